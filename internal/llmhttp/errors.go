@@ -76,7 +76,10 @@ func (c *Client) stated(body []byte, resp *http.Response) *llm.Error {
 
 func (c *Client) problem(p problem, resp *http.Response) *llm.Error {
 	e := &llm.Error{Kind: p.sort(c.row.TypeFirst), Status: p.status, RetryAfter: retry.FromHeader(resp.Header, time.Now())}
-	if p.param != "" {
+	switch {
+	case p.refusesReasoning():
+		e.Err = refused(ReturnedReasoning)
+	case p.param != "":
 		e.Err = refused(p.param)
 	}
 	if e.RetryAfter == 0 && (e.Kind == llm.KindRateLimited || e.Kind == llm.KindOverloaded) {
@@ -94,6 +97,15 @@ func (c *Client) problem(p problem, resp *http.Response) *llm.Error {
 	e.Message = c.key.clean(p.message)
 	return e
 }
+
+// refusesReasoning reports whether the request was refused for the reasoning that it sent
+// back.
+func (p problem) refusesReasoning() bool {
+	return p.status == http.StatusBadRequest && (p.code == "invalid_encrypted_content" || reasoningWords.MatchString(p.message))
+}
+
+// Anthropic, and routers to it, which have no code; OpenAI behind a router.
+var reasoningWords = regexp.MustCompile(`(?is)signature.*thinking|thinking.*(signature|cannot be modified)|encrypted content.*could not be verified`)
 
 // StatesError reports whether data states an error, in any of the forms in which APIs do
 // that with a status of success: in a stream, or in a list.

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/moorebus/moorebus/pkg/llm"
 )
@@ -38,6 +39,23 @@ type Assembly interface {
 type Reducible interface {
 	Exchange
 	Without(param string) bool
+}
+
+// ReturnedReasoning stands for the reasoning that a request sends back, where the server
+// refuses it: it was altered, is another model's, or is bound to another conversation.
+const ReturnedReasoning = "returned reasoning"
+
+// Forget removes the reasoning from the request's messages, and reports whether there was
+// any.
+func Forget(req *llm.Request) bool {
+	had := false
+	messages := slices.Clone(req.Messages)
+	for i := range messages {
+		had = had || len(messages[i].Reasoning) > 0
+		messages[i].Reasoning = nil
+	}
+	req.Messages = messages
+	return had
 }
 
 // Ask makes one call, within the timeout: with a stream if stream is not nil. A server

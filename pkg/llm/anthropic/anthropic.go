@@ -44,7 +44,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
@@ -136,10 +135,6 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	}
 	for range 1 + maxPauses {
 		res, err := c.http.Ask(ctx, x, stream)
-		if x.returned && !x.paused && refusesThinking(err) {
-			x.fill(false)
-			res, err = c.http.Ask(ctx, x, stream)
-		}
 		if err != nil {
 			return nil, x.billed(err)
 		}
@@ -151,15 +146,13 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return nil, x.billed(&llm.Error{Kind: llm.KindOther, Message: fmt.Sprintf("the provider paused the reply more than %d times", maxPauses)})
 }
 
-// refusesThinking reports whether a request was refused, and not billed, for thinking that
-// it sent back: it was altered, is another model's, or is bound to another conversation.
-// The API has words for that, and no code.
-func refusesThinking(err error) bool {
-	var e *llm.Error
-	if !errors.As(err, &e) || e.Kind != llm.KindInvalid || e.Status != http.StatusBadRequest || !strings.Contains(e.Message, "thinking") {
+// Without leaves out the thinking that a request sends back.
+func (x *exchange) Without(param string) bool {
+	if param != llmhttp.ReturnedReasoning || !x.returned || x.paused {
 		return false
 	}
-	return strings.Contains(e.Message, "signature") || strings.Contains(e.Message, "cannot be modified")
+	x.fill(false)
+	return true
 }
 
 // maxPauses bounds how often a reply that the provider paused is continued.

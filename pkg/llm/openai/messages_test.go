@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -276,4 +278,27 @@ func TestSettings(t *testing.T) {
 			require.Equal(t, tt.adjusted, adjusted)
 		})
 	}
+}
+
+// Thinking that the model behind a router refuses is left out of a second request.
+func TestReasoningThatIsRefused(t *testing.T) {
+	var bodies []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		bodies = append(bodies, string(body))
+		if strings.Contains(string(body), `"signed"`) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"{\"error\":{\"message\":\"messages.1.content.0: Invalid `+"`signature` in `thinking`"+` block\"}}"}}}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"ok"},"finish_reason":"stop"}]}`)
+	}))
+	defer server.Close()
+	c, err := New(Options{BaseURL: server.URL, Like: "openrouter"})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Call(t.Context(), llm.Request{Model: "anthropic/claude-fable-5-1", Messages: reasoned(llm.Asked{})}, nil)
+	require.NoError(t, err)
+	require.Len(t, bodies, 2)
+	require.NotContains(t, bodies[1], `"A."`)
 }

@@ -18,7 +18,8 @@
 //     Reasoning is kept from whichever field or tags it stands in.
 //   - A stream that breaks before its ending (a finish_reason, a usage alone, or
 //     [DONE] after content), or is silent for too long, is an error of
-//     [llm.KindBroken]. Nothing is sent twice, unless the server refuses to stream.
+//     [llm.KindBroken]. Nothing is sent twice, unless the server refuses to stream, or
+//     refuses the reasoning that goes back.
 //   - Every failure is an *llm.Error with a kind, the provider's own message and
 //     the wait it asked for, except the context's own error. No message holds
 //     the key.

@@ -141,6 +141,15 @@ func (x *exchange) Body(stream bool) ([]byte, error) {
 	return x.caller.http.Write(x.model, b)
 }
 
+// Without leaves out the reasoning that a request sends back.
+func (x *exchange) Without(param string) bool {
+	if param != llmhttp.ReturnedReasoning || !llmhttp.Forget(&x.req) {
+		return false
+	}
+	x.body.Messages = x.messages()
+	return true
+}
+
 // prepare writes all of the request that does not depend on how the reply comes.
 func (x *exchange) prepare() error {
 	if x.model == "" {

@@ -118,10 +118,16 @@ func (x *exchange) write() error {
 		return err
 	}
 	x.sample(x.req.Sampling)
+	x.converse()
+	return nil
+}
+
+// converse writes the conversation.
+func (x *exchange) converse() {
+	x.params.Input = nil
 	for i := range x.req.Messages {
 		x.add(&x.req.Messages[i])
 	}
-	return nil
 }
 
 // Body writes the request for the wire.
@@ -225,6 +231,9 @@ func (x *exchange) Without(param string) bool {
 		if r.Effort == "" {
 			p.Reasoning = nil
 		}
+		return true
+	case param == llmhttp.ReturnedReasoning && llmhttp.Forget(&x.req):
+		x.converse()
 		return true
 	case strings.HasPrefix(param, "include") && p.Include != nil:
 		p.Include = nil

@@ -14,7 +14,7 @@
 //     or not. A call's id is its call_id.
 //   - A stream that ends without response.completed, response.incomplete or
 //     response.failed is an error of [llm.KindBroken]. Nothing is sent twice, unless the
-//     server refuses to stream or to summarize.
+//     server refuses to stream, to summarize, or the reasoning that goes back.
 //   - A reply that uses all tokens that it may have counts as cut off, whatever its
 //     status: some servers never say so.
 //   - Every failure is an *llm.Error with a kind, the provider's own message and the

@@ -369,3 +369,27 @@ func (c canned) RoundTrip(r *http.Request) (*http.Response, error) {
 		StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: io.NopCloser(strings.NewReader(string(c))), Request: r,
 	}, nil
 }
+
+// Reasoning that the server cannot read any more is left out of a second request.
+func TestReasoningThatIsRefused(t *testing.T) {
+	var bodies []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		bodies = append(bodies, string(body))
+		if strings.Contains(string(body), `"gAAA"`) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":{"message":"The encrypted content could not be verified.","type":"invalid_request_error","param":null,"code":"invalid_encrypted_content"}}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"status":"completed","output":[]}`)
+	}))
+	defer server.Close()
+	_, err := open(t, server.URL).Call(t.Context(), llm.Request{Model: "o3", Messages: []llm.Message{
+		{Role: llm.RoleUser, Content: "one"},
+		{Role: llm.RoleAssistant, Content: "two", Reasoning: []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`"gAAA"`), ID: "rs_1"}}},
+		{Role: llm.RoleUser, Content: "three"},
+	}}, nil)
+	require.NoError(t, err)
+	require.Len(t, bodies, 2)
+	require.Contains(t, bodies[1], `"two"`)
+}
