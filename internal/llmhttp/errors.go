@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -38,13 +39,13 @@ func (r *Reply) Decode(v any) error {
 // Unfit is the error of a reply that is none of the API's; why says what it lacks.
 func (r *Reply) Unfit(why error) *llm.Error {
 	e := r.Says(fmt.Sprintf("the server's reply is not %s (is the base URL right?): %v", r.client.row.Reply, why))
-	e.Err = r.client.key.harmless(why)
+	e.Err = r.client.secrets.harmless(why)
 	return e
 }
 
 // Says is the error of a reply that cannot be used.
 func (r *Reply) Says(message string) *llm.Error {
-	return &llm.Error{Kind: llm.KindOther, Status: r.response.StatusCode, Message: r.client.key.clean(message)}
+	return &llm.Error{Kind: llm.KindOther, Status: r.response.StatusCode, Message: r.client.secrets.clean(message)}
 }
 
 // Stated is the error that a part of the reply states.
@@ -53,7 +54,7 @@ func (r *Reply) Stated(part []byte) *llm.Error {
 }
 
 func (c *Client) network(err error, status int) *llm.Error {
-	return &llm.Error{Kind: llm.KindNetwork, Status: status, Message: c.key.clean(err.Error()), Err: c.key.harmless(err)}
+	return &llm.Error{Kind: llm.KindNetwork, Status: status, Message: c.secrets.clean(err.Error()), Err: c.secrets.harmless(err)}
 }
 
 func (c *Client) tooLarge(status int) *llm.Error {
@@ -94,7 +95,7 @@ func (c *Client) problem(p problem, resp *http.Response) *llm.Error {
 	if p.generated != "" {
 		p.message += "; failed_generation: " + p.generated
 	}
-	e.Message = c.key.clean(p.message)
+	e.Message = c.secrets.clean(p.message)
 	return e
 }
 
@@ -402,14 +403,29 @@ func (p problem) wait() time.Duration {
 // maxMessage bounds what an error repeats of a provider's words, in bytes.
 const maxMessage = 2048
 
-// secret is a provider's key, which no error may hold.
-type secret string
+// secrets are the texts that no error may hold: the key, and the words of headers and of
+// the query, which may be keys. The longest come first. Shorter ones than 8 bytes are
+// placeholders for a server that wants none ("none", "ollama"), and ordinary words.
+type secrets []string
 
-// clean makes a provider's words fit for a log: without the key, of bounded
+func secretsOf(o Options) secrets {
+	all := secrets{o.APIKey}
+	for _, values := range o.Header {
+		all = append(all, strings.Fields(strings.Join(values, " "))...) // such as Bearer, and a key
+	}
+	for _, value := range o.Query {
+		all = append(all, value, url.QueryEscape(value))
+	}
+	all = slices.DeleteFunc(all, func(s string) bool { return len(s) < 8 })
+	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	return all
+}
+
+// clean makes a provider's words fit for a log: without secrets, of bounded
 // length, valid UTF-8.
-func (s secret) clean(message string) string {
-	if s.kept() {
-		message = strings.ReplaceAll(message, string(s), "[API key]")
+func (s secrets) clean(message string) string {
+	for _, one := range s {
+		message = strings.ReplaceAll(message, one, "[secret]")
 	}
 	message = strings.ToValidUTF8(message, "\uFFFD")
 	if len(message) <= maxMessage {
@@ -422,14 +438,11 @@ func (s secret) clean(message string) string {
 	return message[:cut] + "…"
 }
 
-// harmless returns err as a cause, or nil if its text holds the key.
-func (s secret) harmless(err error) error {
-	if s.kept() && strings.Contains(err.Error(), string(s)) {
+// harmless returns err as a cause, or nil if its text holds a secret.
+func (s secrets) harmless(err error) error {
+	text := err.Error()
+	if slices.ContainsFunc(s, func(one string) bool { return strings.Contains(text, one) }) {
 		return nil
 	}
 	return err
 }
-
-// kept reports whether there is a key to keep. A shorter one is a placeholder
-// for a server that wants none ("none", "ollama"), and an ordinary word.
-func (s secret) kept() bool { return len(s) >= 8 }

@@ -29,7 +29,7 @@ func TestErrorsByStatus(t *testing.T) {
 		kind     llm.ErrorKind
 		want     string
 	}{
-		{both, 400, said("invalid_request_error", "bad", "its words, key "+testKey), llm.KindInvalid, "its words, key [API key]"},
+		{both, 400, said("invalid_request_error", "bad", "its words, key "+testKey), llm.KindInvalid, "its words, key [secret]"},
 		{both, 401, said("authentication_error", "invalid_api_key", "its words"), llm.KindAuth, "its words"},
 		{both, 402, said("billing_error", "", "its words"), llm.KindInvalid, "no credit left"},
 		{both, 403, said("permission_error", "", "its words"), llm.KindAuth, "its words"},
@@ -182,11 +182,11 @@ func TestErrorsInTheStream(t *testing.T) {
 }
 
 func TestSecretIsKept(t *testing.T) {
-	key := secret(testKey)
-	require.Equal(t, "bad key [API key], and \uFFFD", key.clean("bad key "+testKey+", and \xff"))
+	key := secretsOf(Options{APIKey: testKey})
+	require.Equal(t, "bad key [secret], and \uFFFD", key.clean("bad key "+testKey+", and \xff"))
 	require.Nil(t, key.harmless(errors.New("POST https://x:"+testKey+"@y")))
 	require.Error(t, key.harmless(errors.New("refused")))
-	require.Equal(t, "none is set", secret("none").clean("none is set"), "a placeholder is an ordinary word")
+	require.Equal(t, "none is set", secretsOf(Options{APIKey: "none"}).clean("none is set"), "a placeholder is an ordinary word")
 }
 
 func TestRetryAfter(t *testing.T) {
@@ -198,4 +198,17 @@ func TestRetryAfter(t *testing.T) {
 		_, err := call(t.Context(), c, streamed)
 		require.Equal(t, 7*time.Second, wantError(t, err, llm.KindRateLimited).RetryAfter)
 	}
+}
+
+// Keys also stand in headers and in the query.
+func TestNoErrorHoldsAHeaderOrAParameter(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = fmt.Fprintf(w, `{"error":{"message":"bad: %s, %s, %s"}}`, r.Header.Get("Authorization"), r.Header.Get("X-Gateway"), r.URL.Query().Get("sig"))
+	}, Options{
+		Header: http.Header{"Authorization": {"Bearer gateway-0123"}, "X-Gateway": {"gateway-0123-4567"}},
+		Query:  map[string]string{"sig": "signature 0123"},
+	})
+	_, err := call(t.Context(), c, false)
+	require.Equal(t, "bad: Bearer [secret], [secret], [secret]", wantError(t, err, llm.KindAuth).Message)
 }

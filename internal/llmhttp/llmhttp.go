@@ -5,7 +5,7 @@
 // What it promises:
 //   - Every failure is an *llm.Error with a kind, the provider's own message and
 //     the wait it asked for, except the context's own error. No message holds
-//     the key.
+//     the key, or a header or query parameter of 8 bytes or more.
 //   - A stream that ends before its reply is complete, or is silent for too long,
 //     is an error of [llm.KindBroken] with what is known of the reply. Nothing is asked
 //     twice, unless a server refuses to stream.
@@ -57,8 +57,9 @@ type Options struct {
 type Client struct {
 	row  providers.Provider
 	opts Options
-	key  secret
-	host providers.Host
+	// secrets are kept out of errors.
+	secrets secrets
+	host    providers.Host
 	// extra is the ExtraBody as one object, or nil.
 	extra json.RawMessage
 	url   string
@@ -90,7 +91,7 @@ func New(row providers.Provider, opts Options) (*Client, error) {
 		client.CheckRedirect = sameServer
 	}
 	return &Client{
-		row: row, opts: opts, key: secret(opts.APIKey), host: host, extra: extra, url: endpoint(row, opts),
+		row: row, opts: opts, secrets: secretsOf(opts), host: host, extra: extra, url: endpoint(row, opts),
 		http: &client, grace: 5 * time.Second,
 	}, nil
 }

@@ -192,8 +192,8 @@ func (c *Client) failed(stated []byte, resp *http.Response) error {
 
 func (c *Client) brokenBy(err error, status int) *llm.Error {
 	return &llm.Error{
-		Kind: llm.KindBroken, Status: status, Err: c.key.harmless(err),
-		Message: c.key.clean(fmt.Sprintf("the stream broke: %v", err)),
+		Kind: llm.KindBroken, Status: status, Err: c.secrets.harmless(err),
+		Message: c.secrets.clean(fmt.Sprintf("the stream broke: %v", err)),
 	}
 }
 

@@ -47,7 +47,7 @@ func TestErrorsInTheStream(t *testing.T) {
 	} {
 		c := always(t, "text/event-stream", "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\""+kind+"\",\"message\":\"key "+testKey+"\"}}\n\n")
 		_, err := c.Call(t.Context(), ask(), func(llm.Chunk) {})
-		require.Equal(t, "key [API key]", wantError(t, err, want).Message)
+		require.Equal(t, "key [secret]", wantError(t, err, want).Message)
 	}
 }
 
