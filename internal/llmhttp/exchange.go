@@ -76,10 +76,14 @@ func (c *Client) Ask(ctx context.Context, x Exchange, stream func(llm.Chunk)) (l
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case timed.Err() != nil:
-		err = &llm.Error{
+		late := &llm.Error{
 			Kind: llm.KindNetwork, Err: timed.Err(),
 			Message: fmt.Sprintf("the model gave no complete reply within %v", c.opts.Timeout),
 		}
+		if a.partial != nil { // what came is billed
+			late.Kind = llm.KindBroken
+		}
+		err = late
 	}
 	return nil, a.explain(err)
 }

@@ -51,8 +51,8 @@ const drainTime = 50 * time.Millisecond
 // gives a Reply, which is nil otherwise. Add returns [Stated] for an error of the
 // provider, which counts even after the reply; after any other error the stream is broken.
 func (c *Client) Stream(ctx context.Context, body []byte, add func(Event) (Progress, error)) (*Reply, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	resp, err := c.send(ctx, body, "text/event-stream")
 	if err != nil {
 		return nil, err
@@ -71,7 +71,8 @@ func (c *Client) Stream(ctx context.Context, body []byte, add func(Event) (Progr
 	}
 	defer func() { _ = resp.Body.Close() }()
 	// Until the stream has begun only the call's own time bounds it.
-	silence, grace := stopped(cancel), stopped(cancel)
+	silence := stopped(func() { cancel(fmt.Errorf("nothing came for %v", c.opts.Silence)) })
+	grace := stopped(func() { cancel(nil) })
 	defer silence.Stop()
 	defer grace.Stop()
 	in := newEvents(src, c.opts.MaxBytes, func() { silence.Reset(c.opts.Silence) })
@@ -79,6 +80,9 @@ func (c *Client) Stream(ctx context.Context, body []byte, add func(Event) (Progr
 		err = play(in, add, func() { grace.Reset(c.grace) })
 	}
 	if err != nil {
+		if errors.Is(err, context.Canceled) {
+			err = context.Cause(ctx)
+		}
 		return nil, c.broken(err, in, resp)
 	}
 	// Read to the end, so that the connection can be used again.

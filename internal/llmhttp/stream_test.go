@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -212,4 +214,34 @@ func TestServerThatRefusesAParameter(t *testing.T) {
 		}
 		require.Contains(t, wantError(t, err, llm.KindInvalid).Message, "no extras")
 	}
+}
+
+// A stream that goes silent, or that takes too long, broke: what came of it was billed.
+func TestStreamsThatStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for want, opts := range map[string]Options{
+			"the stream broke: nothing came for 2m0s":       {},
+			"the model gave no complete reply within 1m30s": {Timeout: 90 * time.Second},
+		} {
+			opts.BaseURL, opts.HTTPClient = "http://stall.invalid", &http.Client{Transport: stall{}}
+			_, err := call(t.Context(), open(t, "openai", opts), true)
+			e := wantError(t, err, llm.KindBroken)
+			require.Equal(t, want, e.Message)
+			require.Equal(t, &llm.Usage{Output: 4}, e.Usage)
+			require.Equal(t, digestOf("stream"), e.Reply.RequestSHA256)
+		}
+	})
+}
+
+// stall begins a reply and then says nothing until the request ends.
+type stall struct{}
+
+func (stall) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, end := io.Pipe()
+	go func() {
+		_, _ = io.WriteString(end, "data: \"half\"\n\n")
+		<-req.Context().Done()
+		_ = end.CloseWithError(req.Context().Err())
+	}()
+	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: body, Request: req}, nil
 }
