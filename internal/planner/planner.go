@@ -66,7 +66,8 @@ type Config struct {
 	Blobs journal.Blobs
 	// Retry decides on failed calls of a provider.
 	Retry Policy
-	// CallTimeout bounds one call of a model. Default 10 min.
+	// CallTimeout bounds one call of a model. Default 11 min: longer than the timeout of the
+	// adapters, whose errors say what came of the reply.
 	CallTimeout time.Duration
 	// NoStream turns the streaming of model text off.
 	NoStream bool
@@ -100,7 +101,7 @@ func New(cfg Config) (*Planner, error) {
 		return nil, fmt.Errorf("planner: no model provider is configured: set one of %s", providers.Variables())
 	}
 	if cfg.CallTimeout <= 0 {
-		cfg.CallTimeout = 10 * time.Minute
+		cfg.CallTimeout = 11 * time.Minute
 	}
 	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers), names: newNames(cfg), missed: announce.NewMisses[string](forgetMissing)}
 	p.worker, err = worker.New(worker.Config{
