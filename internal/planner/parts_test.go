@@ -125,7 +125,7 @@ func TestAStoreThatIsAway(t *testing.T) {
 		run := r.begin(withParts(image))
 		mem := r.AwaitType(run, events.TypeLLMAttemptFailed)
 		failed := r.Events(run)[mem.N-1].Data.(*events.LLMAttemptFailed)
-		require.Equal(t, string(llm.KindNetwork), failed.Kind)
+		require.Equal(t, string(llm.KindNetwork), failed.Kind, "it has the attempts of a call")
 		require.Equal(t, "the object store: image image/png 1 B: the store is away", failed.Message)
 		require.Zero(t, r.mock.CallCount())
 	}, say("never asked"))
