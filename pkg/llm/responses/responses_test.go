@@ -310,6 +310,15 @@ func TestStatedErrors(t *testing.T) {
 	}
 }
 
+// The index of a part is the server's word, and makes no parts.
+func TestPartsOfReasoningAreThoseThatCame(t *testing.T) {
+	var all texts
+	for _, index := range []int{1000, -1, 1 << 40} {
+		all.add(index, "x")
+	}
+	require.Len(t, all, 2)
+}
+
 // Ollama says completed whatever happened, but the count tells.
 func TestAReplyThatUsesAllItsTokensIsCut(t *testing.T) {
 	turn := llmtest.Turn{Reply: llm.Text{Content: "as far as", Meta: llm.Meta{Usage: llm.Usage{Input: 3, Output: 5}}}}

@@ -59,15 +59,12 @@ type texts []*strings.Builder
 
 // add adds a fragment to the part with the index.
 func (t *texts) add(index int, fragment string) {
-	index = max(min(index, maxParts), 0)
-	for len(*t) <= index {
+	index = max(min(index, len(*t)), 0) // they come in order
+	if index == len(*t) {
 		*t = append(*t, &strings.Builder{})
 	}
 	(*t)[index].WriteString(fragment)
 }
-
-// maxParts bounds the parts of one item's reasoning that a server can make us keep apart.
-const maxParts = 1000
 
 // Assemble begins a streamed reply.
 func (x *exchange) Assemble(emit func(llm.Chunk)) llmhttp.Assembly { return x.assembly(emit) }
