@@ -245,7 +245,11 @@ func (ch *replyChecker) thought(r llm.Thought) events.Payload {
 
 // malformed is the event of a reply that could not be parsed.
 func (ch *replyChecker) malformed(r llm.Invalid) events.Payload {
-	return ch.invalid(r.Meta, strings.ToValidUTF8(r.Content, "\uFFFD"), reducer.CodeMalformedReply, clean(r.Reason))
+	content := strings.ToValidUTF8(r.Content, "\uFFFD")
+	if r.Cut() && ch.onCut == events.CutFail {
+		return ch.cutOff(r.Meta, content, false)
+	}
+	return ch.invalid(r.Meta, content, reducer.CodeMalformedReply, clean(r.Reason))
 }
 
 // reflectionPrompt is the prompt of SPEC A51.

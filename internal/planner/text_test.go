@@ -80,6 +80,13 @@ func TestTextRun(t *testing.T) {
 	})
 }
 
+// A reply of the text protocol that is cut off ends a run that takes no cut replies.
+func TestACutTextReplyEndsTheRun(t *testing.T) {
+	bubbleWith(t, scripted.NewMock(cutText(garbage, llm.FinishLength, "length"), say(answer)), func(t *testing.T, r *rig) {
+		require.Equal(t, "cut_off", r.AwaitEnd(r.begin(textual, onCut(events.CutFail))).Error.Code)
+	}, func(c *planner.Config) { c.Text = textprotocol.Wrap })
+}
+
 func TestNextStateThatIsNone(t *testing.T) {
 	dream := "<agent><next_state>dreaming</next_state><thinking_log>zzz</thinking_log></agent>"
 	textBubble(t, []string{dream, answer}, func(t *testing.T, r *rig) {
