@@ -100,7 +100,7 @@ func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c
 	case again && e.Kind == llm.KindBroken:
 		log.Warn("the reply broke off: a second call is made without streaming, and both calls are billed")
 	case again:
-	case c.more:
+	case c.more && e.Kind != codeCutOff: // a replay's: such a reply ends the run whatever follows
 		log.Warn("the agent's next model is asked")
 		failure.Next, delay = true, atOnce
 	default:

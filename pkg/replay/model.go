@@ -45,6 +45,9 @@ func replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run
 		case err != nil:
 			return all, nil // a poisoned run's replies end here
 		}
+		if end, ok := e.Data.(*events.FatalError); ok && e.From == events.Planning && end.Finish != "" {
+			return append(all, lastReply(end)), nil
+		}
 		counted := fold.Memory().Control.Replies
 		own := events.ReplyOf(e.Data)
 		if p, forked := e.Data.(*events.Forked); forked {
@@ -91,6 +94,19 @@ func reply(p events.Payload) recorded.Reply {
 		return recorded.Reply{Err: failedReply(p.Kind, p.Message, p.Usage, &p.Facts)}
 	}
 	return recorded.Reply{Err: &llm.Error{Kind: llm.KindInvalid, Message: "the log does not hold what this reply said (" + string(events.TypeOf(p)) + ")"}}
+}
+
+// lastReply is the reply that ended its run. The log does not have its text, so one that
+// would have held some is given back as the failure that it came to.
+func lastReply(end *events.FatalError) recorded.Reply {
+	if end.Code == reducer.CodeEmptyReply {
+		var usage events.Usage
+		if end.Usage != nil {
+			usage = *end.Usage
+		}
+		return textReply("", "", usage, &end.Facts)
+	}
+	return recorded.Reply{Err: failedReply(end.Code, end.Message, end.Usage, &end.Facts)}
 }
 
 // failedReply is a call that gave no reply which could be used. Facts that say how one ended
