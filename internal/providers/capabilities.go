@@ -35,6 +35,9 @@ type Capabilities struct {
 	// is known of its reasoning, it is sent with ReasoningStandIn.
 	ReasoningRequired bool   `json:"reasoning_required"`
 	ReasoningStandIn  string `json:"reasoning_stand_in"`
+	// MistralMessages says that the id of a call has nine letters and digits, and that no
+	// user message follows a tool result.
+	MistralMessages bool `json:"mistral_messages"`
 	// CallSignature stands in for the signature of a call that has none, where every
 	// call must have one.
 	CallSignature string `json:"call_signature"`

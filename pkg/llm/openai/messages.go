@@ -1,7 +1,10 @@
 package openai
 
 import (
+	"crypto/sha256"
+	"encoding/base32"
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -45,7 +48,38 @@ func (x *exchange) messages() []message {
 	if len(images) > 0 {
 		out = append(out, ofTools(images))
 	}
+	if x.caps.MistralMessages {
+		out = forMistral(out)
+	}
 	return out
+}
+
+// forMistral writes the ids of calls and the order of messages as Mistral wants them.
+func forMistral(in []message) (out []message) {
+	for i, m := range in {
+		if i > 0 && m.Role == string(llm.RoleUser) && in[i-1].Role == string(llm.RoleTool) {
+			out = append(out, message{Role: string(llm.RoleAssistant), Content: "OK."})
+		}
+		for at := range m.ToolCalls {
+			m.ToolCalls[at].ID = mistralID(m.ToolCalls[at].ID)
+		}
+		if m.Role == string(llm.RoleTool) {
+			m.ToolCallID = mistralID(m.ToolCallID)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+var mistralIDs = regexp.MustCompile(`^[a-zA-Z0-9]{9}$`)
+
+// mistralID returns Mistral's own ids as they are, and a digest of any other.
+func mistralID(id string) string {
+	if mistralIDs.MatchString(id) {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return base32.StdEncoding.EncodeToString(sum[:])[:9]
 }
 
 func lastIndex(in []llm.Message, role llm.Role) int {

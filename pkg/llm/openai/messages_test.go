@@ -158,6 +158,29 @@ func TestFormsOfReasoning(t *testing.T) {
 	require.JSONEq(t, `"<think>Hm.\n</think>ok"`, string(s.Messages[1].Content))
 }
 
+func TestMistralsMessages(t *testing.T) {
+	call := func(id string) llm.Call { return llm.Call{ID: id, Name: "f", Arguments: "{}"} }
+	req := llm.Request{Model: "mistral-large", Messages: []llm.Message{
+		{Role: llm.RoleUser, Content: "go"},
+		{Role: llm.RoleAssistant, Calls: []llm.Call{call("D681PevKs"), call("call_1_2")}},
+		{Role: llm.RoleTool, CallID: "D681PevKs", Name: "f", Content: "1"},
+		{Role: llm.RoleTool, CallID: "call_1_2", Name: "f", Content: "2"},
+		{Role: llm.RoleUser, Content: "wait"},
+	}}
+	body, _, _ := capture(t, Options{Like: "mistral"}, req, nil)
+	var got struct{ Messages []message }
+	require.NoError(t, json.Unmarshal([]byte(body), &got))
+	require.Len(t, got.Messages, 6)
+	calls := got.Messages[1].ToolCalls
+	require.Equal(t, "D681PevKs", calls[0].ID, "its own id")
+	require.Regexp(t, "^[a-zA-Z0-9]{9}$", calls[1].ID)
+	for i := range calls {
+		require.Equal(t, calls[i].ID, got.Messages[2+i].ToolCallID)
+	}
+	require.Equal(t, message{Role: "assistant", Content: "OK."}, got.Messages[4])
+	require.Equal(t, "call_1_2", req.Messages[1].Calls[1].ID)
+}
+
 // TestTextThatGoesBack: an agent that records no reasoning keeps what the server needs.
 func TestTextThatGoesBack(t *testing.T) {
 	call := `"content":null,"reasoning_content":"Hm.","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]`
