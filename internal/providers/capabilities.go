@@ -20,8 +20,8 @@ import (
 type Capabilities struct {
 	// Row is the name of the table's row; empty for a server that is not known.
 	Row string `json:"-"`
-	// API is the only API with the model: [APIChat], [APIResponses] or [APIAnthropic].
-	// Empty: the one of the provider's kind.
+	// API is the only API with the model: [APIChat] or [APIResponses]. Empty: the one of
+	// the provider's kind. Only providers of kind openai have a choice.
 	API string `json:"api"`
 	// ChatTools says when chat completions take tools; see [Capabilities.NeedsResponses].
 	ChatTools string `json:"chat_tools"`
@@ -95,7 +95,6 @@ type Capabilities struct {
 const (
 	APIChat      = "chat"
 	APIResponses = "responses"
-	APIAnthropic = "anthropic"
 )
 
 // The values of [Capabilities] that adapters compare with.
@@ -128,7 +127,7 @@ var Efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max
 
 // choices are the values of the keys that have a fixed set.
 var choices = map[string][]string{
-	"api":             {"", APIChat, APIResponses, APIAnthropic},
+	"api":             {"", APIChat, APIResponses},
 	"chat_tools":      {ToolsAlways, ToolsWithoutEffort, ToolsEffortNone, ToolsNever},
 	"reasoning_field": {None, "reasoning_content", "reasoning", "reasoning_details", "content", "think_tags", "extra_content"},
 	"reasoning_back":  {BackNever, BackTurn, BackCalls, BackAlways},
@@ -244,8 +243,8 @@ func (h Host) Capabilities(model string) Capabilities {
 		}
 		if h.row == nil {
 			// Who serves the model is not known, so neither is what the server makes of a
-			// schema.
-			c.OutputWithTools = safe
+			// schema, or of keys that the model's own server takes.
+			c.OutputWithTools, c.Body = safe, nil
 		}
 	}
 	read(h.overrides, &c)
@@ -273,15 +272,16 @@ func CheckCapabilities(overrides json.RawMessage) error {
 	if err := json.Unmarshal(overrides, &keys); err != nil || keys == nil {
 		return errors.New("capabilities: must be a mapping; docs/models.md has its keys")
 	}
+	var known map[string]json.RawMessage
+	all, _ := json.Marshal(Capabilities{}) // it always encodes
+	_ = json.Unmarshal(all, &known)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		value := keys[key]
-		dec := json.NewDecoder(bytes.NewReader(fmt.Appendf(nil, "{%q:%s}", key, value)))
-		dec.DisallowUnknownFields()
+		if known[key] == nil { // the decoder would take it in any case of letters
+			return fmt.Errorf("capabilities.%s: is not a key; docs/models.md has them", key)
+		}
 		var c Capabilities
-		if err := dec.Decode(&c); err != nil {
-			if strings.Contains(err.Error(), "unknown field") {
-				return fmt.Errorf("capabilities.%s: is not a key; docs/models.md has them", key)
-			}
+		if err := json.Unmarshal(fmt.Appendf(nil, "{%q:%s}", key, value), &c); err != nil || len(c.Body) > 0 && c.Body[0] != '{' {
 			return fmt.Errorf("capabilities.%s: %s is not a value of it; docs/models.md has them", key, value)
 		}
 		if err := checkChoice(key, value); err != nil {
@@ -294,7 +294,7 @@ func CheckCapabilities(overrides json.RawMessage) error {
 // reserved are the keys of a request's body that Moorebus sets for every API.
 var reserved = []string{
 	"model", "messages", "input", "instructions", "system", "tools", "tool_choice", "stream", "stream_options",
-	"response_format", "text", "store", "include", "previous_response_id",
+	"response_format", "text", "store", "include", "previous_response_id", "n", "background", "conversation",
 }
 
 // CheckExtraBody refuses keys of requests that would change what the log says was sent, or

@@ -46,6 +46,9 @@ func TestHowARowIsFound(t *testing.T) {
 	// The name says which model it is, not which software serves it.
 	require.Equal(t, providers.Native, of(t, "openai", "", providers.OpenAIURL, "gpt-5").OutputWithTools)
 	require.Equal(t, providers.SecondPass, of(t, "openai", "", "http://127.0.0.1:9/v1", "gpt-5").OutputWithTools)
+	require.Contains(t, string(of(t, "openai", "kimi", "", "kimi-k2.6").Body), "thinking")
+	require.Empty(t, of(t, "openai", "", "http://127.0.0.1:9/v1", "kimi-k2.6").Body)
+	require.True(t, of(t, "openai", "groq", "", "qwen/qwen3-32b").ThinkTags)
 }
 
 func TestOverrides(t *testing.T) {
@@ -65,6 +68,10 @@ func TestOverrides(t *testing.T) {
 		`{"images":"some"}`:             `capabilities.images: "some" is not a value of it; use none, user, all`,
 		`{"efforts":["low","extreme"]}`: `capabilities.efforts: "extreme" is not a value of it; use none, minimal`,
 		`{"think_tags":"yes"}`:          `capabilities.think_tags: "yes" is not a value`,
+		`{"Images":"some"}`:             "capabilities.Images: is not a key",
+		`{"body":[1]}`:                  "capabilities.body: [1] is not a value",
+		`{"body":null}`:                 "capabilities.body: null is not a value",
+		`{"api":"anthropic"}`:           `capabilities.api: "anthropic" is not a value of it; use chat, responses`,
 		`[]`:                            "capabilities: must be a mapping",
 		`null`:                          "capabilities: must be a mapping",
 	} {
@@ -148,4 +155,12 @@ func TestAnthropicModels(t *testing.T) {
 		c := of(t, "anthropic", "", "http://127.0.0.1:9", tt.model)
 		require.Equal(t, []any{tt.thinking, tt.off, tt.preserved, tt.byDefault}, []any{c.Thinking, c.ThinkingOff, c.Preserved, c.ThinksByDefault}, tt.model)
 	}
+}
+
+func TestReservedKeys(t *testing.T) {
+	for _, key := range []string{"messages", "n", "background", "conversation"} {
+		err := providers.CheckExtraBody(map[string]json.RawMessage{key: json.RawMessage(`2`)})
+		require.ErrorContains(t, err, "extra_body."+key+": is set by Moorebus itself")
+	}
+	require.NoError(t, providers.CheckExtraBody(map[string]json.RawMessage{"top_k": json.RawMessage(`2`)}))
 }
