@@ -170,11 +170,13 @@ func (a *assembly) Reply() (llm.Response, error) {
 
 // finish says how the reply ended.
 func (a *assembly) finish(calls bool) llm.Finish {
+	// Ollama, which also drops what is too long, says completed of a reply that was cut.
 	bound := a.x.params.MaxOutputTokens
+	full := bound > 0 && a.used.Output == bound && a.x.caps.DropsContext
 	switch {
 	case a.status == "incomplete" && a.reason == "content_filter":
 		return llm.FinishContentFilter
-	case a.status == "incomplete" && strings.HasPrefix(a.reason, "max_"), bound > 0 && a.used.Output >= bound:
+	case a.status == "incomplete" && strings.HasPrefix(a.reason, "max_"), full:
 		return llm.FinishLength
 	case a.status == "incomplete" || a.status == "cancelled":
 		return llm.FinishError

@@ -16,7 +16,7 @@
 //     response.failed is an error of [llm.KindBroken]. Nothing is sent twice, unless the
 //     server refuses to stream, to summarize, or the reasoning that goes back.
 //   - A reply that uses all tokens that it may have counts as cut off, whatever its
-//     status: some servers never say so.
+//     status, where the server cuts without saying so (drops_context in the table).
 //   - Every failure is an *llm.Error with a kind, the provider's own message and the
 //     wait it asked for, except the context's own error. No message holds the key.
 //   - At most [Options.MaxBytes] of a reply are read.

@@ -322,11 +322,15 @@ func TestPartsOfReasoningAreThoseThatCame(t *testing.T) {
 // Ollama says completed whatever happened, but the count tells.
 func TestAReplyThatUsesAllItsTokensIsCut(t *testing.T) {
 	turn := llmtest.Turn{Reply: llm.Text{Content: "as far as", Meta: llm.Meta{Usage: llm.Usage{Input: 3, Output: 5}}}}
-	for bound, want := range map[int]llm.Finish{5: llm.FinishLength, 6: llm.FinishStop} {
-		c := open(t, llmtest.NewModel(llmtest.Responses{}, turn).Serve(t))
-		res, err := c.Call(t.Context(), llm.Request{Model: "gpt-4o", Sampling: llm.Sampling{MaxTokens: bound}}, nil)
+	for _, tt := range []struct {
+		like  string
+		bound int
+		want  llm.Finish
+	}{{"ollama", 5, llm.FinishLength}, {"ollama", 6, llm.FinishStop}, {"openai", 5, llm.FinishStop}} {
+		c := open(t, llmtest.NewModel(llmtest.Responses{}, turn).Serve(t), func(o *Options) { o.Like = tt.like })
+		res, err := c.Call(t.Context(), llm.Request{Model: "gpt-4o", Sampling: llm.Sampling{MaxTokens: tt.bound}}, nil)
 		require.NoError(t, err)
-		require.Equal(t, want, res.About().Finish)
+		require.Equal(t, tt.want, res.About().Finish)
 		require.Equal(t, "completed", res.About().FinishRaw)
 	}
 }
