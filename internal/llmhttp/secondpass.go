@@ -63,7 +63,7 @@ func SecondPass(ctx context.Context, req llm.Request, stream func(llm.Chunk),
 		return nil, billed(err, text.Usage)
 	}
 	return amended(second, func(m *llm.Meta) {
-		m.Usage = sum(text.Usage, m.Usage)
+		m.Usage = text.Usage.Plus(m.Usage)
 		m.Reasoning = append(slices.Clip(text.Reasoning), m.Reasoning...)
 		m.RequestSHA256 = text.RequestSHA256
 		m.Adjusted = append(m.Adjusted, llm.Adjusted{Key: "output_schema", Sent: json.RawMessage(`"second_pass"`)})
@@ -109,17 +109,8 @@ func billed(err error, earlier llm.Usage) error {
 	}
 	with := *e
 	if e.Usage != nil {
-		earlier = sum(earlier, *e.Usage)
+		earlier = earlier.Plus(*e.Usage)
 	}
 	with.Usage = &earlier
 	return &with
-}
-
-func sum(a, b llm.Usage) llm.Usage {
-	all := llm.Usage{Input: a.Input + b.Input, Output: a.Output + b.Output, Cached: a.Cached + b.Cached, Total: a.Total + b.Total}
-	if a.CostUSD != nil && b.CostUSD != nil {
-		cost := *a.CostUSD + *b.CostUSD
-		all.CostUSD = &cost
-	}
-	return all
 }

@@ -105,7 +105,7 @@ func afterFirst(first llm.Meta, err error) error {
 		e.Kind, e.RetryAfter, e.Status = own.Kind, own.RetryAfter, own.Status
 		e.Message = own.Message
 		if own.Usage != nil {
-			sum := sumUsage(first.Usage, *own.Usage)
+			sum := first.Usage.Plus(*own.Usage)
 			e.Usage = &sum
 		}
 	case errors.As(err, &not):
@@ -118,7 +118,7 @@ func afterFirst(first llm.Meta, err error) error {
 // joined is one reply of an answer and its rest. It ends as the rest does.
 func joined(first, rest llm.Response) llm.Response {
 	m, r := first.About(), rest.About()
-	m.Usage = sumUsage(m.Usage, r.Usage)
+	m.Usage = m.Usage.Plus(r.Usage)
 	calls, isCalls := rest.(llm.ToolCalls)
 	if isCalls || !hasNothing(textOf(rest)) || r.Cut() {
 		m.Finish, m.FinishRaw = r.Finish, r.FinishRaw
@@ -137,15 +137,6 @@ func joined(first, rest llm.Response) llm.Response {
 		return llm.Structured{Meta: m, Content: content}
 	}
 	return llm.Text{Meta: m, Content: content}
-}
-
-func sumUsage(a, b llm.Usage) llm.Usage {
-	sum := llm.Usage{Input: a.Input + b.Input, Output: a.Output + b.Output, Cached: a.Cached + b.Cached, Total: a.Total + b.Total}
-	if a.CostUSD != nil && b.CostUSD != nil {
-		usd := *a.CostUSD + *b.CostUSD
-		sum.CostUSD = &usd
-	}
-	return sum
 }
 
 // cutOff ends a run whose answer, or call, was cut off.

@@ -217,6 +217,25 @@ type Usage struct {
 	CostUSD *float64
 }
 
+// Plus returns the usage of two requests. Its cost is known if that of each is; no tokens
+// cost nothing.
+func (u Usage) Plus(v Usage) Usage {
+	sum := Usage{Input: u.Input + v.Input, Output: u.Output + v.Output, Cached: u.Cached + v.Cached, Total: u.Total + v.Total}
+	known, cost := true, 0.0
+	for _, one := range []Usage{u, v} {
+		switch {
+		case one.CostUSD != nil:
+			cost += *one.CostUSD
+		case one != Usage{}:
+			known = false
+		}
+	}
+	if known && (u.CostUSD != nil || v.CostUSD != nil) {
+		sum.CostUSD = &cost
+	}
+	return sum
+}
+
 // Meta is the part that all replies have.
 type Meta struct {
 	// Model is the name that the provider says answered.

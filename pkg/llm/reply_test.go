@@ -77,3 +77,20 @@ func TestChunksStopWhenTheReaderStops(t *testing.T) {
 	}
 	require.Equal(t, 2, n)
 }
+
+func TestUsageOfTwoRequests(t *testing.T) {
+	t.Parallel()
+	one, two := 1.0, 2.0
+	for name, c := range map[string]struct {
+		a, b llm.Usage
+		want *float64
+	}{
+		"both cost":        {llm.Usage{Input: 1, CostUSD: &one}, llm.Usage{Input: 2, CostUSD: &one}, &two},
+		"nothing came":     {llm.Usage{Input: 3, CostUSD: &one}, llm.Usage{}, &one},
+		"one is unknown":   {llm.Usage{Input: 1, CostUSD: &one}, llm.Usage{Input: 2}, nil},
+		"both are unknown": {llm.Usage{Input: 3}, llm.Usage{}, nil},
+	} {
+		require.Equal(t, llm.Usage{Input: 3, CostUSD: c.want}, c.a.Plus(c.b), name)
+		require.Equal(t, llm.Usage{Input: 3, CostUSD: c.want}, c.b.Plus(c.a), name)
+	}
+}
