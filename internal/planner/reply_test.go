@@ -409,3 +409,15 @@ func TestNewChecksItsConfig(t *testing.T) {
 		require.ErrorContains(t, err, name)
 	}
 }
+
+// The words beside calls that were refused have the reply's id, as the live feed names it.
+func TestAMessageWithRefusedCallsHasTheIDOfTheReply(t *testing.T) {
+	tried := ask(call("a", "nonsense", "{}"))
+	tried.Content = "I try."
+	bubble(t, []any{tried, say("It is 42.")}, func(t *testing.T, r *rig) {
+		run := r.begin()
+		mem := r.AwaitEnd(run)
+		require.Equal(t, "I try.", mem.Messages[1].Content)
+		require.Equal(t, r.event(run, 2).Data.(*events.ReplyInvalid).MessageID, mem.Messages[1].ID)
+	})
+}

@@ -321,7 +321,7 @@ func (mem *Memory) foldRefusedReply(e *events.Event, p *events.RefusedReply) {
 		mem.record(e, call, &CallResult{Failed: &Failed{Error: answerFor(p.Results, call.ID)}})
 		ids = append(ids, call.ID)
 	}
-	mem.addReply(e, "", p.Content, ids)
+	mem.addReply(e, p.MessageID, p.Content, ids)
 	mem.keepReasoning(&p.Facts)
 	for _, r := range p.Results {
 		if r.ID == "" {
