@@ -49,20 +49,28 @@ const maxFailures = 20
 // which is to summarize it.
 const maxShortened = 3
 
-// shorten asks for a summary of less, if the request for it was too long.
-func (c modelCall) shorten(err error, billed *events.Usage) (worker.Result, bool) {
+// summarizeAgain asks for a summary again: for one of less if the request for it was too
+// long, and for the same one if the run cannot go on without it and the failure passes.
+func (p *Planner) summarizeAgain(err error, billed *events.Usage, c modelCall) (worker.Result, bool) {
 	var e *llm.Error
-	if !errors.As(err, &e) || e.Kind != llm.KindContextTooLong || c.before.Provider >= maxShortened {
+	if !errors.As(err, &e) {
 		return worker.Result{}, false
 	}
-	failure := events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed}
-	return worker.Retry(failure, time.Millisecond), true
+	delay, again := time.Millisecond, c.before.TooLong < maxShortened
+	if e.Kind != llm.KindContextTooLong {
+		delay, again = p.retry(e, c)
+		again = again && c.compacted
+	}
+	if !again {
+		return worker.Result{}, false
+	}
+	return worker.Retry(events.LLMAttemptFailed{Kind: string(e.Kind), Message: clean(e.Message), Usage: billed}, delay), true
 }
 
 // summarized returns the history as the model is to summarize it: all of it, or about a
 // half, an eighth and so on if more was too long for the model.
 func summarized(mem *reducer.Memory, failed reducer.Attempt) []reducer.HistoryEntry {
-	level := failed.Provider
+	level := failed.TooLong
 	if mem.Control.Compacted == reducer.CompactedSummary {
 		level++ // the request that was too long had it all
 	}

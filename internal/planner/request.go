@@ -305,7 +305,7 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect)
 	if end != nil {
 		return done(end)
 	}
-	c := modelCall{run: run, before: e.Failed, req: req, asked: p.asked(req)}
+	c := modelCall{run: run, before: e.Failed, req: req, asked: p.asked(req), compacted: mem.Control.Compacted == reducer.CompactedSummary}
 	return func(ctx context.Context) worker.Result {
 		s := p.silent(run) // a summary is nothing that is said to the user
 		p.streams.add(s)
@@ -314,10 +314,10 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect)
 		if ctx.Err() != nil {
 			return worker.Fail(ctx.Err())
 		}
-		if result, not := notAsked(err); not != nil && not.elsewhere() {
+		if result, not := notAsked(err); not != nil && (not.elsewhere() || c.compacted) {
 			return result
 		}
-		if result, ok := c.shorten(err, bill.attempt(err)); ok {
+		if result, ok := p.summarizeAgain(err, bill.attempt(err), c); ok {
 			return result
 		}
 		r := p.reflection(run, req.Provider, reply, err, bill.attempt(err))

@@ -330,6 +330,8 @@ type Attempt struct {
 	Provider    int    `json:"provider,omitempty"`
 	// Broken are those of Provider that were replies without an ending.
 	Broken int `json:"broken,omitempty"`
+	// TooLong are those of Provider that were requests which were too long.
+	TooLong int `json:"too_long,omitempty"`
 	// Passed is how many of the agent's models were given up for this effect. The counts of
 	// refusals and failures above are those of the model that is asked now, Before is the
 	// sum of the others'.

@@ -380,14 +380,17 @@ func (a *Attempt) count(p *events.LLMAttemptFailed) {
 		a.RateLimited++
 	default:
 		a.Provider++
-		if p.Kind == events.KindBrokenReply {
+		switch p.Kind {
+		case events.KindBrokenReply:
 			a.Broken++
+		case events.KindContextTooLong:
+			a.TooLong++
 		}
 	}
 	if p.Next {
 		a.Passed++
 		a.Before += a.RateLimited + a.NotAsked + a.Provider
-		a.RateLimited, a.NotAsked, a.Provider, a.Broken = 0, 0, 0, 0
+		a.RateLimited, a.NotAsked, a.Provider, a.Broken, a.TooLong = 0, 0, 0, 0, 0
 	}
 	a.Under, a.Delivery = p.Under, p.Delivery
 }

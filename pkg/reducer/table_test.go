@@ -290,7 +290,7 @@ func TestCustomMemory(t *testing.T) {
 var shapes = map[int]string{
 	1: "49137347ca788d53",
 	2: "b0e2836b1d906c59",
-	3: "21485dd44853a4ba",
+	3: "a0f8b5b7b6c99440",
 }
 
 // shapeOf describes a type as JSON sees it.
