@@ -116,6 +116,8 @@ func TestAnInterruptedReplyIsKeptLate(t *testing.T) {
 		require.Equal(t, "user: find it\nassistant: It is  (interrupted)\nuser: No, wait.\nassistant: Then so be it.\n", conversation(mem))
 		require.Equal(t, events.WaitingForUser, mem.State)
 		require.NotContains(t, h.now(), "too late", "nobody is told what comes after the message")
+		require.Equal(t, 30, mem.TotalUsage.Total, "both replies are billed")
+		require.Equal(t, "stop", r.event(run, 4).Data.(*events.LLMAttemptFailed).Finish)
 	})
 }
 
@@ -158,6 +160,33 @@ func TestAnEditOfTheContextInterruptsToo(t *testing.T) {
 		last := caller.requests[1].Messages
 		require.Equal(t, llm.RoleUser, last[len(last)-1].Role, "the model does not go on with its own words")
 	})
+}
+
+// A reply of which nothing was published is billed as well.
+func TestAnObsoleteReplyIsBilled(t *testing.T) {
+	quiet := func(c *planner.Config) { c.NoStream = true }
+	var release chan struct{}
+	asked := 0
+	caller := llm.CallerFunc(func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error) {
+		if asked++; asked == 1 {
+			<-release // it does not notice that it was cancelled
+		}
+		return say("It is 42."), nil
+	})
+	bubbleWith(t, caller, func(t *testing.T, r *rig) {
+		release = make(chan struct{})
+		run := r.begin(chat)
+		synctest.Wait()
+		r.Append(run, events.Control, user("u2", "No, wait."))
+		close(release)
+		mem := r.AwaitState(run, events.WaitingForUser)
+		require.Equal(t, []string{"Start", "UserMessage", "LlmAttemptFailed", "LlmMessageComplete"}, r.Types(run))
+		obsolete := r.event(run, 3).Data.(*events.LLMAttemptFailed)
+		require.Equal(t, []string{"obsolete", "stop"}, []string{obsolete.Kind, obsolete.Finish})
+		require.Equal(t, 30, mem.TotalUsage.Total)
+		require.Equal(t, 1, mem.Control.Replies)
+		require.Empty(t, mem.Control.Attempts)
+	}, quiet)
 }
 
 // slow is a model whose every reply takes a minute. It counts how often it was asked, and

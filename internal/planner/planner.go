@@ -176,7 +176,7 @@ func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) wo
 		s.unstreamed = s.unstreamed || e.Failed.Broken > 0
 		p.streams.add(s)
 		defer p.streams.remove(s)
-		return pl.ask(ctx, s).Leaving(func(now *reducer.Memory) events.Payload { return asked.interrupted(now, e.Key, s) })
+		return pl.ask(ctx, s).Leaving(func(now *reducer.Memory) events.Payload { return pl.leaves(now, asked, s) })
 	}
 }
 
@@ -190,6 +190,9 @@ type planning struct {
 	// in the object store.
 	first bool
 	kept  []storedPart
+	// came is what is known of the reply that came last, and paid what it cost.
+	came *llm.Error
+	paid *events.Usage
 }
 
 // ask calls the model, a second time for the rest of an answer that was cut off, and turns
@@ -210,6 +213,7 @@ func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 			return pl.restOverBudget(ctx, pl.call, err, pl.bill.attempt(err), end)
 		}
 	}
+	pl.note(reply, err)
 	if err == nil {
 		reply, err = pl.call.refused(reply, pl.check.mode)
 	}
@@ -226,6 +230,16 @@ func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 		return worker.Done(charged) // the reply cannot be paid for, so none of it counts
 	}
 	return worker.Done(all...)
+}
+
+// note keeps what is known of a reply for the case that the run no longer wants it.
+func (pl *planning) note(reply llm.Response, err error) {
+	if err == nil {
+		pl.came = notUsed(events.KindObsolete, "", reply.About())
+	} else if errors.As(err, &pl.came); pl.came == nil || pl.came.Reply == nil {
+		return
+	}
+	pl.paid = pl.bill.attempt(pl.came)
 }
 
 // lost is the result of a call without a reply that can be used.

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/livetext"
+	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -458,10 +459,33 @@ func askedNow(mem *reducer.Memory) asked {
 	return a
 }
 
+// leaves returns the event of a reply that the run no longer wants: the text that was
+// published, and what the reply cost if it came. It is nil if there is neither.
+func (pl *planning) leaves(now *reducer.Memory, asked asked, s *streamer) events.Payload {
+	p := asked.interrupted(now, pl.call.key, s)
+	if pl.came == nil || pl.came.Reply == nil {
+		if p == nil {
+			return nil
+		}
+		return p
+	}
+	if p == nil {
+		if now.State != events.Planning {
+			return nil // nothing but text is legal there
+		}
+		p = &events.LLMAttemptFailed{
+			Kind: events.KindObsolete, Key: pl.call.key, MessageID: s.messageID, Message: "the run no longer wanted the reply when it came",
+		}
+	}
+	p.Usage, p.Facts = pl.paid, replyfacts.Of(*pl.came.Reply, pl.call.asked, false)
+	p.Facts.Reasoning = nil // no request has it back
+	return p
+}
+
 // interrupted returns the event that keeps the published text of a reply which the run no
 // longer wants. It is nil if nothing was published, or if another planner's reply is the
 // reason.
-func (a asked) interrupted(now *reducer.Memory, key string, s *streamer) events.Payload {
+func (a asked) interrupted(now *reducer.Memory, key string, s *streamer) *events.LLMAttemptFailed {
 	said := s.published()
 	if said == "" {
 		return nil

@@ -156,6 +156,9 @@ const (
 	KindBrokenReply = "broken_reply"
 	// KindContextTooLong is a request that is longer than the model takes.
 	KindContextTooLong = "context_too_long"
+	// KindObsolete is no failure either: it says what a reply cost that came when the run no
+	// longer wanted it, and of which nothing was published.
+	KindObsolete = "obsolete"
 	// KindInterrupted is no failure: see [LLMAttemptFailed.Interrupted].
 	KindInterrupted = "interrupted"
 )
@@ -193,7 +196,7 @@ func (*LLMAttemptFailed) eventType() Type { return TypeLLMAttemptFailed }
 
 // FromProvider reports whether a provider was asked and failed.
 func (p *LLMAttemptFailed) FromProvider() bool {
-	return p.Kind != KindHandler && p.Kind != KindWorkerLost && !p.NotAsked && !p.Interrupted()
+	return p.Kind != KindHandler && p.Kind != KindWorkerLost && p.Kind != KindObsolete && !p.NotAsked && !p.Interrupted()
 }
 
 // Interrupted reports whether the event keeps what the user read of a reply that

@@ -355,6 +355,9 @@ func foldAttemptFailed(mem *Memory, e *events.Event) {
 		mem.keepInterrupted(e, p)
 		return
 	}
+	if p.Kind == events.KindObsolete {
+		return
+	}
 	at := slices.IndexFunc(c.Attempts, func(a Attempt) bool { return a.Key == p.Key })
 	if at < 0 {
 		at = len(c.Attempts)
