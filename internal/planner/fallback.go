@@ -98,7 +98,7 @@ func (p *Planner) failed(ctx context.Context, err error, billed *events.Usage, c
 	delay, again := p.retry(e, c)
 	switch {
 	case again && e.Kind == llm.KindBroken:
-		log.Warn("the reply broke off: a second call is made without streaming, and both calls are billed")
+		log.Warn("the reply broke off: another call is made without streaming, and each call is billed", "failures", c.before.Provider+1)
 	case again:
 	case c.more && e.Kind != codeCutOff: // a replay's: such a reply ends the run whatever follows
 		log.Warn("the agent's next model is asked")
