@@ -169,6 +169,9 @@ func (ch *replyChecker) empty(meta llm.Meta) events.Payload {
 	}
 	reason := "the reply is empty: answer in words or call a tool"
 	if meta.Cut() {
+		reason = "the reply was cut off before it held anything: answer in words or call a tool"
+	}
+	if meta.Finish == llm.FinishLength {
 		reason = "the reply was cut off before it held anything: reason less, then answer in words or call a tool"
 	}
 	if ch.emptyBefore == 0 || ch.speaksText {

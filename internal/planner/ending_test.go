@@ -197,6 +197,12 @@ func TestEmptyReplies(t *testing.T) {
 			require.Contains(t, told[len(told)-1].Content, "reason less")
 		})
 	}
+	t.Run("by a failure of the provider", func(t *testing.T) {
+		bubble(t, []any{cutText("", llm.FinishError, "network_error"), say("It is 42.")}, func(t *testing.T, r *rig) {
+			refused := r.event(r.begin(), 2).Data.(*events.ReplyInvalid)
+			require.NotContains(t, refused.Results[0].Observation, "reason less")
+		})
+	})
 	t.Run("in a row", func(t *testing.T) {
 		bubble(t, []any{say(""), ask(call("a", "alpha", "{}")), say(""), say("It is 42.")}, func(t *testing.T, r *rig) {
 			run := r.begin()
