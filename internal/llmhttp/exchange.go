@@ -194,6 +194,9 @@ func (a *asked) explain(err error) error {
 	if e.Reply == nil && a.partial != nil {
 		_ = Unused(e, a.partial.Meta())
 	}
+	if e.Reply == nil && e.Kind == llm.KindToolUse {
+		e.Reply = &llm.Meta{Finish: llm.FinishError} // the server has the reply, and only an error comes
+	}
 	if e.Reply != nil {
 		a.sent(e.Reply)
 	}

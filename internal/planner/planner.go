@@ -246,6 +246,9 @@ func (pl *planning) note(reply llm.Response, err error) {
 func (pl *planning) lost(ctx context.Context, err error) worker.Result {
 	var e *llm.Error
 	if ctx.Err() == nil && errors.As(err, &e) && e.Kind == llm.KindToolUse {
+		if e.Reply != nil {
+			pl.check.kept = pl.keepReasoning(ctx, pl.call.run, *e.Reply, pl.check.records)
+		}
 		return worker.Done(pl.bill.charge(pl.check.toolUse(e), ""))
 	}
 	return pl.failed(ctx, err, pl.bill.attempt(err), pl.call)
