@@ -376,9 +376,9 @@ type tableForm struct {
 }
 
 // row is a server. Hosts are the hosts of its addresses; `*.` at the beginning stands
-// for any subdomain, and `:port` alone for this port of a loopback address. Names are
-// the models whose name alone finds the row. Each of Models that matches a name is put
-// over Set, in order.
+// for any subdomain, `*:port` for this port of any host, and `:port` alone for this port of
+// a loopback address. Names are the models whose name alone finds the row. Each of Models
+// that matches a name is put over Set, in order.
 type row struct {
 	Name   string          `json:"name"`
 	For    string          `json:"for"`
@@ -441,6 +441,10 @@ func (r row) serves(address string) bool {
 		switch {
 		case strings.HasPrefix(host, ":"):
 			if u.Port() == host[1:] && loopback(u.Hostname()) {
+				return true
+			}
+		case strings.HasPrefix(host, "*:"):
+			if u.Port() == host[2:] {
 				return true
 			}
 		case strings.HasPrefix(host, "*"):

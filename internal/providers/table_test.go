@@ -101,7 +101,10 @@ func servers() string {
 	for _, r := range table().Rows {
 		at := append([]string{}, r.Hosts...)
 		for i, host := range at {
-			if strings.HasPrefix(host, ":") {
+			switch {
+			case strings.HasPrefix(host, "*:"):
+				at[i] = "any host" + host[1:]
+			case strings.HasPrefix(host, ":"):
 				at[i] = "loopback" + host
 			}
 		}
