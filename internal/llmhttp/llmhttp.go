@@ -136,6 +136,9 @@ func (c *Client) Capabilities(model string) providers.Capabilities {
 	return c.host.Capabilities(model)
 }
 
+// Known reports whether the server is one of the table of models.
+func (c *Client) Known() bool { return c.host.Row() != "" }
+
 // BaseURL is the base URL without a trailing slash.
 func (c *Client) BaseURL() string { return c.opts.BaseURL }
 

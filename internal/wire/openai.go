@@ -3,12 +3,13 @@ package wire
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
 	"github.com/moorebus/moorebus/pkg/llm/responses"
@@ -19,8 +20,9 @@ import (
 type openAI struct {
 	*openai.Caller
 	responses *responses.Caller
-	host      providers.Host
 	model     string
+	// noResponses is set once an unknown server has shown that it lacks the API.
+	noResponses atomic.Bool
 	// said has the uses of an API that were logged.
 	said sync.Map
 }
@@ -29,11 +31,6 @@ type openAI struct {
 type use struct{ model, api string }
 
 func newOpenAI(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
-	row, _ := providers.Find(providers.OpenAI)
-	host, err := providers.HostOf(providers.OpenAI, e.Like, cmp.Or(e.BaseURL, row.BaseURL), e.Capabilities)
-	if err != nil {
-		return nil, err
-	}
 	chat, err := openai.New(openai.Options{
 		APIKey: e.APIKey, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), HTTPClient: client,
 		Like: e.Like, Capabilities: e.Capabilities, ExtraBody: e.ExtraBody, Query: e.Query,
@@ -45,7 +42,7 @@ func newOpenAI(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &openAI{Caller: chat, responses: other, host: host, model: e.Model}, nil
+	return &openAI{Caller: chat, responses: other, model: e.Model}, nil
 }
 
 func newResponses(client *http.Client, e agentfile.Provider) (*responses.Caller, error) {
@@ -55,15 +52,39 @@ func newResponses(client *http.Client, e agentfile.Provider) (*responses.Caller,
 	})
 }
 
-// Call asks for one reply; see [llm.Caller]. The first use of an API for a model is logged.
+// Call asks for one reply; see [llm.Caller]. A server that is not known, and does not have
+// the Responses API, is asked for chat completions from then on. The first use of an API for
+// a model is logged.
 func (c *openAI) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
-	model := cmp.Or(req.Model, c.model)
-	caller, api := llm.Caller(c.Caller), "chat completions"
-	if c.host.Capabilities(model).NeedsResponses(len(req.Tools) > 0, req.Sampling.Effort) {
-		caller, api = c.responses, "responses"
+	needs, sure := c.NeedsResponses(req)
+	if !needs || !sure && c.noResponses.Load() {
+		return c.chat(ctx, req, stream)
 	}
+	c.log(ctx, req, "responses")
+	res, err := c.responses.Call(ctx, req, stream)
+	if sure || !missing(err) {
+		return res, err
+	}
+	if res, err = c.chat(ctx, req, stream); err == nil {
+		c.noResponses.Store(true)
+	}
+	return res, err
+}
+
+// missing reports whether the server may not have the API. It may also lack the model.
+func missing(err error) bool {
+	var e *llm.Error
+	return errors.As(err, &e) && (e.Status == http.StatusNotFound || e.Status == http.StatusMethodNotAllowed)
+}
+
+func (c *openAI) chat(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+	c.log(ctx, req, "chat completions")
+	return c.Caller.Call(ctx, req, stream)
+}
+
+func (c *openAI) log(ctx context.Context, req llm.Request, api string) {
+	model := cmp.Or(req.Model, c.model)
 	if _, known := c.said.LoadOrStore(use{model, api}, true); !known {
 		slog.InfoContext(ctx, "OpenAI API of the model", "model", model, "api", api)
 	}
-	return caller.Call(ctx, req, stream)
 }

@@ -67,3 +67,28 @@ func TestOpenAITakesTheAPIThatTheModelNeeds(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "model=gpt-5.5 api=responses"))
 	require.Equal(t, 1, strings.Count(log.String(), `model=gpt-4o api="chat completions"`))
 }
+
+// A server that is not in the table may have a model of OpenAI's and chat completions only.
+func TestServersWithoutTheResponsesAPI(t *testing.T) {
+	var paths []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		paths = append(paths, strings.TrimPrefix(r.URL.Path, "/v1/"))
+		if strings.HasSuffix(r.URL.Path, "/responses") {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		_, _ = io.WriteString(w, llmtest.OpenAI{}.Plain(llmtest.Turn{Reply: llm.Text{Content: "hello"}}, llmtest.WireRequest{}))
+	}))
+	defer server.Close()
+	callers, err := wire.Providers(write(t, "unlike: {kind: openai, base_url: "+server.URL+"/v1}\n"+
+		"like: {kind: openai, like: openai, base_url: "+server.URL+"/v1}\n"), env(nil))
+	require.NoError(t, err)
+	req := llm.Request{Model: "gpt-5.5", Tools: []llm.Tool{{Name: "f"}}}
+	for range 2 {
+		_, err = callers["unlike"].Call(t.Context(), req, nil)
+		require.NoError(t, err)
+	}
+	require.Equal(t, []string{"responses", "chat/completions", "chat/completions"}, paths)
+	_, err = callers["like"].Call(t.Context(), req, nil)
+	require.Error(t, err, "OpenAI has it")
+}

@@ -116,6 +116,13 @@ func (c *Caller) Describe() llm.Description {
 // Close closes idle connections. Calls in flight go on.
 func (c *Caller) Close() { c.http.Close() }
 
+// NeedsResponses reports whether the request needs OpenAI's Responses API, by the table of
+// models. sure is false where only the model's name says so: the server is not known.
+func (c *Caller) NeedsResponses(req llm.Request) (needs, sure bool) {
+	caps := c.http.Capabilities(cmp.Or(req.Model, c.opts.Model))
+	return caps.NeedsResponses(len(req.Tools) > 0, req.Sampling.Effort), c.http.Known() || caps.API != ""
+}
+
 // Call asks the provider for one reply; see [llm.Caller].
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	x := c.exchange(req)
