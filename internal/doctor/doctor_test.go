@@ -74,9 +74,19 @@ func TestKeys(t *testing.T) {
 		case r.Header.Get("Authorization") != "Bearer "+key:
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = w.Write([]byte(r.Header.Get("Authorization")))
+		default:
+			_, _ = w.Write([]byte(`{"data":[]}`))
 		}
 	}))
 	defer provider.Close()
+	lmStudio := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" {
+			_, _ = w.Write([]byte(`{"data":[]}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"error":"Unexpected endpoint or method. (GET /models)"}`))
+	}))
+	defer lmStudio.Close()
 	away := httptest.NewServer(http.NotFoundHandler())
 	away.Close()
 	for _, c := range []struct {
@@ -90,6 +100,9 @@ func TestKeys(t *testing.T) {
 		{"no key", "", provider.URL + "/v1", natsbus.Bad, "none is set", "set OPENAI_API_KEY"},
 		{"no version", key, provider.URL, natsbus.Bad, "does not list models there, but below /v1", "set OPENAI_BASE_URL=" + provider.URL + "/v1"},
 		{"wrong path", key, provider.URL + "/v2/v1", natsbus.Warning, "does not list models", "/v1"},
+		{"the endpoint", key, provider.URL + "/v1/chat/completions", natsbus.Good, "OPENAI_API_KEY is accepted", ""},
+		{"200 for any path", key, lmStudio.URL, natsbus.Bad, "does not list models there, but below /v1", "set OPENAI_BASE_URL=" + lmStudio.URL + "/v1"},
+		{"a query", key, provider.URL + "/v1?key=" + key, natsbus.Bad, "not an http or https address", ""},
 		{"away", key, away.URL + "/v1", natsbus.Bad, "connection refused", "start the server"},
 		{"no address", key, "localhost:11434", natsbus.Bad, "not an http or https address", "http://localhost:11434/v1"},
 		{"password in it", key, strings.Replace(away.URL, "http://", "http://ann:"+key+"@", 1), natsbus.Bad, "ann:xxxxx@", ""},
@@ -117,6 +130,8 @@ func TestAnthropicKeys(t *testing.T) {
 			w.WriteHeader(http.StatusNotFound)
 		case r.Header.Get("X-Api-Key") != key || r.Header.Get("Anthropic-Version") == "" || r.Header.Get("Authorization") != "":
 			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			_, _ = w.Write([]byte(`{"data":[]}`))
 		}
 	}))
 	defer provider.Close()
@@ -126,7 +141,7 @@ func TestAnthropicKeys(t *testing.T) {
 	}{
 		"good":       {key, provider.URL, "ANTHROPIC_API_KEY is accepted", natsbus.Good},
 		"refused":    {key + "x", provider.URL, "the key is refused", natsbus.Bad},
-		"wrong path": {key, provider.URL + "/v1", "does not list models", natsbus.Warning},
+		"wrong path": {key, provider.URL + "/v2", "does not list models", natsbus.Warning},
 		"no address": {key, "localhost", "ANTHROPIC_BASE_URL is not an http or https address", natsbus.Bad},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,7 +27,7 @@ func (d *Checks) model(ctx context.Context, v providers.Provider, base *url.URL,
 	}
 	names := make([]string, 0, len(listed.Data))
 	for _, m := range listed.Data {
-		names = append(names, m.ID)
+		names = append(names, strings.TrimPrefix(m.ID, "models/")) // as Gemini lists them
 	}
 	model := cmp.Or(d.Getenv(v.ModelVar), v.Model)
 	if !lists(names, model) {

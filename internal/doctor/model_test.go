@@ -39,10 +39,11 @@ func models(t *testing.T, show string, names ...string) string {
 }
 
 func TestModels(t *testing.T) {
-	list := []string{"qwen3:8b", "llama3.2:latest", "gpt-4o-mini", "claude-sonnet-4-5-20250929"}
+	list := []string{"qwen3:8b", "llama3.2:latest", "gpt-4o-mini", "claude-sonnet-4-5-20250929", "models/gemini-3-flash"}
 	for _, c := range []struct{ model, mend string }{
 		{"qwen3:8b", ""},
 		{"llama3.2", ""},
+		{"gemini-3-flash", ""},
 		{"", ""}, // the default
 		{"qwen3:80b", "qwen3:8b, "},
 		{"qwen", "qwen3:8b, "},

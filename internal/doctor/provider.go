@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -21,10 +22,11 @@ const providerTimeout = 3 * time.Second
 // provider asks a provider for its list of models, and looks for the model that agents get
 // which name none. The findings hold neither the key nor a password of the address.
 func (d *Checks) provider(ctx context.Context, v providers.Provider, key, base string) []natsbus.Finding {
-	address, err := url.Parse(strings.TrimRight(cmp.Or(base, v.BaseURL), "/"))
-	if err != nil || (address.Scheme != "http" && address.Scheme != "https") || address.Host == "" {
-		return []natsbus.Finding{finding(natsbus.Bad, "set it to an address such as "+v.ExampleURL, "%s is not an http or https address", v.URLVar)}
+	address, err := url.Parse(strings.TrimSpace(cmp.Or(base, v.BaseURL)))
+	if err != nil || address.RawQuery != "" || address.Fragment != "" || (address.Scheme != "http" && address.Scheme != "https") || address.Host == "" {
+		return []natsbus.Finding{finding(natsbus.Bad, "set it to an address such as "+v.ExampleURL, "%s is not an http or https address without a query", v.URLVar)}
 	}
+	v.Trim(address)
 	sign := func(h http.Header) { v.Sign(h, key) }
 	at := address.JoinPath(v.ModelsPath)
 	name := at.Redacted()
@@ -40,18 +42,26 @@ func (d *Checks) provider(ctx context.Context, v providers.Provider, key, base s
 			return one(natsbus.Bad, "set "+v.KeyVar, "GET %s: status %d, a key is required and none is set", name, got.status)
 		}
 		return one(natsbus.Bad, "set "+v.KeyVar+" to a valid key", "GET %s: status %d, the key is refused", name, got.status)
-	case got.status == http.StatusOK:
+	case got.status == http.StatusOK && isList(got.body):
 		found := one(natsbus.Good, "", "%s answers, %s", name, keyWords(v, key))
 		return append(found, d.model(ctx, v, address, got.body, sign)...)
-	case got.status == http.StatusNotFound || got.status == http.StatusMethodNotAllowed:
+	case got.status == http.StatusOK || got.status == http.StatusNotFound || got.status == http.StatusMethodNotAllowed:
 		if below := address.JoinPath("v1"); v.Name != providers.Anthropic && !strings.HasSuffix(address.Path, "/v1") {
-			if got, err := d.ask(ctx, below.JoinPath(v.ModelsPath), sign); err == nil && got.status == http.StatusOK {
+			if got, err := d.ask(ctx, below.JoinPath(v.ModelsPath), sign); err == nil && got.status == http.StatusOK && isList(got.body) {
 				return one(natsbus.Bad, "set "+v.URLVar+"="+below.Redacted(), "GET %s: the server does not list models there, but below /v1: %s lacks it", name, v.URLVar)
 			}
 		}
 		return one(natsbus.Warning, "check that "+v.URLVar+" is the address that the provider documents, "+v.URLHint, "GET %s: status %d, the server does not list models", name, got.status)
 	}
 	return one(natsbus.Warning, "see the provider's status page, or try again", "GET %s: status %d", name, got.status)
+}
+
+// isList reports whether a body is a list of models. LM Studio answers 200 to any path.
+func isList(body []byte) bool {
+	var list struct {
+		Data *[]json.RawMessage `json:"data"`
+	}
+	return json.Unmarshal(body, &list) == nil && list.Data != nil
 }
 
 func keyWords(v providers.Provider, key string) string {

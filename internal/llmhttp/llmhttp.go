@@ -195,11 +195,7 @@ func cleanBaseURL(base string, row providers.Provider) (string, error) {
 	if u.RawQuery != "" || u.Fragment != "" {
 		return "", errors.New("the base URL must not have a query or a fragment; parameters belong into `query` of the provider file")
 	}
-	u.Path = strings.TrimRight(u.Path, "/")
-	for _, end := range row.Redundant {
-		u.Path = strings.TrimSuffix(u.Path, end)
-	}
-	u.RawPath = ""
+	row.Trim(u)
 	return u.String(), nil
 }
 

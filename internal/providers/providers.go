@@ -10,6 +10,7 @@ package providers
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 )
 
@@ -62,6 +63,14 @@ type Provider struct {
 	Reply string
 	// TypeFirst says that the type of a stated error counts more than its status.
 	TypeFirst bool
+}
+
+// Trim removes from a base URL the slash at its end and the endings that are redundant.
+func (p Provider) Trim(base *url.URL) {
+	base.Path, base.RawPath = strings.TrimRight(base.Path, "/"), ""
+	for _, end := range p.Redundant {
+		base.Path = strings.TrimSuffix(base.Path, end)
+	}
 }
 
 // Server is a server with a provider's API.
