@@ -92,6 +92,21 @@ func TestTooLongInARunWithoutATable(t *testing.T) {
 	})
 }
 
+// A run that cannot go on without a summary waits for a provider that is busy. That costs
+// nothing of the history.
+func TestABusyProviderIsAskedForTheSummaryAgain(t *testing.T) {
+	busy := &llm.Error{Kind: llm.KindOverloaded, Message: "busy"}
+	limited := &llm.Error{Kind: llm.KindRateLimited, Message: "slow down"}
+	replies := []any{ask(call("a", "alpha", "{}")), tooLong(), busy, limited, say("alpha said much"), say("It is 42.")}
+	bubble(t, replies, func(t *testing.T, r *rig) {
+		run := r.begin()
+		r.act(run, strings.Repeat("much ", 2000))
+		require.Equal(t, events.Done, r.AwaitEnd(run).State)
+		require.Equal(t, append(compacted[:6:6], "LlmAttemptFailed", "LlmAttemptFailed", "ReflectDone", "LlmFinalAnswer"), r.Types(run))
+		require.Equal(t, r.mock.Requests()[2].Messages, r.mock.Requests()[4].Messages)
+	})
+}
+
 // In a chat the window is narrowed first. A message that is too long alone ends the run.
 func TestTooLongRequestNarrowsTheWindow(t *testing.T) {
 	bubble(t, []any{say("Read."), tooLong(), say("Hello again."), tooLong()}, func(t *testing.T, r *rig) {

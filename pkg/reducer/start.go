@@ -20,7 +20,7 @@ var startRules = []rule{
 		// Where a fork leads its parent's memory says, see [Machine.checkFork].
 		typ: events.TypeForked, from: own, ways: anyRedrive, route: forkRoute,
 		check: always, legality: 1, steps: forkSteps, fold: foldForked,
-		form: func(_ *Memory, e *events.Event) int { return modelsSince(e.Data.(*events.Forked).Agent) },
+		form:  func(_ *Memory, e *events.Event) int { return modelsSince(e.Data.(*events.Forked).Agent) },
 		trace: traced(func(f *events.Forked) string { return "forked from " + f.Run + " at " + strconv.FormatUint(f.At, 10) }),
 	},
 	{
@@ -28,7 +28,7 @@ var startRules = []rule{
 		ways:  only(Edge{To: events.Nobody, Pool: events.AgentsPool}),
 		route: func(*Memory, events.Payload) (events.State, string) { return events.Nobody, events.AgentsPool },
 		check: checkHandOff, legality: 1, fold: foldHandedOff,
-		form: func(_ *Memory, e *events.Event) int { return modelsSince(&e.Data.(*events.HandedOff).Agent) },
+		form:  func(_ *Memory, e *events.Event) int { return modelsSince(&e.Data.(*events.HandedOff).Agent) },
 		trace: traced(func(h *events.HandedOff) string { return "to " + h.Agent.Name + " " + h.Reason }),
 	},
 }
