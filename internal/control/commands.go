@@ -116,6 +116,7 @@ func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) 
 		return InputsResult{}, refusal.New(refusal.Invalid, refusal.CodeBadInput, "there are no inputs")
 	}
 	inputs = slices.Clone(inputs)
+	var withParts []int
 	for i, in := range inputs { // every attempt of the commit uses the same ids and references
 		m, ok := in.(UserMessage)
 		if !ok {
@@ -123,13 +124,13 @@ func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) 
 		}
 		m.MessageID = cmp.Or(m.MessageID, c.Store.NewID())
 		if len(m.Parts) > 0 {
-			var err error
-			if m.Parts, err = c.keepParts(ctx, refusal.CodeBadInput, fmt.Sprintf("input %d: content", i), m.Parts); err != nil {
-				return InputsResult{}, err
-			}
+			withParts = append(withParts, i)
 			m.Content = events.TextOf(m.Parts)
 		}
 		inputs[i] = m
+	}
+	if err := c.keepInputs(ctx, ns, id, inputs, withParts); err != nil {
+		return InputsResult{}, err
 	}
 	result, err := c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		return c.inputDrafts(mem, inputs)
@@ -141,6 +142,35 @@ func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) 
 		return InputsResult{}, err
 	}
 	return InputsResult{Accepted: len(inputs), N: result.N}, nil
+}
+
+// keepInputs stores the parts of these messages, as far as the run takes them: nothing removes
+// what a refused request stored. The error is also that of inputs which the run refuses.
+func (c *Controller) keepInputs(ctx context.Context, ns, id string, inputs []Input, withParts []int) error {
+	if len(withParts) == 0 {
+		return nil
+	}
+	ends := false
+	err := c.View(ctx, ns, id, func(run *runlog.Run) error {
+		mem := run.Memory()
+		if ends = c.Table.Terminal(mem.State) || mem.Control.Poison != nil; ends {
+			return nil // it takes none, as the commit says
+		}
+		withParts = slices.DeleteFunc(withParts, func(i int) bool { return mem.Knows(inputs[i].(UserMessage).MessageID) })
+		_, err := c.inputDrafts(mem, inputs)
+		return err
+	})
+	if err != nil || ends {
+		return err
+	}
+	for _, i := range withParts {
+		m := inputs[i].(UserMessage)
+		if m.Parts, err = c.keepParts(ctx, refusal.CodeBadInput, fmt.Sprintf("input %d: content", i), m.Parts); err != nil {
+			return err
+		}
+		inputs[i] = m
+	}
+	return nil
 }
 
 // repeated reports whether a run that has ended accepted all these inputs before. Then the

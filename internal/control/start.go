@@ -51,16 +51,16 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if err := req.validate(); err != nil {
 		return StartResult{}, err
 	}
-	if req.Parts, err = c.keepParts(ctx, refusal.CodeBadRequest, "task", req.Parts); err != nil {
-		return StartResult{}, err
-	}
 	start, err := c.pin(ctx, ns, req)
 	if err != nil {
 		return StartResult{}, err
 	}
-	start.Parts = req.Parts
 	at, err := c.NewRun(ctx, ns, req.RunID)
 	if err != nil {
+		return StartResult{}, err
+	}
+	// Last, since nothing removes what a refused request stored.
+	if start.Parts, err = c.keepParts(ctx, refusal.CodeBadRequest, "task", req.Parts); err != nil {
 		return StartResult{}, err
 	}
 	opened, err := c.Open(ctx, at, launch.Opening{First: start, Budget: start.Agent.Budget})

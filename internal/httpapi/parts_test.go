@@ -118,3 +118,29 @@ func TestPartsThatAreWrong(t *testing.T) {
 	require.Len(t, r.Records(id), 1, "nothing was stored")
 	r.fails(413, "too_large", r.inputs(id, `[{"type":"user-message","content":[`+image(strings.Repeat("x", 1<<20))+`]}]`))
 }
+
+// Nothing removes what is in the object store for no run, so a request that is refused, or
+// repeated to a run that has ended, stores nothing.
+func TestRefusedRequestsStoreNoImages(t *testing.T) {
+	r := newRig(t, simtest.New(simtest.Options{}), nil)
+	stored := func(data string) error {
+		key := events.Hash([]byte(data))
+		_, err := r.blobs().Blob(t.Context(), events.Ref{Bucket: "results_default", Key: key, SHA256: key, Size: len(data)})
+		return err
+	}
+	picture := func(name string) string { return "\x89PNG" + name + strings.Repeat("large", 2000) }
+	id := r.start("chat")
+	taken, foreign, early, late := picture("taken"), picture("foreign"), picture("early"), picture("late")
+	message := func(data string) string { return `{"type":"user-message","messageId":"u","content":[` + image(data) + `]}` }
+	r.fails(400, "bad_request", r.do("POST", "/v1/runs", `{"task_type":"\ud800","agent":`+inline+`,"task":[`+image(early)+`]}`))
+	r.fails(409, "run_exists", r.do("POST", "/v1/runs", `{"run_id":"`+id+`","agent":`+inline+`,"task":[`+image(early)+`]}`))
+	r.fails(422, "unknown_call", r.inputs(id, `[`+message(foreign)+`,{"type":"add-tool-calls-to-context","tool_call_ids":["nope"]}]`))
+	require.Equal(t, http.StatusOK, r.inputs(id, `[`+message(taken)+`]`).status)
+	require.NoError(t, stored(taken))
+	r.inputs(id, `[`+message(late)+`]`) // its id is known
+	r.do("POST", "/v1/runs/"+id+"/cancel", "")
+	r.fails(409, "run_ended", r.inputs(id, `[`+strings.Replace(message(late), `"u"`, `"v"`, 1)+`]`))
+	for name, data := range map[string]string{"early": early, "foreign": foreign, "late": late} {
+		require.ErrorIs(t, stored(data), journal.ErrNotFound, name)
+	}
+}
