@@ -131,7 +131,9 @@ func TestRefusedRequestsStoreNoImages(t *testing.T) {
 	picture := func(name string) string { return "\x89PNG" + name + strings.Repeat("large", 2000) }
 	id := r.start("chat")
 	taken, foreign, early, late := picture("taken"), picture("foreign"), picture("early"), picture("late")
-	message := func(data string) string { return `{"type":"user-message","messageId":"u","content":[` + image(data) + `]}` }
+	message := func(data string) string {
+		return `{"type":"user-message","messageId":"u","content":[` + image(data) + `]}`
+	}
 	r.fails(400, "bad_request", r.do("POST", "/v1/runs", `{"task_type":"\ud800","agent":`+inline+`,"task":[`+image(early)+`]}`))
 	r.fails(409, "run_exists", r.do("POST", "/v1/runs", `{"run_id":"`+id+`","agent":`+inline+`,"task":[`+image(early)+`]}`))
 	r.fails(422, "unknown_call", r.inputs(id, `[`+message(foreign)+`,{"type":"add-tool-calls-to-context","tool_call_ids":["nope"]}]`))
