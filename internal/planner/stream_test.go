@@ -365,9 +365,12 @@ func TestReasoningIsStreamed(t *testing.T) {
 	})
 	bubbleWith(t, caller, func(t *testing.T, r *rig) {
 		run := r.begin()
+		var mu sync.Mutex // each listener has a goroutine of its own
 		said := map[string]string{}
 		listen := func(prefix string) {
 			stop, err := livetext.Listen(r.Journal, run, func(news []byte) {
+				mu.Lock()
+				defer mu.Unlock()
 				var c livetext.Chunk
 				if err := json.Unmarshal(news, &c); err != nil || c.Offset != len(said[prefix+c.Kind]) {
 					t.Errorf("chunk %s: %v", news, err)
