@@ -19,8 +19,11 @@ const (
 // part of the request.
 func (p *Planner) noteDropped(run events.Run, req llm.Request, m llm.Meta, reply events.Payload) {
 	f := events.FactsOf(reply)
+	if f == nil || m.Usage.Input < leastRead {
+		return
+	}
 	sent := leastTokens(req)
-	if f == nil || !dropped(m.Usage, sent) {
+	if !dropped(m.Usage, sent) {
 		return
 	}
 	f.ContextDropped = &events.ContextDropped{Read: m.Usage.Input, Sent: sent}
@@ -32,7 +35,7 @@ func (p *Planner) noteDropped(run events.Run, req llm.Request, m llm.Meta, reply
 // estimate of its tokens. Read from a cache may count as input or beside it.
 func dropped(u llm.Usage, sent int) bool {
 	switch {
-	case u.Input < leastRead || sent < leastSent:
+	case sent < leastSent:
 		return false
 	case u.Input%1024 == 0 && u.Cached == 0 && sent*4 > u.Input*5:
 		return true // a context of that size is full
