@@ -121,8 +121,15 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // Run serves the listener until ctx ends. Then event streams end at once, requests get
 // the drain time, and Run returns nil. Any other return is an error of the listener.
 func (s *Server) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { s.closeOnce.Do(func() { close(s.closing) }) })
+	end := func() { s.closeOnce.Do(func() { close(s.closing) }) }
+	stop := context.AfterFunc(ctx, end)
 	defer stop()
+	// The function above runs in a goroutine of its own, perhaps after Run's return.
+	defer func() {
+		if ctx.Err() != nil {
+			end()
+		}
+	}()
 	if s.cfg.Listener == nil {
 		<-ctx.Done()
 		return nil
