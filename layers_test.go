@@ -204,7 +204,7 @@ var (
 		"internal/control/decisions": "internal/control", "internal/control/subruns": "internal/control",
 		"internal/control/timers": "internal/control", "internal/control/pools": "internal/control",
 	}
-	onTop = map[string]string{"internal/httpapi": "internal/control", "internal/httpapi/inputs": "internal/control"}
+	onTop = map[string]string{"internal/httpapi": "internal/control", "internal/httpapi/inputs": "internal/control", "internal/httpapi/route": "internal/control"}
 )
 
 // ofRole are what a role, its parts and what stands on it may import.
@@ -220,7 +220,7 @@ func ofRole(role string) []string {
 
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
-	"internal/commandtest", "internal/natstest", "internal/control/controltest",
+	"internal/commandtest", "internal/natstest", "internal/nodetest", "internal/control/controltest",
 	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
 	"internal/parity", "internal/permissions", "internal/runprint", "internal/session", "internal/terminal", "internal/wire"}
 

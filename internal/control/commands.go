@@ -94,14 +94,37 @@ type ExpandContextWindow struct{ Increment int }
 // provider's.
 type AddToolCallsToContext struct{ CallIDs []string }
 
-// Foreign is an input that only a model or a tool outside of Moorebus gives. It is refused. Type
-// is its name.
-type Foreign struct{ Type string }
+// ToolCallStarted says that the client began with a call of one of its tools, or, with the id
+// of no call while a model outside is asked, that the model calls this tool. Arguments is JSON.
+type ToolCallStarted struct{ CallID, Name, Arguments string }
+
+// ToolCallResult is the client's result of a call: its content, or its error.
+type ToolCallResult struct {
+	CallID  string
+	Success bool
+	Text    string
+}
+
+// LLMChunk is a piece of the text that a model outside is writing.
+type LLMChunk struct{ MessageID, Chunk string }
+
+// LLMMessageComplete is the reply of a model outside. Content nil: what its chunks said.
+// Key is that of the request; empty: the pending one.
+type LLMMessageComplete struct {
+	MessageID string
+	Content   *string
+	Calls     []events.Call
+	Usage     *events.Usage
+	Key       string
+}
 
 func (UserMessage) isInput()           {}
 func (ExpandContextWindow) isInput()   {}
 func (AddToolCallsToContext) isInput() {}
-func (Foreign) isInput()               {}
+func (ToolCallStarted) isInput()       {}
+func (ToolCallResult) isInput()        {}
+func (LLMChunk) isInput()              {}
+func (LLMMessageComplete) isInput()    {}
 
 // InputsResult is the number of accepted inputs and of the run's events after them.
 type InputsResult struct {
@@ -110,7 +133,7 @@ type InputsResult struct {
 }
 
 // Inputs appends inputs to a run in order, all or none. Refusals are Conflict for a run that has
-// ended and for [Foreign] inputs, and Unprocessable for an unknown call.
+// ended and for inputs of a model or tool that is not outside, and Unprocessable for an unknown call.
 func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) (InputsResult, error) {
 	if len(inputs) == 0 {
 		return InputsResult{}, refusal.New(refusal.Invalid, refusal.CodeBadInput, "there are no inputs")
@@ -217,9 +240,9 @@ func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.
 				return nil, err
 			}
 			draft.Payload = &events.ToolCallsAddedToContext{CallIDs: ids, NextTurn: state == events.WaitingForUser}
-		case Foreign:
+		case ToolCallStarted, ToolCallResult, LLMChunk, LLMMessageComplete:
 			return nil, refusal.New(refusal.Conflict, refusal.CodeNotYours,
-				"input %d: %s comes from the run's own model and tools; this run declares none that are outside", i, in.Type).With(map[string]any{"index": i})
+				"input %d: comes from the run's own model and tools; this run declares none that are outside", i).With(map[string]any{"index": i})
 		}
 		if next, ok := c.Table.Next(state, events.TypeOf(draft.Payload)); ok {
 			state = next

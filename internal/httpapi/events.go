@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -36,18 +37,18 @@ type options struct {
 }
 
 func readOptions(r *http.Request) (options, error) {
-	values, err := parameters(r, "from", "view")
+	values, err := route.Parameters(r, "from", "view")
 	if err != nil {
 		return options{}, err
 	}
 	var o options
-	if o.from, err = number(values, "from", 1); err != nil {
+	if o.from, err = route.Number(values, "from", 1); err != nil {
 		return options{}, err
 	}
 	_, o.given = values["from"]
 	view, there := values["view"]
 	if there && view != "state" {
-		return options{}, badParameter("view: %.100q is not a view; there is: state", view)
+		return options{}, route.BadParameter("view: %.100q is not a view; there is: state", view)
 	}
 	o.state = there
 	return o, nil
@@ -74,7 +75,7 @@ func (s *Server) stateBefore(ctx context.Context, ns, id string, o *options) ([]
 	default:
 		state, err = s.control.State(ctx, ns, id, o.from-1)
 		if refusal.Is(err, refusal.CodeBadParameter) {
-			err = badParameter("from: the run has no state before event %d yet", o.from)
+			err = route.BadParameter("from: the run has no state before event %d yet", o.from)
 		}
 	}
 	if err != nil {
@@ -111,7 +112,7 @@ func wantsStream(r *http.Request) bool {
 
 // writeEvents answers with JSON lines, to the head.
 func (s *Server) writeEvents(w http.ResponseWriter, r *http.Request, o options) error {
-	ns, id := namespace(r), r.PathValue("id")
+	ns, id := route.Namespace(r), r.PathValue("id")
 	state, err := s.stateBefore(r.Context(), ns, id, &o)
 	if err != nil {
 		return err
@@ -152,17 +153,17 @@ func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, o options) er
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		n, err := strconv.ParseUint(last, 10, 63)
 		if err != nil {
-			return badParameter("Last-Event-ID: %.100q is not an event's number", last)
+			return route.BadParameter("Last-Event-ID: %.100q is not an event's number", last)
 		}
 		o = options{from: n + 1, given: true} // the client has the state already
 	}
-	state, err := s.stateBefore(r.Context(), namespace(r), r.PathValue("id"), &o)
+	state, err := s.stateBefore(r.Context(), route.Namespace(r), r.PathValue("id"), &o)
 	if err != nil {
 		return err
 	}
 	var t tail
 	var seq uint64
-	err = s.control.View(r.Context(), namespace(r), r.PathValue("id"), func(run *runlog.Run) error {
+	err = s.control.View(r.Context(), route.Namespace(r), r.PathValue("id"), func(run *runlog.Run) error {
 		mem := run.Memory()
 		t, seq = s.newTail(run.ID), run.Seq()
 		t.n, t.head, t.state, t.poisoned = mem.N, mem.Control.Head, mem.State, mem.Control.Poison != nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -14,7 +15,7 @@ import (
 
 // getEvents streams the namespace's events, from a position or from now on.
 func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
-	values, err := parameters(r, "state", "type", "from_seq")
+	values, err := route.Parameters(r, "state", "type", "from_seq")
 	if err != nil {
 		return err
 	}
@@ -22,7 +23,7 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if want.namespace, err = s.control.CheckNamespace(namespace(r)); err != nil {
+	if want.namespace, err = s.control.CheckNamespace(route.Namespace(r)); err != nil {
 		return err
 	}
 	at, err := s.feedStart(r, values)
@@ -96,7 +97,7 @@ func (s *Server) feedStart(r *http.Request, values map[string]string) (journal.P
 		// A shard that is not named is read from its beginning, so nothing is missed.
 		p, err := make(journal.Position, s.control.Log.Shards()).Parse(text)
 		if err != nil {
-			return nil, badParameter("%s", err.Error())
+			return nil, route.BadParameter("%s", err.Error())
 		}
 		return p, nil
 	}
@@ -114,10 +115,10 @@ type wanted struct {
 func (s *Server) parseWanted(values map[string]string) (wanted, error) {
 	want := wanted{table: s.control.Table, state: events.State(values["state"]), typ: events.Type(values["type"])}
 	if state, given := values["state"]; given && !slices.Contains(s.control.Table.States(), events.State(state)) {
-		return want, badParameter("state: %.100q is not a state", state)
+		return want, route.BadParameter("state: %.100q is not a state", state)
 	}
 	if typ, given := values["type"]; given && !s.knownType(events.Type(typ)) {
-		return want, badParameter("type: %.100q is not a type of event", typ)
+		return want, route.BadParameter("type: %.100q is not a type of event", typ)
 	}
 	return want, nil
 }

@@ -1,10 +1,8 @@
 package httpapi
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
@@ -12,47 +10,53 @@ import (
 	"path"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// requestTimeout bounds requests that are not streams.
-const requestTimeout = 30 * time.Second
-
-// endpoint answers a request. An error becomes the answer.
-type endpoint func(w http.ResponseWriter, r *http.Request) error
+// table has every request of the API that is not of a [Config.Faces].
+func (s *Server) table() []route.Route {
+	return []route.Route{
+		{Pattern: "POST /v1/runs", Handle: route.JSON(http.StatusCreated, s.postRun), Status: http.StatusCreated},
+		{Pattern: "GET /v1/runs", Handle: route.JSON(http.StatusOK, s.getRuns)},
+		{Pattern: "GET /v1/runs/{id}", Handle: route.JSON(http.StatusOK, s.getRun)},
+		{Pattern: "GET /v1/runs/{id}/events", Handle: s.getRunEvents},
+		{Pattern: "POST /v1/runs/{id}/inputs", Handle: route.JSON(http.StatusOK, s.postInputs)},
+		{Pattern: "POST /v1/runs/{id}/decisions", Handle: route.JSON(http.StatusOK, s.postDecision)},
+		{Pattern: "POST /v1/runs/{id}/cancel", Handle: route.JSON(http.StatusOK, command(s.control.Cancel))},
+		{Pattern: "POST /v1/runs/{id}/pause", Handle: route.JSON(http.StatusOK, command(s.control.Pause))},
+		{Pattern: "POST /v1/runs/{id}/resume", Handle: route.JSON(http.StatusOK, command(s.control.Resume))},
+		{Pattern: "POST /v1/runs/{id}/close", Handle: route.JSON(http.StatusOK, command(s.control.Close))},
+		{Pattern: "POST /v1/runs/{id}/budget", Handle: route.JSON(http.StatusOK, s.postBudget)},
+		{Pattern: "POST /v1/runs/{id}/fork", Handle: route.JSON(http.StatusOK, s.postFork)},
+		{Pattern: "GET /v1/events", Handle: s.getEvents},
+		{Pattern: "GET /v1/agents", Handle: route.JSON(http.StatusOK, s.getAgents)},
+		{Pattern: "GET /v1/agents/{name}", Handle: route.JSON(http.StatusOK, s.getAgent)},
+		{Pattern: "PUT /v1/agents/{name}", Handle: route.JSON(http.StatusOK, s.putAgent)},
+		{Pattern: "GET /v1/tools", Handle: route.JSON(http.StatusOK, s.getTools)},
+		{Pattern: "GET /metrics", Handle: s.getMetrics},
+		{Pattern: "GET /healthz", Handle: s.getHealth, Open: true},
+		{Pattern: "GET /readyz", Handle: s.getReady, Open: true},
+		{Pattern: "GET /{$}", Handle: getPage, Open: true},
+	}
+}
 
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
-	for pattern, handle := range map[string]endpoint{
-		"POST /v1/runs":                answerJSON(http.StatusCreated, s.postRun),
-		"GET /v1/runs":                 answerJSON(http.StatusOK, s.getRuns),
-		"GET /v1/runs/{id}":            answerJSON(http.StatusOK, s.getRun),
-		"GET /v1/runs/{id}/events":     s.getRunEvents,
-		"POST /v1/runs/{id}/inputs":    answerJSON(http.StatusOK, s.postInputs),
-		"POST /v1/runs/{id}/decisions": answerJSON(http.StatusOK, s.postDecision),
-		"POST /v1/runs/{id}/cancel":    answerJSON(http.StatusOK, command(s.control.Cancel)),
-		"POST /v1/runs/{id}/pause":     answerJSON(http.StatusOK, command(s.control.Pause)),
-		"POST /v1/runs/{id}/resume":    answerJSON(http.StatusOK, command(s.control.Resume)),
-		"POST /v1/runs/{id}/close":     answerJSON(http.StatusOK, command(s.control.Close)),
-		"POST /v1/runs/{id}/budget":    answerJSON(http.StatusOK, s.postBudget),
-		"POST /v1/runs/{id}/fork":      answerJSON(http.StatusOK, s.postFork),
-		"GET /v1/events":               s.getEvents,
-		"GET /v1/agents":               answerJSON(http.StatusOK, s.getAgents),
-		"GET /v1/agents/{name}":        answerJSON(http.StatusOK, s.getAgent),
-		"PUT /v1/agents/{name}":        answerJSON(http.StatusOK, s.putAgent),
-		"GET /v1/tools":                answerJSON(http.StatusOK, s.getTools),
-		"GET /metrics":                 s.getMetrics,
-	} {
-		mux.HandleFunc(pattern, s.answer(s.authorized(handle)))
+	rows := s.table()
+	for _, face := range s.cfg.Faces {
+		rows = append(rows, face.Routes()...)
 	}
-	mux.HandleFunc("GET /healthz", s.answer(s.getHealth))
-	mux.HandleFunc("GET /readyz", s.answer(s.getReady))
-	mux.HandleFunc("GET /{$}", s.answer(getPage))
+	for _, row := range rows {
+		handle := row.Handle
+		if !row.Open {
+			handle = s.authorized(handle)
+		}
+		mux.HandleFunc(row.Pattern, s.answer(handle))
+	}
 
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(s.answer(func(http.ResponseWriter, *http.Request) error {
@@ -61,39 +65,8 @@ func (s *Server) routes() http.Handler {
 	return s.outermost(origin.Handler(s.router(mux)))
 }
 
-// answerJSON returns an endpoint that answers with JSON: a json.RawMessage unchanged, any other
-// value encoded. It bounds the time of the request.
-func answerJSON(status int, handle func(ctx context.Context, r *request) (any, error)) endpoint {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
-		defer stop()
-		v, err := handle(ctx, &request{r, w})
-		if err != nil {
-			return err
-		}
-		if raw, ok := v.(json.RawMessage); ok {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(raw) // a client that is gone needs no error
-			return nil
-		}
-		return writeJSON(w, status, v)
-	}
-}
-
-func writeJSON(w http.ResponseWriter, status int, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return refusal.Fault("answer: %w", err)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(data)+1))
-	w.WriteHeader(status)
-	_, _ = w.Write(append(data, '\n')) // a client that is gone needs no error
-	return nil
-}
-
 // answer turns an endpoint into a handler.
-func (s *Server) answer(handle endpoint) http.HandlerFunc {
+func (s *Server) answer(handle route.Endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := handle(w, r)
 		if err == nil {
@@ -115,7 +88,7 @@ func (s *Server) answer(handle endpoint) http.HandlerFunc {
 }
 
 // authorized refuses requests without the token, if the server has one.
-func (s *Server) authorized(handle endpoint) endpoint {
+func (s *Server) authorized(handle route.Endpoint) route.Endpoint {
 	if s.cfg.Token == "" {
 		return handle
 	}

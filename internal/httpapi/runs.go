@@ -12,12 +12,13 @@ import (
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/httpapi/inputs"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-func (s *Server) postRun(ctx context.Context, r *request) (any, error) {
-	node, err := r.node()
+func (s *Server) postRun(ctx context.Context, r *route.Request) (any, error) {
+	node, err := r.Node()
 	if err != nil {
 		return nil, err
 	}
@@ -25,9 +26,9 @@ func (s *Server) postRun(ctx context.Context, r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	result, err := s.control.Start(ctx, r.namespace(), req)
+	result, err := s.control.Start(ctx, r.Namespace(), req)
 	if err == nil {
-		r.w.Header().Set("Location", "/v1/runs/"+result.RunID)
+		r.W.Header().Set("Location", "/v1/runs/"+result.RunID)
 	}
 	return result, err
 }
@@ -40,13 +41,13 @@ func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err er
 		TaskType string      `json:"task_type"`
 		RunID    string      `json:"run_id"`
 	}
-	if err := decodeObject(rest, &body); err != nil {
+	if err := route.DecodeObject(rest, &body); err != nil {
 		return req, err
 	}
 	req = control.StartRequest{Mode: body.Mode, TaskType: body.TaskType, RunID: body.RunID}
 	if task != nil && task.Kind != strict.Null {
 		if req.Task, req.Parts, err = inputs.Content("task", task); err != nil {
-			return req, badRequest("%s", err.Error())
+			return req, route.BadRequest("%s", err.Error())
 		}
 	}
 	switch {
@@ -63,35 +64,35 @@ func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err er
 	return req, err
 }
 
-func (s *Server) getRuns(ctx context.Context, r *request) (any, error) {
-	values, err := parameters(r.Request, "state", "limit", "after")
+func (s *Server) getRuns(ctx context.Context, r *route.Request) (any, error) {
+	values, err := route.Parameters(r.Request, "state", "limit", "after")
 	if err != nil {
 		return nil, err
 	}
-	limit, err := number(values, "limit", list.DefaultLimit)
+	limit, err := route.Number(values, "limit", list.DefaultLimit)
 	if err != nil {
 		return nil, err
 	}
 	if state, given := values["state"]; given && state == "" {
-		return nil, badParameter("state: is empty; leave it out for every state")
+		return nil, route.BadParameter("state: is empty; leave it out for every state")
 	}
-	return s.control.Runs(ctx, r.namespace(), events.State(values["state"]), int(min(limit, list.MaxLimit+1)), values["after"])
+	return s.control.Runs(ctx, r.Namespace(), events.State(values["state"]), int(min(limit, list.MaxLimit+1)), values["after"])
 }
 
-func (s *Server) getRun(ctx context.Context, r *request) (any, error) {
-	values, err := parameters(r.Request, "at")
+func (s *Server) getRun(ctx context.Context, r *route.Request) (any, error) {
+	values, err := route.Parameters(r.Request, "at")
 	if err != nil {
 		return nil, err
 	}
-	at, err := number(values, "at", 0)
+	at, err := route.Number(values, "at", 0)
 	if err != nil {
 		return nil, err
 	}
-	return s.control.State(ctx, r.namespace(), r.id(), at)
+	return s.control.State(ctx, r.Namespace(), r.ID(), at)
 }
 
-func (s *Server) postInputs(ctx context.Context, r *request) (any, error) {
-	data, err := r.body()
+func (s *Server) postInputs(ctx context.Context, r *route.Request) (any, error) {
+	data, err := r.Body()
 	if err != nil {
 		return nil, err
 	}
@@ -99,10 +100,10 @@ func (s *Server) postInputs(ctx context.Context, r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.control.Inputs(ctx, r.namespace(), r.id(), all)
+	return s.control.Inputs(ctx, r.Namespace(), r.ID(), all)
 }
 
-func (s *Server) postDecision(ctx context.Context, r *request) (any, error) {
+func (s *Server) postDecision(ctx context.Context, r *route.Request) (any, error) {
 	var body struct {
 		CallID   string `json:"call_id"`
 		Decision string `json:"decision"`
@@ -111,7 +112,7 @@ func (s *Server) postDecision(ctx context.Context, r *request) (any, error) {
 		Reason    string          `json:"reason"`
 		By        string          `json:"by"`
 	}
-	if err := r.object(&body); err != nil {
+	if err := r.Object(&body); err != nil {
 		return nil, err
 	}
 	d := events.Decision{CallID: body.CallID, Decision: body.Decision, Arguments: string(body.Arguments), Reason: body.Reason, By: body.By}
@@ -122,41 +123,41 @@ func (s *Server) postDecision(ctx context.Context, r *request) (any, error) {
 				"arguments: leave them out, or give the call's new arguments as an object or as its JSON in a string")
 		}
 	}
-	return s.control.Decide(ctx, r.namespace(), r.id(), d)
+	return s.control.Decide(ctx, r.Namespace(), r.ID(), d)
 }
 
 // command handles a request with {reason?, by?}.
-func command(do func(ctx context.Context, ns, id string, by events.By) (access.Result, error)) func(context.Context, *request) (any, error) {
-	return func(ctx context.Context, r *request) (any, error) {
+func command(do func(ctx context.Context, ns, id string, by events.By) (access.Result, error)) func(context.Context, *route.Request) (any, error) {
+	return func(ctx context.Context, r *route.Request) (any, error) {
 		var by events.By
-		if err := r.optionalObject(&by); err != nil {
+		if err := r.OptionalObject(&by); err != nil {
 			return nil, err
 		}
-		return do(ctx, r.namespace(), r.id(), by)
+		return do(ctx, r.Namespace(), r.ID(), by)
 	}
 }
 
-func (s *Server) postBudget(ctx context.Context, r *request) (any, error) {
+func (s *Server) postBudget(ctx context.Context, r *route.Request) (any, error) {
 	var body struct {
 		events.Budget
 		events.By
 	}
-	node, err := r.node()
+	node, err := r.Node()
 	if err != nil {
 		return nil, err
 	}
-	if err := decodeObject(node, &body); err != nil {
+	if err := route.DecodeObject(node, &body); err != nil {
 		return nil, err
 	}
 	if err := agentfile.CheckLimits(node, "", "leave it out to keep the current limit"); err != nil {
 		return nil, err
 	}
-	return s.control.RaiseBudget(ctx, r.namespace(), r.id(), body.Budget, body.By)
+	return s.control.RaiseBudget(ctx, r.Namespace(), r.ID(), body.Budget, body.By)
 }
 
-func (s *Server) postFork(ctx context.Context, r *request) (any, error) {
+func (s *Server) postFork(ctx context.Context, r *route.Request) (any, error) {
 	var req forking.Request
-	if err := r.object(&req); err != nil {
+	if err := r.Object(&req); err != nil {
 		return nil, err
 	}
 	if keys := r.Header.Values(forking.KeyHeader); len(keys) > 0 {
@@ -164,32 +165,32 @@ func (s *Server) postFork(ctx context.Context, r *request) (any, error) {
 			return nil, refusal.New(refusal.Invalid, refusal.CodeBadKey, "%s: must be given once, with 1 to %d visible ASCII characters", forking.KeyHeader, forking.MaxKey)
 		}
 	}
-	result, err := s.control.Fork(ctx, r.namespace(), r.id(), req)
+	result, err := s.control.Fork(ctx, r.Namespace(), r.ID(), req)
 	if err == nil {
-		r.w.Header().Set("Location", "/v1/runs/"+result.RunID)
+		r.W.Header().Set("Location", "/v1/runs/"+result.RunID)
 	}
 	return result, err
 }
 
-func (s *Server) getAgents(ctx context.Context, r *request) (any, error) {
-	return s.control.StoredAgents(ctx, r.namespace())
+func (s *Server) getAgents(ctx context.Context, r *route.Request) (any, error) {
+	return s.control.StoredAgents(ctx, r.Namespace())
 }
 
-func (s *Server) getAgent(ctx context.Context, r *request) (any, error) {
-	data, err := s.control.Agent(ctx, r.namespace(), r.PathValue("name"))
+func (s *Server) getAgent(ctx context.Context, r *route.Request) (any, error) {
+	data, err := s.control.Agent(ctx, r.Namespace(), r.PathValue("name"))
 	return json.RawMessage(data), err
 }
 
-func (s *Server) putAgent(ctx context.Context, r *request) (any, error) {
+func (s *Server) putAgent(ctx context.Context, r *route.Request) (any, error) {
 	format, err := formatOf(r.Header.Get("Content-Type"))
 	if err != nil {
 		return nil, err
 	}
-	data, err := r.body()
+	data, err := r.Body()
 	if err != nil {
 		return nil, err
 	}
-	return s.control.PutAgent(ctx, r.namespace(), r.PathValue("name"), data, format)
+	return s.control.PutAgent(ctx, r.Namespace(), r.PathValue("name"), data, format)
 }
 
 func formatOf(contentType string) (agentfile.Format, error) {
@@ -207,4 +208,6 @@ func formatOf(contentType string) (agentfile.Format, error) {
 	return "", refusal.New(refusal.WrongMedia, refusal.CodeUnsupportedMedia, "Content-Type %q is not application/yaml or application/json", contentType)
 }
 
-func (s *Server) getTools(ctx context.Context, _ *request) (any, error) { return s.control.Tools(ctx) }
+func (s *Server) getTools(ctx context.Context, _ *route.Request) (any, error) {
+	return s.control.Tools(ctx)
+}

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/sharedlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -37,6 +38,8 @@ type Config struct {
 	// Control carries out the requests, Feed has live text. Both required.
 	Control *control.Controller
 	Feed    journal.Feed
+	// Faces answer further requests.
+	Faces []route.Face
 	// Listener is served by Run. Nil: Run serves nothing, see Handler.
 	Listener net.Listener
 	// Token is the bearer token that requests must send. Empty: none.
@@ -160,7 +163,7 @@ func (s *Server) Run(ctx context.Context) error {
 func ServeWaiting(listener *net.TCPListener) (end func() error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_ = writeJSON(w, http.StatusOK, map[string]string{"status": "ok"}) // a client that is gone needs no error
+		_ = route.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"}) // a client that is gone needs no error
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "waiting for the bus"))
@@ -190,7 +193,7 @@ func (l keptOpen) Close() error { return l.SetDeadline(time.Unix(1, 0)) }
 const readyTimeout = 5 * time.Second
 
 func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	return route.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
 func (s *Server) getReady(w http.ResponseWriter, r *http.Request) error {
@@ -199,7 +202,7 @@ func (s *Server) getReady(w http.ResponseWriter, r *http.Request) error {
 	if err := s.ready(ctx); err != nil {
 		return refusal.Wrap(err, refusal.Unavailable, unavailableCode(err), "not ready: %s", err.Error())
 	}
-	return writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+	return route.WriteJSON(w, http.StatusOK, map[string]string{"status": "ready"})
 }
 
 func (s *Server) ready(ctx context.Context) error {

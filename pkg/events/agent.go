@@ -47,12 +47,17 @@ type Agent struct {
 	Approval        *Approval       `json:"approval,omitempty"`
 	OutputSchema    json.RawMessage `json:"output_schema,omitempty"`
 	Tools           []string        `json:"tools,omitempty"`
-	Blacklist       []string        `json:"blacklist,omitempty"`
+	// ClientTools are the tools that the run's own client carries out.
+	ClientTools []ClientTool `json:"client_tools,omitempty"`
+	Blacklist   []string     `json:"blacklist,omitempty"`
 }
 
 // LLM says which of the planner's providers answers, and how it is asked.
 type LLM struct {
 	Provider string `json:"provider"`
+	// Timeout is how long a reply of [ClientProvider] may take; 0: as long as the run.
+	// No other provider has it.
+	Timeout Duration `json:"timeout,omitempty"`
 	// Text puts the text protocol over the provider.
 	Text        bool     `json:"text,omitempty"`
 	Temperature *float64 `json:"temperature,omitempty"`
@@ -360,6 +365,34 @@ type ToolSpec struct {
 	// Asks is true for a tool that puts its arguments' question to a human and
 	// returns the answer: every call of it waits, whatever the policy says.
 	Asks bool `json:"asks,omitempty"`
+	// Client is true for a tool of [ClientPool]: no actor has it, and the run's client
+	// posts the results. Timeout is how long after its delivery a call may be answered.
+	Client  bool     `json:"client,omitempty"`
+	Timeout Duration `json:"timeout,omitempty"`
+}
+
+// What the run's own client stands for: its tools are of a pool that no actor may have,
+// and its model is a provider that every planner knows.
+const (
+	ClientPool     = "client"
+	ClientProvider = "client"
+)
+
+// How long the client has for a call of one of its tools.
+const (
+	ClientTimeout    = Duration(10 * time.Minute)
+	MaxClientTimeout = Duration(720 * time.Hour)
+)
+
+// ClientTool is a tool that the run's own client carries out.
+type ClientTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Schema      json.RawMessage `json:"schema"`
+	// Risk is empty for none.
+	Risk string `json:"risk,omitempty"`
+	// Timeout is at most [MaxClientTimeout]; 0: [ClientTimeout].
+	Timeout Duration `json:"timeout,omitempty"`
 }
 
 // SplitTool splits what an agent's list of tools names: `tool`, of whichever pool, or

@@ -3,6 +3,8 @@
 package inputs
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // maxInputs bounds one request's inputs.
@@ -54,21 +57,22 @@ var inputKinds = []*inputKind{
 		keys: []inputKey{{name: "tool_call_ids", check: checkAny}, {name: "call_ids", check: checkAny}, timestampKey},
 	},
 	{
-		names: []string{"llm-chunk"}, read: readForeign,
+		names: []string{"llm-chunk"}, read: readChunk,
 		keys: []inputKey{
 			{name: "message_id", required: true, check: checkMessageID}, {name: "chunk", required: true, check: checkKind(strict.String, "a string")},
 			{name: "offset", check: checkCount}, timestampKey,
 		},
 	},
 	{
-		names: []string{"llm-message-complete"}, read: readForeign,
+		names: []string{"llm-message-complete"}, read: readReply,
 		keys: []inputKey{
 			{name: "message_id", required: true, check: checkMessageID}, {name: "content", check: checkKind(strict.String, "a string")},
+			{name: "calls", check: checkKind(strict.Array, "a list")}, {name: "key", check: checkText},
 			{name: "model", check: checkKind(strict.String, "a string")}, {name: "usage", check: checkKind(strict.Object, "a mapping")}, timestampKey,
 		},
 	},
 	{
-		names: []string{"tool-call-started"}, read: readToolCall,
+		names: []string{"tool-call-started"}, read: readStarted,
 		keys: slices.Concat(callKeys, []inputKey{
 			{name: "name", check: checkKind(strict.String, "a string")}, {name: "parameters", check: checkKind(strict.String, "a string")}, timestampKey,
 		}),
@@ -202,6 +206,9 @@ func (o inputObject) text(key string) string {
 	return ""
 }
 
+// yes reports whether the value of a key is true.
+func (o inputObject) yes(key string) bool { return o.text(key) == "true" }
+
 // either returns the value of one of two keys. Exactly one must be given.
 func (o inputObject) either(a, b string) (*strict.Node, error) {
 	switch {
@@ -286,8 +293,13 @@ func checkResult(key string, n *strict.Node) error {
 		return fmt.Errorf("%s: %w", key, err)
 	case r["is_success"].Kind != strict.Bool:
 		return fmt.Errorf("%s: is_success: must be true or false", key)
-	case (r["content"] == nil) == (r["error"] == nil):
-		return fmt.Errorf("%s: has content on success, error on failure", key)
+	}
+	text, want := r["content"], "content"
+	if !r.yes("is_success") {
+		text, want = r["error"], "error"
+	}
+	if text == nil || text.Kind != strict.String || (r["content"] == nil) == (r["error"] == nil) {
+		return fmt.Errorf("%s: with is_success %t has %s, a string, and nothing else", key, r.yes("is_success"), want)
 	}
 	return nil
 }
@@ -322,27 +334,96 @@ func readAddCalls(_ string, o inputObject) (control.Input, error) {
 	return in, nil
 }
 
-// readForeign reads the inputs of a model outside of Moorebus, which no run has yet.
-func readForeign(name string, _ inputObject) (control.Input, error) {
-	return control.Foreign{Type: name}, nil
+func readChunk(_ string, o inputObject) (control.Input, error) {
+	return control.LLMChunk{MessageID: o.text("message_id"), Chunk: o.text("chunk")}, nil
 }
 
-// readToolCall reads the inputs of a tool outside of Moorebus, which no run has yet.
-func readToolCall(name string, o inputObject) (control.Input, error) {
+func readReply(_ string, o inputObject) (control.Input, error) {
+	in := control.LLMMessageComplete{MessageID: o.text("message_id"), Key: o.text("key")}
+	if n := o["content"]; n != nil {
+		in.Content = &n.Text
+	}
+	if n := o["usage"]; n != nil {
+		if err := strict.DecodeAt(n, "usage", &in.Usage); err != nil {
+			return nil, err
+		}
+	}
+	if n := o["calls"]; n != nil {
+		for i, item := range n.Items {
+			call, err := readModelCall(item)
+			if err != nil {
+				return nil, fmt.Errorf("calls[%d]: %w", i, err)
+			}
+			in.Calls = append(in.Calls, call)
+		}
+	}
+	return in, nil
+}
+
+// callKind are the keys of a call in a model's reply.
+var callKind = &inputKind{names: []string{"a call"}, keys: []inputKey{
+	{name: "id", required: true, check: checkText}, {name: "name", required: true, check: checkText}, {name: "arguments", required: true, check: checkAny},
+}}
+
+// readModelCall reads {id, name, arguments}; arguments are an object, or its JSON in a string.
+func readModelCall(n *strict.Node) (events.Call, error) {
+	if n.Kind != strict.Object {
+		return events.Call{}, fmt.Errorf("is %s, want a mapping", n.Kind)
+	}
+	o, err := callKind.object(n)
+	if err != nil {
+		return events.Call{}, err
+	}
+	call := events.Call{ID: o.text("id"), Name: o.text("name")}
+	switch arguments := o["arguments"]; arguments.Kind {
+	case strict.String:
+		call.Arguments = arguments.Text
+	case strict.Object:
+		var object json.RawMessage
+		if err := strict.DecodeAt(arguments, "arguments", &object); err != nil {
+			return events.Call{}, err
+		}
+		call.Arguments = string(object)
+	default:
+		return events.Call{}, fmt.Errorf("arguments: is %s, want an object, or its JSON in a string", arguments.Kind)
+	}
+	return call, nil
+}
+
+// callID returns the id of the call that an input is about.
+func callID(o inputObject) (string, error) {
 	id, err := o.either("tool_call_id", "call_id")
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	if id.Kind != strict.String || id.Text == "" {
-		return nil, errors.New("tool_call_id: must be a string that is not empty")
+		return "", errors.New("tool_call_id: must be a string that is not empty")
 	}
-	return control.Foreign{Type: name}, nil
+	return id.Text, nil
+}
+
+func readStarted(_ string, o inputObject) (control.Input, error) {
+	id, err := callID(o)
+	return control.ToolCallStarted{CallID: id, Name: o.text("name"), Arguments: o.text("parameters")}, err
 }
 
 // readToolResult accepts a result, or the keys of the event.
-func readToolResult(name string, o inputObject) (control.Input, error) {
-	if o["result"] == nil && (o["success"] == nil || o["observation"] == nil) {
+func readToolResult(_ string, o inputObject) (control.Input, error) {
+	id, err := callID(o)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case o["result"] != nil && (o["success"] != nil || o["observation"] != nil):
+		return nil, errors.New("result: is given beside success and observation; give one of them")
+	case o["result"] != nil:
+		r, err := resultKeys.object(o["result"])
+		if err != nil {
+			return nil, err
+		}
+		return control.ToolCallResult{CallID: id, Success: r.yes("is_success"), Text: cmp.Or(r.text("content"), r.text("error"))}, nil
+	case o["success"] == nil || o["observation"] == nil:
 		return nil, errors.New("result: is missing")
 	}
-	return readToolCall(name, o)
+	return control.ToolCallResult{CallID: id, Success: o.yes("success"), Text: o.text("observation")}, nil
 }

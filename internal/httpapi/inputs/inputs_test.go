@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi/inputs"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // TestEveryInputByEveryName: the seven inputs, by their own names and the events',
@@ -18,30 +19,39 @@ import (
 func TestEveryInputByEveryName(t *testing.T) {
 	message, window := control.UserMessage{MessageID: "m", Content: "x"}, control.ExpandContextWindow{Increment: 3}
 	added := control.AddToolCallsToContext{CallIDs: []string{"c", "d"}}
+	text := "x"
 	for _, c := range []struct {
 		names  string
 		bodies []string
-		want   control.Input // nil: what only the run's own model and tools may give
+		want   []control.Input // of each body; the last one is also that of further ones
 	}{
-		{"user-message", []string{`"messageId":"m","content":"x","timestamp":1700000000000`, `"message_id":"m","content":"x","timestamp":"2025-01-02T03:04:05.6Z"`}, message},
-		{"expand-context-window context-window-expanded", []string{`"increment":3`, `"increment":3,"timestamp":1`}, window},
-		{"add-tool-calls-to-context tool-calls-added-to-context", []string{`"toolCallIds":["c","d"]`, `"tool_call_ids":["c","d"]`, `"callIds":["c","d"]`, `"call_ids":["c","d"]`}, added},
-		{"llm-chunk", []string{`"messageId":"m","chunk":"x"`, `"message_id":"m","chunk":"","offset":7`}, nil},
-		{"llm-message-complete", []string{`"messageId":"m"`, `"message_id":"m","content":"x","model":"y","usage":{"input":1},"timestamp":1`}, nil},
-		{"tool-call-started", []string{`"toolCallId":"c","name":"x","parameters":"{}","timestamp":1`, `"call_id":"c"`}, nil},
+		{"user-message", []string{`"messageId":"m","content":"x","timestamp":1700000000000`, `"message_id":"m","content":"x","timestamp":"2025-01-02T03:04:05.6Z"`}, []control.Input{message}},
+		{"expand-context-window context-window-expanded", []string{`"increment":3`, `"increment":3,"timestamp":1`}, []control.Input{window}},
+		{"add-tool-calls-to-context tool-calls-added-to-context", []string{`"toolCallIds":["c","d"]`, `"tool_call_ids":["c","d"]`, `"callIds":["c","d"]`, `"call_ids":["c","d"]`}, []control.Input{added}},
+		{"llm-chunk", []string{`"messageId":"m","chunk":"x"`, `"message_id":"m","chunk":"x","offset":7`}, []control.Input{control.LLMChunk{MessageID: "m", Chunk: "x"}}},
+		{"llm-message-complete", []string{
+			`"messageId":"m"`, `"message_id":"m","content":"x","model":"y","usage":{"input":1},"timestamp":1`,
+			`"messageId":"m","key":"k","calls":[{"id":"c","name":"n","arguments":{"a":1}},{"id":"d","name":"n","arguments":"{}"}]`,
+		}, []control.Input{
+			control.LLMMessageComplete{MessageID: "m"},
+			control.LLMMessageComplete{MessageID: "m", Content: &text, Usage: &events.Usage{Input: 1}},
+			control.LLMMessageComplete{MessageID: "m", Key: "k", Calls: []events.Call{{ID: "c", Name: "n", Arguments: `{"a":1}`}, {ID: "d", Name: "n", Arguments: "{}"}}},
+		}},
+		{"tool-call-started", []string{`"toolCallId":"c","name":"x","parameters":"{}","timestamp":1`, `"call_id":"c"`}, []control.Input{
+			control.ToolCallStarted{CallID: "c", Name: "x", Arguments: "{}"}, control.ToolCallStarted{CallID: "c"},
+		}},
 		{"tool-call-result", []string{
 			`"toolCallId":"c","result":{"isSuccess":true,"content":""}`, `"tool_call_id":"c","result":{"is_success":false,"error":"x"}`,
 			`"callId":"c","success":false,"observation":"x","code":"y","latencyMs":3`,
-		}, nil},
+		}, []control.Input{
+			control.ToolCallResult{CallID: "c", Success: true}, control.ToolCallResult{CallID: "c", Text: "x"}, control.ToolCallResult{CallID: "c", Text: "x"},
+		}},
 	} {
 		for kebab := range strings.FieldsSeq(c.names) {
 			for _, name := range forms(kebab) {
-				for _, body := range c.bodies {
+				for i, body := range c.bodies {
 					text := fmt.Sprintf(`[{"type":%q,%s}]`, name, body)
-					want := c.want
-					if want == nil {
-						want = control.Foreign{Type: name}
-					}
+					want := c.want[min(i, len(c.want)-1)]
 					got, err := inputs.Parse([]byte(text))
 					require.NoError(t, err, text)
 					require.Equal(t, []control.Input{want}, got, text)
@@ -71,7 +81,7 @@ func forms(kebab string) []string {
 	return []string{kebab, strings.ReplaceAll(kebab, "-", "_"), strings.ToLower(pascal[:1]) + pascal[1:], pascal}
 }
 
-func TestBadFormsOfForeignInputs(t *testing.T) {
+func TestBadFormsOfOutsideInputs(t *testing.T) {
 	for body, says := range map[string]string{
 		`"type":"llm-chunk","messageId":"m","chunk":7`:                                                           "chunk: is a number, want a string",
 		`"type":"llm-chunk","messageId":"m","chunk":"x","offset":-1`:                                             "offset: must be a whole number",
@@ -85,7 +95,7 @@ func TestBadFormsOfForeignInputs(t *testing.T) {
 		`"type":"tool-call-result","toolCallId":"c","success":"yes","observation":"x"`:                           "success: is",
 		`"type":"tool-call-result","toolCallId":"c","success":true,"observation":"x","latencyMs":1.5`:            "latency_ms",
 		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":1,"content":"x"}`:                      "is_success: must be true or false",
-		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x","error":"y"}`:       "content on success, error on failure",
+		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x","error":"y"}`:       "with is_success true has content, a string, and nothing else",
 		`"type":"tool-call-result","toolCallId":"c","result":{"isSuccess":true,"content":"x","is_success":true}`: "is_success: is given twice",
 		`"type":"tool-call-result","toolCallId":"c","result":["x"]`:                                              "result: is",
 	} {

@@ -1,0 +1,213 @@
+// Package route describes the requests of the HTTP API, one [Route] for each, and reads them.
+package route
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/refusal"
+)
+
+// Route is one request that the HTTP API answers. From the routes the server registers the
+// handlers and writes their description.
+type Route struct {
+	// Pattern is method and path, as [http.ServeMux] takes them: "GET /v1/runs/{id}".
+	Pattern string
+	Handle  Endpoint
+	// Summary says in one sentence what the request does.
+	Summary string
+	// Query are the parameters of the query.
+	Query []Parameter
+	// Body and Answer are values of the Go types of the request's body and of the answer;
+	// nil: none, or as Stream says.
+	Body, Answer any
+	// Status is that of a successful answer; 0 is 200.
+	Status int
+	// Streams are the media types of an answer that is a stream.
+	Streams []string
+	// Codes are the error codes that this request can have, besides those of all requests.
+	Codes []string
+	// Open requests need no token.
+	Open bool
+}
+
+// Parameter is a parameter of the query.
+type Parameter struct{ Name, Description string }
+
+// Face is a part of the HTTP API.
+type Face interface{ Routes() []Route }
+
+// Endpoint answers a request. An error becomes the answer.
+type Endpoint func(w http.ResponseWriter, r *http.Request) error
+
+// requestTimeout bounds requests that are not streams.
+const requestTimeout = 30 * time.Second
+
+const (
+	// maxBody is the size limit of a request's body, in bytes.
+	maxBody         = 1 << 20
+	bodyTimeout     = 30 * time.Second
+	namespaceHeader = "Moorebus-Namespace"
+)
+
+// Request is a request whose answer is JSON.
+type Request struct {
+	*http.Request
+	W http.ResponseWriter
+}
+
+// Namespace returns the namespace that a request names; empty: the default one.
+func Namespace(r *http.Request) string { return r.Header.Get(namespaceHeader) }
+
+// Namespace is [Namespace] of the request.
+func (r *Request) Namespace() string { return Namespace(r.Request) }
+
+// ID returns the path's {id}.
+func (r *Request) ID() string { return r.PathValue("id") }
+
+// Body reads the body, with limits for size and time.
+func (r *Request) Body() ([]byte, error) {
+	control := http.NewResponseController(r.W)
+	// A server without deadlines has its own limits.
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	data, err := io.ReadAll(http.MaxBytesReader(r.W, r.Request.Body, maxBody))
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return nil, refusal.New(refusal.TooLarge, refusal.CodeTooLarge, "the body is larger than %d bytes", large.Limit)
+	}
+	if err != nil {
+		return nil, refusal.Wrap(err, refusal.Invalid, refusal.CodeBadRequest, "the body could not be read completely: %s", err.Error())
+	}
+	_ = control.SetReadDeadline(time.Time{})
+	return data, nil
+}
+
+// Node reads the body as one JSON value. The error is a refusal.
+func (r *Request) Node() (*strict.Node, error) {
+	data, err := r.Body()
+	if err != nil {
+		return nil, err
+	}
+	return strict.ParseJSON(data)
+}
+
+// Object reads the body as one JSON object into into.
+func (r *Request) Object(into any) error {
+	node, err := r.Node()
+	if err != nil {
+		return err
+	}
+	return DecodeObject(node, into)
+}
+
+// OptionalObject is Object for a body that may be empty.
+func (r *Request) OptionalObject(into any) error {
+	data, err := r.Body()
+	if err != nil || len(strings.TrimSpace(string(data))) == 0 {
+		return err
+	}
+	node, err := strict.ParseJSON(data)
+	if err != nil {
+		return err
+	}
+	return DecodeObject(node, into)
+}
+
+// DecodeObject decodes a JSON object into into. Unknown keys are errors.
+func DecodeObject(node *strict.Node, into any) error {
+	if node.Kind != strict.Object {
+		return BadRequest("the body is %s, want a JSON object", node.Kind)
+	}
+	return strict.Decode(node, into)
+}
+
+// Parameters returns the query's values. It refuses unknown keys and keys that are given twice.
+func Parameters(r *http.Request, known ...string) (map[string]string, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, BadParameter("the query cannot be read: %s", err.Error())
+	}
+	for key, values := range query {
+		if slices.ContainsFunc(append(values, key), func(text string) bool { return !utf8.ValidString(text) }) {
+			return nil, BadParameter("the query is not valid UTF-8")
+		}
+	}
+	values := map[string]string{}
+	for key, all := range query {
+		switch {
+		case !slices.Contains(known, key) && len(known) == 0:
+			return nil, BadParameter("%.100q: unknown parameter; there are: none", key)
+		case !slices.Contains(known, key):
+			return nil, BadParameter("%.100q: unknown parameter; there are: %s", key, strings.Join(known, ", "))
+		case len(all) > 1:
+			return nil, BadParameter("%s: is given twice", key)
+		}
+		values[key] = all[0]
+	}
+	return values, nil
+}
+
+// Number parses a parameter that is a number from 1. missing is the default.
+func Number(values map[string]string, key string, missing uint64) (uint64, error) {
+	text, given := values[key]
+	if !given {
+		return missing, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil || n == 0 {
+		return 0, BadParameter("%s: %.100q is not a number from 1", key, text)
+	}
+	return n, nil
+}
+
+// BadRequest is the refusal of a body.
+func BadRequest(format string, args ...any) *refusal.Error {
+	return refusal.New(refusal.Invalid, refusal.CodeBadRequest, format, args...)
+}
+
+// BadParameter is the refusal of a parameter of the query.
+func BadParameter(format string, args ...any) *refusal.Error {
+	return refusal.New(refusal.Invalid, refusal.CodeBadParameter, format, args...)
+}
+
+// JSON returns an Endpoint that answers with JSON: a json.RawMessage unchanged, any other
+// value encoded. It bounds the time of the request.
+func JSON(status int, handle func(ctx context.Context, r *Request) (any, error)) Endpoint {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
+		defer stop()
+		v, err := handle(ctx, &Request{r, w})
+		if err != nil {
+			return err
+		}
+		if raw, ok := v.(json.RawMessage); ok {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(raw) // a client that is gone needs no error
+			return nil
+		}
+		return WriteJSON(w, status, v)
+	}
+}
+
+// WriteJSON writes an answer. The error is that of a value that JSON cannot hold.
+func WriteJSON(w http.ResponseWriter, status int, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return refusal.Fault("answer: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)+1))
+	w.WriteHeader(status)
+	_, _ = w.Write(append(data, '\n')) // a client that is gone needs no error
+	return nil
+}
