@@ -11,7 +11,7 @@ import (
 func TestPackagesAreThere(t *testing.T) {
 	out, err := nodetest.Command(t, `
 		import { HttpAgent } from "@ag-ui/client";
-		import { EventSchemas } from "@ag-ui/core";
+		import { EventSchemas } from "@ag-ui/core/schemas";
 		import { ClientFactory } from "@a2a-js/sdk/client";
 		import { Svcm } from "@nats-io/services";
 		import { connect } from "@nats-io/transport-node";
