@@ -9,11 +9,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -23,30 +25,52 @@ import (
 )
 
 func runsCommand() *cobra.Command {
-	var state, after string
-	var limit int
+	var q list.Query
+	var state, waiting, since, until string
+	var cost float64
 	cmd := &cobra.Command{
 		Use:   "runs",
 		Short: "List runs, newest first",
 		Long: `Runs lists the namespace's runs, newest first. They are ordered by their start, or by
-their end with --state done, error or cancelled. If there are more, --after continues
-after the last one; stderr says how.`,
+their end with --state done, error or cancelled. If there are more, --cursor continues
+after the last one; stderr says how.
+
+A filter other than --state reads the whole log once. A gateway keeps what it read.`,
 		Example: `  moorebus runs
   moorebus runs --state waiting_for_human -o json
-  moorebus runs --state error --limit 10`,
+  moorebus runs --state error --since 24h --text invoice
+  moorebus runs --agent reporter --cost-above 0.5`,
 		Args: cobra.NoArgs,
 	}
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
 	cmd.Flags().StringVar(&state, "state", "", "only runs in this `state`")
-	cmd.Flags().IntVar(&limit, "limit", 50, "number of runs to list, 1 to 1000")
-	cmd.Flags().StringVar(&after, "after", "", "continue after this `run`")
+	cmd.Flags().StringVar(&q.Agent, "agent", "", "only runs of this `agent`")
+	cmd.Flags().StringVar(&q.Text, "text", "", "only runs with this `text` in their id, agent, task, answer or error")
+	cmd.Flags().StringVar(&since, "since", "", "only runs started since this `time`, such as 2026-01-02T15:04:05Z or 24h (ago)")
+	cmd.Flags().StringVar(&until, "until", "", "only runs started before this `time`")
+	cmd.Flags().StringVar(&q.Parent, "parent", "", "only runs that answer calls of this `run`")
+	cmd.Flags().StringVar(&waiting, "waiting", "", "only runs that wait for `whom`: human, user, client or any")
+	cmd.Flags().Float64Var(&cost, "cost-above", 0, "only runs that cost more than this number of US `dollars`")
+	cmd.Flags().IntVar(&q.Limit, "limit", 50, "number of runs to list, 1 to 1000")
+	cmd.Flags().StringVar(&q.Cursor, "cursor", "", "continue after this `run`")
 	complete(cmd, "state", stateNames()...)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if limit < 1 {
-			return cli.Usage("--limit: must be 1 to 1000, is %d", limit)
+	complete(cmd, "waiting", string(list.WaitingHuman), string(list.WaitingUser), string(list.WaitingClient), string(list.WaitingAny))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if q.Limit < 1 {
+			return cli.Usage("--limit: must be 1 to 1000, is %d", q.Limit)
+		}
+		q.State, q.Waiting = events.State(state), list.Waiting(waiting)
+		if cmd.Flags().Changed("cost-above") {
+			q.CostAbove = &cost
+		}
+		if q.Since, err = timeFlag("since", since); err != nil {
+			return err
+		}
+		if q.Until, err = timeFlag("until", until); err != nil {
+			return err
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			page, err := c.control.Runs(ctx, c.namespace, events.State(state), limit, after)
+			page, err := c.control.Runs(ctx, c.namespace, q)
 			if err != nil {
 				return err
 			}
@@ -54,12 +78,27 @@ after the last one; stderr says how.`,
 				return err
 			}
 			if page.Next != "" && c.format == console.Table {
-				c.notef("there are more runs; continue with --after %s", page.Next)
+				c.notef("there are more runs; continue with --cursor %s", page.Next)
 			}
 			return nil
 		})
 	}
 	return cmd
+}
+
+// timeFlag reads a time, or how long ago it was.
+func timeFlag(name, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return time.Now().Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}, cli.Usage("--%s: %q is neither a time such as 2026-01-02T15:04:05Z nor a duration such as 24h", name, text)
+	}
+	return at, nil
 }
 
 // addReasoningFlag adds --reasoning.

@@ -112,7 +112,7 @@ func textOf(t *testing.T, res *mcp.CallToolResult) string {
 func (b *bus) endsIn(t *testing.T, agent string, state events.State) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		page, err := b.host.Gateway().Runs(t.Context(), "", state, 0, "")
+		page, err := b.host.Gateway().Runs(t.Context(), "", list.Query{State: state})
 		require.NoError(t, err)
 		return slices.ContainsFunc(page.Runs, func(r list.Run) bool { return r.Agent == agent && r.State == state })
 	}, time.Minute, 20*time.Millisecond, "no run of %s is %s", agent, state)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control/controltest"
+	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -144,10 +145,10 @@ func TestForgedEnd(t *testing.T) {
 		into["waiting_for_human"](r, other)
 		into["acting"](r, run)
 		controltest.Forge(t, r.Journal, run, events.Control, &events.CancelledRun{}, events.Acting, events.Nobody)
-		page, err := g.Runs(t.Context(), "", "", 0, run.ID)
+		page, err := g.Runs(t.Context(), "", list.Query{Cursor: run.ID})
 		require.NoError(t, err)
 		require.Empty(t, page.Runs)
-		page, err = g.Runs(t.Context(), "", "", 0, "")
+		page, err = g.Runs(t.Context(), "", list.Query{})
 		require.NoError(t, err)
 		states := map[string]events.State{}
 		for _, info := range page.Runs {
@@ -197,7 +198,7 @@ func TestForgedEndOfAnotherState(t *testing.T) {
 		at := r.Memory(plain)
 		inject(plain, answer(at.N+1, at.Control.LastID, at.Control.Head))
 		states := map[string]events.State{}
-		page, err := g.Runs(t.Context(), "", "", 0, "")
+		page, err := g.Runs(t.Context(), "", list.Query{})
 		require.NoError(t, err)
 		for _, info := range page.Runs {
 			states[info.RunID] = info.State

@@ -124,14 +124,14 @@ type answer struct {
 	body   string
 }
 
-func (a answer) field(t *testing.T, key string) any {
+func (a answer) field(t testing.TB, key string) any {
 	t.Helper()
 	var m map[string]any
 	require.NoError(t, json.Unmarshal([]byte(a.body), &m), a.body)
 	return m[key]
 }
 
-func (a answer) text(t *testing.T, key string) string {
+func (a answer) text(t testing.TB, key string) string {
 	t.Helper()
 	s, ok := a.field(t, key).(string)
 	require.True(t, ok, "%s in %s", key, a.body)
@@ -202,7 +202,7 @@ type sse struct{ event, id, data, comment string }
 
 // stream reads server-sent events one after another.
 type stream struct {
-	t   *testing.T
+	t   testing.TB
 	res *http.Response
 	r   *bufio.Reader
 }

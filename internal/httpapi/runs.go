@@ -1,9 +1,12 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"mime"
+	"strconv"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
@@ -65,18 +68,54 @@ func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err er
 }
 
 func (s *Server) getRuns(ctx context.Context, r *route.Request) (any, error) {
-	values, err := route.Parameters(r.Request, "state", "limit", "after")
+	values, err := route.Parameters(r.Request, "agent", "state", "q", "since", "until", "parent", "waiting", "cost_above", "limit", "cursor", "after")
 	if err != nil {
 		return nil, err
+	}
+	for key, value := range values {
+		if value == "" {
+			return nil, route.BadParameter("%s: is empty; leave it out for every run", key)
+		}
+	}
+	if values["cursor"] != "" && values["after"] != "" {
+		return nil, route.BadParameter("after: is given beside cursor, which replaces it")
+	}
+	q := list.Query{
+		State: events.State(values["state"]), Agent: values["agent"], Text: values["q"], Parent: values["parent"],
+		Waiting: list.Waiting(values["waiting"]), Cursor: cmp.Or(values["cursor"], values["after"]),
 	}
 	limit, err := route.Number(values, "limit", list.DefaultLimit)
 	if err != nil {
 		return nil, err
 	}
-	if state, given := values["state"]; given && state == "" {
-		return nil, route.BadParameter("state: is empty; leave it out for every state")
+	q.Limit = int(min(limit, list.MaxLimit+1))
+	if q.Since, err = instant(values, "since"); err != nil {
+		return nil, err
 	}
-	return s.control.Runs(ctx, r.Namespace(), events.State(values["state"]), int(min(limit, list.MaxLimit+1)), values["after"])
+	if q.Until, err = instant(values, "until"); err != nil {
+		return nil, err
+	}
+	if text, given := values["cost_above"]; given {
+		cost, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return nil, route.BadParameter("cost_above: %.100q is not a number of US dollars", text)
+		}
+		q.CostAbove = &cost
+	}
+	return s.control.Runs(ctx, r.Namespace(), q)
+}
+
+// instant reads a parameter that is a time; the zero time if it is missing.
+func instant(values map[string]string, key string) (time.Time, error) {
+	text, given := values[key]
+	if !given {
+		return time.Time{}, nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}, route.BadParameter("%s: %.100q is not a time such as 2026-01-02T15:04:05Z", key, text)
+	}
+	return at, nil
 }
 
 func (s *Server) getRun(ctx context.Context, r *route.Request) (any, error) {

@@ -310,10 +310,26 @@ func TestListOfManyRuns(t *testing.T) {
 	require.Len(t, r.pages("state=cancelled&"), 150)
 }
 
+func TestListFilters(t *testing.T) {
+	r := simulatedRig(t, nil)
+	id := r.start("task")
+	r.start("task")
+	r.Happens(id, events.Planning, answered("the FIRST of two"))
+	for query, want := range map[string]int{
+		"agent=tester": 2, "agent=x": 0, "q=first": 1, "state=done&q=two": 1, "since=2026-01-02T15:04:05Z": 2, "until=2026-01-02T15:04:05%2B02:00": 0,
+		"parent=" + id: 0, "waiting=any": 0, "cost_above=0": 0, "q=" + id: 1,
+	} {
+		require.Len(t, r.pages(query+"&"), want, query)
+	}
+	a := r.do("GET", "/v1/runs?limit=1", "")
+	require.Equal(t, 200, r.do("GET", "/v1/runs?cursor="+a.text(t, "next"), "").status)
+}
+
 func TestListErrors(t *testing.T) {
 	r := simulatedRig(t, nil)
-	r.start("task")
-	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "state=flying", "state=", "after=x", "after=" + runlog.NewID(), "sate=done", "limit=%ff", "limit=1&limit=2", "a=%zz"} {
+	id := r.start("task")
+	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "state=flying", "state=", "after=x", "after=" + runlog.NewID(), "sate=done", "limit=%ff", "limit=1&limit=2", "a=%zz",
+		"agent=", "q=", "since=yesterday", "until=1", "parent=x", "waiting=me", "cost_above=x", "cost_above=NaN", "cost_above=-1", "cursor=x", "cursor=" + id + "&after=" + id} {
 		r.fails(400, "bad_parameter", r.do("GET", "/v1/runs?"+query, ""))
 	}
 }

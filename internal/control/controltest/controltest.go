@@ -38,7 +38,7 @@ type Bus interface {
 }
 
 // NATS starts a server for the test and opens a bus on it. Streams are in memory.
-func NATS(t *testing.T, o natsbus.InitOptions) *natsbus.Bus {
+func NATS(t testing.TB, o natsbus.InitOptions) *natsbus.Bus {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
 	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: quiet})
@@ -56,14 +56,14 @@ func NATS(t *testing.T, o natsbus.InitOptions) *natsbus.Bus {
 
 // World is the rest of an installation, beside the gateway under test.
 type World struct {
-	T   *testing.T
+	T   testing.TB
 	Bus Bus
 	// Store is that of the other roles.
 	Store *runlog.Store
 }
 
 // NewWorld returns the world of a bus.
-func NewWorld(t *testing.T, b Bus) World {
+func NewWorld(t testing.TB, b Bus) World {
 	return World{T: t, Bus: b, Store: runlog.New(runlog.Options{Log: b})}
 }
 
@@ -109,7 +109,7 @@ func (w World) Types(id string) []string {
 }
 
 // TypeOf returns the type of a record's event.
-func TypeOf(t *testing.T, rec journal.Record) string {
+func TypeOf(t testing.TB, rec journal.Record) string {
 	t.Helper()
 	e, err := events.DefaultCodec().Decode(rec.Body)
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func TypeOf(t *testing.T, rec journal.Record) string {
 }
 
 // Forge stores the body of a legal next event of the run on another publisher's subject.
-func Forge(t *testing.T, log journal.Log, run events.Run, origin events.State, p events.Payload, from, to events.State) {
+func Forge(t testing.TB, log journal.Log, run events.Run, origin events.State, p events.Payload, from, to events.State) {
 	t.Helper()
 	machine := reducer.NewMachine(reducer.MachineOptions{})
 	fold, seq := runlog.NewFold(log, machine, run), uint64(0)

@@ -1,12 +1,15 @@
-// Package list pages through the runs of a namespace, newest first. It reads the log backwards,
-// and only the last event of each run.
+// Package list pages through the runs of a namespace, newest first, by an index that it makes
+// from the log. While most of the log is not in the index, a page without filters is read from
+// the log itself, backwards, and of each run only the last event.
 package list
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,46 +86,258 @@ func cut(text string, limit int) string {
 	return text
 }
 
-// Page is one page of runs. Next, if not empty, is the parameter after for the next page. A page
+// Page is one page of runs. Next, if not empty, is the cursor of the next page. A page
 // may have fewer runs than its limit and still have a next one.
 type Page struct {
 	Runs []Run  `json:"runs"`
 	Next string `json:"next,omitempty"`
 }
 
+// Query says which runs are listed, newest first: by their start, or with a terminal state by
+// their end. An empty field means every run.
+type Query struct {
+	State events.State
+	// Agent is the name of the agent that the run has now, Parent the run whose call it
+	// answers.
+	Agent, Parent string
+	// Text is searched in the run's id, agent, task (the first 2 KiB) and answer or error
+	// (the first 512 bytes). Case does not matter.
+	Text string
+	// Since and Until bound when the run was started; Until itself is excluded.
+	Since, Until time.Time
+	Waiting      Waiting
+	// CostAbove is in US dollars; nil: no bound. It is compared with what the run's own
+	// events cost.
+	CostAbove *float64
+	// Limit is the number of runs in the page; 0: [DefaultLimit].
+	Limit int
+	// Cursor is Next of the page before; empty for the first page.
+	Cursor string
+}
+
+// Waiting says for whom a run waits.
+type Waiting string
+
+// The values of [Waiting] but for the empty one.
+const (
+	// WaitingHuman is for a decision or an answer, WaitingUser for the next message of a
+	// conversation, WaitingClient for the client's tools or model.
+	WaitingHuman  Waiting = "human"
+	WaitingUser   Waiting = "user"
+	WaitingClient Waiting = "client"
+	// WaitingAny is any of them.
+	WaitingAny Waiting = "any"
+)
+
 // Lister lists runs. It is safe for concurrent use.
-type Lister struct{ a *access.Access }
+type Lister struct {
+	a     *access.Access
+	index *index
+}
 
 // New returns a Lister for the runs of a.
-func New(a *access.Access) *Lister { return &Lister{a} }
+func New(a *access.Access) *Lister { return &Lister{a, newIndex(a)} }
 
-// Runs lists the namespace's runs, newest first: by their start, or for a terminal state by their
-// end. An empty state means every state, a limit of 0 means [DefaultLimit]. after is the id of
-// the last run of the page before, or empty. Wrong parameters are a CodeBadParameter.
-//
-// A page reads the log backwards from after, and only the last event of each run. For a state
-// that is not terminal it examines at most 2000 runs and then returns Next. With several shards
-// a later page reads the newer starts of the other shards again.
-func (l *Lister) Runs(ctx context.Context, ns string, state events.State, limit int, after string) (Page, error) {
+// unindexed is how many records may be missing in the index before a page without filters is
+// read from the log itself.
+const unindexed = 20_000
+
+// Runs returns a page of the namespace's runs. Wrong parameters are a CodeBadParameter. The first
+// call reads the whole log; if ctx ends meanwhile, the error is a CodeUnavailable, and the next
+// call continues.
+func (l *Lister) Runs(ctx context.Context, ns string, q Query) (Page, error) {
 	ns, err := l.a.CheckNamespace(ns)
 	if err != nil {
 		return Page{}, err
 	}
-	if limit == 0 {
-		limit = DefaultLimit
+	if q.Limit == 0 {
+		q.Limit = DefaultLimit
 	}
-	if limit < 1 || limit > MaxLimit {
-		return Page{}, badParameter("limit: must be 1 to %d", MaxLimit)
+	if err := l.check(q); err != nil {
+		return Page{}, err
 	}
-	if state != "" && !slices.Contains(l.a.Table.States(), state) {
-		return Page{}, badParameter("state: %q is not a state", state)
+	missing, ends, err := l.index.missing(ctx)
+	if err != nil {
+		return Page{}, err
 	}
-	p := pager{l: l, ns: ns, state: state, limit: limit, page: Page{Runs: []Run{}}, seen: map[string]bool{}}
+	if missing > unindexed && q.plain() {
+		return l.backwardsPage(ctx, ns, q)
+	}
+	if missing > 0 {
+		if err := l.index.catchUp(ctx, ends); err != nil {
+			return Page{}, err
+		}
+	}
+	return l.page(ctx, ns, q)
+}
+
+func (l *Lister) check(q Query) error {
+	switch {
+	case q.Limit < 1 || q.Limit > MaxLimit:
+		return badParameter("limit: must be 1 to %d", MaxLimit)
+	case q.State != "" && !slices.Contains(l.a.Table.States(), q.State):
+		return badParameter("state: %q is not a state", q.State)
+	case q.Parent != "" && events.CheckID(q.Parent) != nil:
+		return badParameter("parent: %q is not the id of a run", q.Parent)
+	case !slices.Contains([]Waiting{"", WaitingHuman, WaitingUser, WaitingClient, WaitingAny}, q.Waiting):
+		return badParameter("waiting: %q is none of %s, %s, %s and %s", q.Waiting, WaitingHuman, WaitingUser, WaitingClient, WaitingAny)
+	case q.CostAbove != nil && !(*q.CostAbove >= 0): // also not for NaN
+		return badParameter("cost_above: must be a number of US dollars from 0")
+	}
+	return nil
+}
+
+// plain reports whether a query filters by nothing but the state.
+func (q Query) plain() bool {
+	return q.Agent == "" && q.Parent == "" && q.Text == "" && q.Since.IsZero() && q.Until.IsZero() && q.Waiting == "" && q.CostAbove == nil
+}
+
+// page reads a page from the index.
+func (l *Lister) page(ctx context.Context, ns string, q Query) (Page, error) {
+	q.Text = strings.ToLower(q.Text)
+	page := Page{Runs: []Run{}}
+	ended := l.a.Table.Terminal(q.State)
+	after, err := l.index.at(ns, q.Cursor, ended)
+	if err != nil {
+		return Page{}, err
+	}
+	for len(page.Runs) < q.Limit {
+		found := l.index.find(ns, q, after, q.Limit-len(page.Runs), ended)
+		if len(found) == 0 {
+			return page, nil
+		}
+		there, err := l.there(ctx, found)
+		if err != nil {
+			return Page{}, err
+		}
+		after = found[len(found)-1].row
+		page.Runs = append(page.Runs, there...)
+	}
+	page.Next = after.run.ID
+	return page, nil
+}
+
+// there returns the runs that the log still has: a run may have been purged.
+func (l *Lister) there(ctx context.Context, found []match) ([]Run, error) {
+	errs := make([]error, len(found))
+	slots := make(chan struct{}, headReaders)
+	var all sync.WaitGroup
+	for i, m := range found {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			_, errs[i] = l.a.Log.Head(ctx, m.row.run)
+		})
+	}
+	all.Wait()
+	var runs []Run
+	for i, m := range found {
+		switch {
+		case errors.Is(errs[i], journal.ErrNotFound):
+			l.index.drop(m.row)
+		case errs[i] != nil:
+			return nil, errs[i]
+		default:
+			runs = append(runs, m.info)
+		}
+	}
+	return runs, nil
+}
+
+// match is a run that was found, as it stands.
+type match struct {
+	row  *row
+	info Run
+}
+
+// at returns the run of a cursor; nil for none.
+func (x *index) at(ns, cursor string, ended bool) (*row, error) {
+	if cursor == "" {
+		return nil, nil
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if space := x.namespaces[ns]; space != nil {
+		if r := space.runs[cursor]; r != nil && (!ended || !r.to.IsZero()) {
+			return r, nil
+		}
+	}
+	return nil, badParameter("cursor: %q is not a run of this list", cursor)
+}
+
+// find returns at most limit runs after one (nil: from the beginning), newest first. ended says
+// that the order is that of their ends.
+func (x *index) find(ns string, q Query, after *row, limit int, ended bool) []match {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	space := x.namespaces[ns]
+	if space == nil {
+		return nil
+	}
+	rows, order := space.started, byStart
+	if ended {
+		rows, order = space.ended, byEnd
+	}
+	at := len(rows)
+	if after != nil {
+		at, _ = slices.BinarySearchFunc(rows, after, order)
+	}
+	var found []match
+	for at--; at >= 0 && len(found) < limit; at-- {
+		r := rows[at]
+		if !ended && r.from.Before(q.Since.Add(-clockSkew)) {
+			break // all others are older
+		}
+		if q.matches(r) {
+			found = append(found, match{r, r.info})
+		}
+	}
+	return found
+}
+
+// clockSkew is how much the clocks of those who start runs and of the server may differ.
+const clockSkew = time.Hour
+
+func (q *Query) matches(r *row) bool {
+	return (q.State == "" || r.info.State == q.State) && (q.Agent == "" || r.info.Agent == q.Agent) &&
+		(q.Parent == "" || r.parent == q.Parent) &&
+		(q.Since.IsZero() || !r.info.Started.Before(q.Since)) && (q.Until.IsZero() || r.info.Started.Before(q.Until)) &&
+		(q.CostAbove == nil || r.cost > *q.CostAbove) && (q.Waiting == "" || r.waits(q.Waiting)) &&
+		(q.Text == "" || strings.Contains(r.task, q.Text) || strings.Contains(r.answer, q.Text) ||
+			strings.Contains(r.info.Agent, q.Text) || strings.Contains(r.info.RunID, q.Text))
+}
+
+// waits reports whether the run waits for someone.
+func (r *row) waits(whom Waiting) bool {
+	var on Waiting
+	switch r.info.State {
+	case events.WaitingForHuman:
+		on = WaitingHuman
+	case events.WaitingForUser:
+		on = WaitingUser
+	case events.Acting, events.ParallelActing:
+		if r.pool == events.ClientPool {
+			on = WaitingClient
+		}
+	case events.Planning:
+		if r.outside {
+			on = WaitingClient
+		}
+	}
+	return on != "" && (whom == on || whom == WaitingAny)
+}
+
+// backwardsPage reads a page from the log itself: backwards from the cursor, and only the last
+// event of each run. For a state that is not terminal it examines at most 2000 runs and then
+// returns Next. With several shards a later page reads the newer starts of the other shards
+// again.
+func (l *Lister) backwardsPage(ctx context.Context, ns string, q Query) (Page, error) {
+	p := pager{l: l, ns: ns, state: q.State, limit: q.Limit, page: Page{Runs: []Run{}}, seen: map[string]bool{}}
 	p.filter = journal.Filter{Namespace: ns, From: l.a.Table.Initial()}
-	if l.a.Table.Terminal(state) {
-		p.filter = journal.Filter{Namespace: ns, To: state}
+	if l.a.Table.Terminal(q.State) {
+		p.filter = journal.Filter{Namespace: ns, To: q.State}
 	}
-	return p.fill(ctx, after)
+	return p.fill(ctx, q.Cursor)
 }
 
 func badParameter(format string, args ...any) error {
@@ -176,7 +391,7 @@ func (p *pager) findEntry(ctx context.Context, after string) (*entry, error) {
 	if after == "" {
 		return nil, nil
 	}
-	unknown := badParameter("after: %q is not a run of this list", after)
+	unknown := badParameter("cursor: %q is not a run of this list", after)
 	if events.CheckID(after) != nil {
 		return nil, unknown
 	}

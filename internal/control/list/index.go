@@ -1,0 +1,335 @@
+package list
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// index knows of every run in the log what a list needs. It is made from the log alone: each
+// request first reads what the log holds beyond it. It keeps about 1 KB for each run.
+type index struct {
+	a *access.Access
+	// reading has a place for the request that reads the log.
+	reading chan struct{}
+
+	mu sync.RWMutex
+	// read is up to where each shard was read.
+	read       []uint64
+	namespaces map[string]*namespace
+	// suspects are the runs to be folded before the next list, forks those that have yet to
+	// get from their parents what their own first event does not say.
+	suspects, forks map[*row]bool
+}
+
+// namespace has the runs of a namespace: by their start, and the ended ones by their end.
+type namespace struct {
+	runs           map[string]*row
+	started, ended []*row
+}
+
+// row is a run in the index.
+type row struct {
+	run  events.Run
+	info Run
+	// from and to are when the first event was stored, and the one that ended the run.
+	from, to time.Time
+	// prev is the hash of the last event.
+	prev   string
+	parent string
+	// task and answer are searched; they are in lower case.
+	task, answer string
+	cost         float64
+	// pool is that of the last event, outside that the run's model is its client.
+	pool    string
+	outside bool
+	// suspect is true when the log has a record of the run that is not its next event.
+	// Only a fold says then how the run stands.
+	suspect bool
+}
+
+// How much of the texts of a run is searched, in bytes.
+const (
+	taskSearched   = 2048
+	answerSearched = 512
+)
+
+// addBatch is how many records are added at a time.
+const addBatch = 256
+
+func newIndex(a *access.Access) *index {
+	return &index{
+		a: a, reading: make(chan struct{}, 1), read: make([]uint64, a.Log.Shards()),
+		namespaces: map[string]*namespace{}, suspects: map[*row]bool{}, forks: map[*row]bool{},
+	}
+}
+
+// missing returns how many records at most the index has not read, and the end of each shard.
+func (x *index) missing(ctx context.Context) (uint64, []uint64, error) {
+	ends := make([]uint64, len(x.read))
+	for shard := range ends {
+		newest, err := x.a.Log.Newest(ctx, shard, journal.Filter{})
+		if err != nil && !errors.Is(err, journal.ErrNotFound) {
+			return 0, nil, err
+		}
+		ends[shard] = newest.Seq
+	}
+	return x.behind(ends), ends, nil
+}
+
+func (x *index) behind(ends []uint64) (missing uint64) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for shard, end := range ends {
+		missing += end - min(end, x.read[shard])
+	}
+	return missing
+}
+
+// catchUp reads the log up to these ends. If ctx ends before, what was read stays, and the next
+// request goes on from there.
+func (x *index) catchUp(ctx context.Context, ends []uint64) error {
+	select {
+	case x.reading <- struct{}{}:
+		defer func() { <-x.reading }()
+	case <-ctx.Done():
+		return x.unfinished(ctx, ends, ctx.Err())
+	}
+	errs := make([]error, len(ends))
+	var all sync.WaitGroup
+	for shard, end := range ends {
+		if x.read[shard] < end {
+			all.Go(func() { errs[shard] = x.scan(ctx, shard) })
+		}
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return x.unfinished(ctx, ends, err)
+	}
+	x.inherit()
+	return x.resolve(ctx)
+}
+
+// unfinished is the error of a request that ended before the index was there.
+func (x *index) unfinished(ctx context.Context, ends []uint64, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable,
+		"the index of runs is being built from the log, and %d records are left; ask again", x.behind(ends))
+}
+
+func (x *index) scan(ctx context.Context, shard int) error {
+	var batch []journal.Record
+	flush := func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		for _, rec := range batch {
+			x.add(shard, rec)
+		}
+		batch = batch[:0]
+	}
+	defer flush()
+	for rec, err := range x.a.Log.Scan(ctx, shard, journal.Filter{}, x.read[shard]) {
+		if err != nil {
+			return err
+		}
+		if batch = append(batch, rec); len(batch) == addBatch {
+			flush()
+		}
+	}
+	return nil
+}
+
+func (x *index) add(shard int, rec journal.Record) {
+	x.read[shard] = rec.Seq
+	s, err := events.ParseSubject(rec.Subject)
+	if err != nil || s.CheckShard(x.a.Log.Shards()) != nil || s.Run.Shard != shard {
+		return // it belongs to no run
+	}
+	space := x.namespaces[s.Run.Namespace]
+	if space == nil {
+		space = &namespace{runs: map[string]*row{}}
+		x.namespaces[s.Run.Namespace] = space
+	}
+	e := x.a.Decode(rec)
+	r := space.runs[s.Run.ID]
+	switch {
+	case r == nil && s.From != x.a.Table.Initial():
+		return // what is there of a run without a beginning
+	case r == nil:
+		r = &row{run: s.Run, from: rec.Stored, info: Run{RunID: s.Run.ID}}
+		space.runs[s.Run.ID] = r
+		space.started = insert(space.started, r, byStart)
+	}
+	if e == nil || e.N != r.info.N+1 || e.Prev != r.prev || r.info.N > 0 && e.From != r.info.State {
+		r.suspect = true
+		x.suspects[r] = true
+		return
+	}
+	if r.suspect {
+		x.suspects[r] = true
+	}
+	r.pool, r.prev = s.Pool, events.Hash(rec.Body)
+	r.apply(e)
+	if e.N == 1 && r.info.ForkedFrom != nil {
+		x.forks[r] = true
+	}
+	if r.to.IsZero() && x.a.Table.Terminal(r.info.State) {
+		r.to = rec.Stored
+		space.ended = insert(space.ended, r, byEnd)
+	}
+}
+
+// apply takes what the list shows from the run's next event.
+func (r *row) apply(e *events.Event) {
+	r.info.State, r.info.N, r.info.Updated = e.To, e.N, e.Time
+	if e.N == 1 {
+		r.info.Started = e.Time
+		r.info.addFirst(e.Data)
+	}
+	switch p := e.Data.(type) {
+	case *events.Start:
+		r.outside, r.task = p.Agent.LLM.Provider == events.ClientProvider, searched(p.Task, taskSearched)
+		if p.Parent != nil {
+			r.parent = p.Parent.Run
+		}
+	case *events.Forked:
+		r.task = searched(p.Task, taskSearched)
+		if p.Agent != nil {
+			r.outside = p.Agent.LLM.Provider == events.ClientProvider
+		}
+	case *events.HandedOff:
+		r.info.Agent, r.outside = p.Agent.Name, p.Agent.LLM.Provider == events.ClientProvider
+	case *events.LLMFinalAnswer:
+		r.answer = searched(p.Content, answerSearched)
+	case *events.FatalError:
+		r.answer = searched(p.Code+" "+p.Message, answerSearched)
+	}
+	if used := events.Billed(e.Data); used != nil && used.CostUSD != nil {
+		r.cost += max(0, *used.CostUSD)
+	}
+}
+
+// searched returns at most limit bytes of a text, in lower case. It may cut a character.
+func searched(text string, limit int) string {
+	return strings.ToLower(text[:min(len(text), limit)])
+}
+
+// inherit fills in what forks have from their parents, as far as those are there.
+func (x *index) inherit() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for range reducer.MaxForks {
+		before := len(x.forks)
+		for r := range x.forks {
+			of := x.namespaces[r.run.Namespace].runs[r.info.ForkedFrom.Run]
+			if of == nil || x.forks[of] {
+				continue
+			}
+			if r.info.Agent == "" {
+				r.info.Agent, r.outside = of.info.Agent, of.outside
+			}
+			r.info.Mode, r.info.Task = cmp.Or(r.info.Mode, of.info.Mode), cmp.Or(r.info.Task, of.info.Task)
+			r.task = cmp.Or(r.task, of.task)
+			delete(x.forks, r)
+		}
+		if len(x.forks) == before {
+			return
+		}
+	}
+}
+
+// resolve folds the runs whose records do not follow from each other.
+func (x *index) resolve(ctx context.Context) error {
+	x.mu.RLock()
+	var suspects []*row
+	for r := range x.suspects {
+		suspects = append(suspects, r)
+	}
+	x.mu.RUnlock()
+	for _, r := range suspects {
+		info, err := x.fold(ctx, r)
+		if err != nil {
+			return err
+		}
+		x.mu.Lock()
+		r.info = info
+		delete(x.suspects, r)
+		if r.to.IsZero() && x.a.Table.Terminal(info.State) {
+			r.to = info.Updated
+			space := x.namespaces[r.run.Namespace]
+			space.ended = insert(space.ended, r, byEnd)
+		}
+		x.mu.Unlock()
+	}
+	return nil
+}
+
+// fold returns how a run stands. Where its transition table is unknown, its last event says so.
+func (x *index) fold(ctx context.Context, r *row) (Run, error) {
+	x.mu.RLock()
+	info := r.info
+	x.mu.RUnlock()
+	state, err := x.a.State(ctx, r.run.Namespace, r.run.ID, 0)
+	switch {
+	case err == nil:
+		info.State, info.N, info.Mode, info.Agent = state.State, state.N, state.Mode, state.Agent
+		info.Started, info.Updated = state.Started, state.Updated
+		return info, nil
+	case refusal.Is(err, refusal.CodeRunNotFound, refusal.CodeRunPurged):
+		return info, nil // the list drops it
+	}
+	var unknown *reducer.TableError
+	if !errors.As(err, &unknown) {
+		return info, err
+	}
+	rec, headErr := x.a.Log.Head(ctx, r.run)
+	if headErr != nil {
+		return info, headErr
+	}
+	return info, info.addUnknownTable(rec, err)
+}
+
+// drop forgets a run, which was purged.
+func (x *index) drop(r *row) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	space := x.namespaces[r.run.Namespace]
+	delete(space.runs, r.run.ID)
+	delete(x.suspects, r)
+	delete(x.forks, r)
+	space.started = remove(space.started, r, byStart)
+	space.ended = remove(space.ended, r, byEnd)
+}
+
+func byStart(a, b *row) int {
+	return cmp.Or(a.from.Compare(b.from), cmp.Compare(a.run.ID, b.run.ID))
+}
+func byEnd(a, b *row) int { return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.run.ID, b.run.ID)) }
+
+// insert adds a row to a sorted list, mostly at its end.
+func insert(rows []*row, r *row, order func(a, b *row) int) []*row {
+	at := len(rows)
+	if at > 0 && order(rows[at-1], r) > 0 {
+		at, _ = slices.BinarySearchFunc(rows, r, order)
+	}
+	return slices.Insert(rows, at, r)
+}
+
+func remove(rows []*row, r *row, order func(a, b *row) int) []*row {
+	if at, found := slices.BinarySearchFunc(rows, r, order); found && rows[at] == r {
+		return slices.Delete(rows, at, at+1)
+	}
+	return rows
+}

@@ -1,0 +1,216 @@
+package list_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/controltest"
+	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// rig is a controller that does not run, and the rest of the world.
+type rig struct {
+	controltest.World
+	*control.Controller
+}
+
+func newRig(t testing.TB, b controltest.Bus) *rig {
+	t.Helper()
+	c, err := control.New(control.Config{
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b,
+	})
+	require.NoError(t, err)
+	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+	return &rig{controltest.NewWorld(t, b), c}
+}
+
+func onEveryBus(t *testing.T, shards int, test func(t *testing.T, r *rig)) {
+	t.Run("simulated", func(t *testing.T) { test(t, newRig(t, simtest.New(simtest.Options{Shards: shards}))) })
+	t.Run("NATS", func(t *testing.T) {
+		test(t, newRig(t, controltest.NATS(t, natsbus.InitOptions{Shards: shards})))
+	})
+}
+
+// start starts a run of an agent in chat mode.
+func (r *rig) start(agent, task string) string {
+	r.T.Helper()
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider, a.Mode = agent, "openai", events.ModeChat
+	result, err := r.Start(r.T.Context(), "", control.StartRequest{Agent: &a, Task: task})
+	require.NoError(r.T, err)
+	return result.RunID
+}
+
+// lists expects these runs, newest first, in pages of two.
+func (r *rig) lists(q list.Query, want ...string) {
+	r.T.Helper()
+	var got []string
+	for q.Limit = 2; ; {
+		page, err := r.Runs(r.T.Context(), "", q)
+		require.NoError(r.T, err)
+		for _, run := range page.Runs {
+			got = append(got, run.RunID)
+		}
+		if q.Cursor = page.Next; q.Cursor == "" {
+			break
+		}
+	}
+	require.Equal(r.T, want, got)
+}
+
+func cost(dollars float64) *float64 { return &dollars }
+
+func TestFilters(t *testing.T) {
+	onEveryBus(t, 2, func(t *testing.T, r *rig) {
+		before := time.Now()
+		bill := r.start("billing", "Check INVOICE 77")
+		news := r.start("news", "What is new?")
+		dear := r.start("news", "Read everything")
+		answer := controltest.TurnDone("The Élysée says nothing.")
+		r.Happens(news, events.Planning, answer)
+		done := &events.LLMFinalAnswer{MessageID: "m", Reply: events.Reply{Content: "42 pages", Usage: events.Usage{CostUSD: cost(0.75)}}}
+		r.Happens(dear, events.Planning, done)
+		after := time.Now()
+
+		r.lists(list.Query{}, dear, news, bill)
+		r.lists(list.Query{Agent: "news"}, dear, news)
+		r.lists(list.Query{Agent: "new"})
+		r.lists(list.Query{Text: "invoice 77"}, bill)
+		r.lists(list.Query{Text: "42 PAGES"}, dear)
+		r.lists(list.Query{Text: "bill"}, bill)
+		r.lists(list.Query{Text: news}, news)
+		r.lists(list.Query{State: events.WaitingForUser}, news)
+		r.lists(list.Query{Waiting: list.WaitingUser}, news)
+		r.lists(list.Query{Waiting: list.WaitingAny}, news)
+		r.lists(list.Query{Waiting: list.WaitingHuman})
+		r.lists(list.Query{CostAbove: cost(0.5)}, dear)
+		r.lists(list.Query{CostAbove: cost(0.75)})
+		r.lists(list.Query{Since: before.Add(-time.Hour), Until: after.Add(time.Hour)}, dear, news, bill)
+		r.lists(list.Query{Since: after.Add(time.Hour)})
+		r.lists(list.Query{Until: before.Add(-time.Hour)})
+		r.lists(list.Query{Parent: bill})
+		r.lists(list.Query{Agent: "news", State: events.Done, Text: "everything"}, dear)
+
+		// What the log has since the last list is in the next one.
+		r.Happens(bill, events.Control, &events.CancelledRun{})
+		r.lists(list.Query{State: events.Cancelled}, bill)
+		r.lists(list.Query{State: events.Done}, dear)
+
+		for _, q := range []list.Query{
+			{Limit: -1}, {Limit: 1001}, {State: "flying"}, {Parent: "x"}, {Waiting: "me"}, {CostAbove: cost(-1)}, {Cursor: "x"}, {Cursor: runlog.NewID()},
+			{Cursor: news, State: events.Done},
+		} {
+			_, err := r.Runs(t.Context(), "", q)
+			require.True(t, refusal.Is(err, refusal.CodeBadParameter), "%+v: %v", q, err)
+		}
+	})
+}
+
+// A fork shows what it has from its parent, whose start may be in another shard.
+func TestForksInherit(t *testing.T) {
+	onEveryBus(t, 4, func(t *testing.T, r *rig) {
+		last := r.start("news", "What is new?")
+		ids := []string{last}
+		for range 5 {
+			fork, err := r.Fork(t.Context(), "", last, forking.Request{At: 1})
+			require.NoError(t, err)
+			last = fork.RunID
+			ids = append([]string{last}, ids...)
+		}
+		r.lists(list.Query{Agent: "news", Text: "what is new"}, ids...)
+		page, err := r.Runs(t.Context(), "", list.Query{Limit: 1})
+		require.NoError(t, err)
+		require.Equal(t, "What is new?", page.Runs[0].Task)
+		require.Equal(t, &list.ForkPoint{Run: ids[1], At: 1}, page.Runs[0].ForkedFrom)
+	})
+}
+
+// Records that are no events of their run do not change how it stands.
+func TestForgedRecords(t *testing.T) {
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		id := r.start("news", "What is new?")
+		controltest.Forge(t, r.Bus, r.At(id), events.Planning, controltest.TurnDone("no"), events.Acting, events.Done)
+		other := r.start("news", "And now?")
+		r.lists(list.Query{State: events.Planning}, other, id)
+		r.lists(list.Query{State: events.Done})
+	})
+}
+
+// The index and the log itself list the same runs.
+func TestIndexIsTheLog(t *testing.T) {
+	onEveryBus(t, 3, func(t *testing.T, r *rig) {
+		dice := rand.New(rand.NewPCG(16, uint64(len(t.Name()))))
+		for i := range 60 {
+			id := r.start("news", fmt.Sprint("task ", i))
+			switch dice.IntN(4) {
+			case 0:
+				r.Happens(id, events.Control, &events.CancelledRun{})
+			case 1:
+				r.Happens(id, events.Planning, controltest.TurnDone("said"))
+			case 2:
+				_, err := r.Fork(t.Context(), "", id, forking.Request{At: 1})
+				require.NoError(t, err)
+			}
+		}
+		for _, state := range []events.State{"", events.Planning, events.Cancelled, events.WaitingForUser, events.Done} {
+			q := list.Query{State: state, Limit: 1000}
+			page, err := r.Runs(t.Context(), "", q)
+			require.NoError(t, err)
+			log, err := r.Backwards(t.Context(), "", q)
+			require.NoError(t, err)
+			require.Equal(t, log.Runs, page.Runs, state)
+		}
+	})
+}
+
+// purged is a log without the records of one run.
+type purged struct {
+	controltest.Bus
+	run string
+}
+
+func (p *purged) Head(ctx context.Context, run events.Run) (journal.Record, error) {
+	if run.ID == p.run {
+		return journal.Record{}, journal.ErrNotFound
+	}
+	return p.Bus.Head(ctx, run)
+}
+
+func TestPurgedRunsAreDropped(t *testing.T) {
+	bus := &purged{Bus: simtest.New(simtest.Options{})}
+	r := newRig(t, bus)
+	var ids []string
+	for range 5 {
+		ids = append([]string{r.start("news", "What is new?")}, ids...)
+	}
+	r.lists(list.Query{Agent: "news"}, ids...)
+	bus.run = ids[1]
+	r.lists(list.Query{Agent: "news"}, ids[0], ids[2], ids[3], ids[4])
+	bus.run = ""
+	r.lists(list.Query{Agent: "news"}, ids[0], ids[2], ids[3], ids[4])
+}
+
+// A request that ends before the index is there says so, and what it read is not read again.
+func TestIndexIsBuiltInParts(t *testing.T) {
+	r := newRig(t, simtest.New(simtest.Options{}))
+	id := r.start("news", "What is new?")
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	_, err := r.Runs(ctx, "", list.Query{Agent: "news"})
+	require.Error(t, err)
+	r.lists(list.Query{Agent: "news"}, id)
+}
