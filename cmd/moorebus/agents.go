@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
@@ -100,14 +101,19 @@ func readDefinitions(stdin io.Reader, file string) ([]definition, error) {
 
 // readAll reads a file or stdin, up to one byte more than a definition may have.
 func readAll(stdin io.Reader, file string) ([]byte, error) {
+	return readUpTo(stdin, file, agentfile.MaxSize+1)
+}
+
+// readUpTo reads a file or stdin, up to that many bytes.
+func readUpTo(stdin io.Reader, file string, limit int64) ([]byte, error) {
 	if file == "-" {
-		return io.ReadAll(io.LimitReader(stdin, agentfile.MaxSize+1))
+		return io.ReadAll(io.LimitReader(stdin, limit))
 	}
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(f, agentfile.MaxSize+1))
+	data, err := io.ReadAll(io.LimitReader(f, limit))
 	return data, errors.Join(err, f.Close())
 }
 
@@ -169,16 +175,23 @@ func listAgentsCommand() *cobra.Command {
 
 func importLKJCommand() *cobra.Command {
 	var o lkj.Options
+	var memory string
 	cmd := &cobra.Command{
 		Use:   "import-lkj CONFIG.json",
 		Short: "Make an agent of LKJAgent's data/config.json",
 		Long: `Import-lkj reads LKJAgent's data/config.json and prints an agent that speaks the
-text protocol, with its prompts, its limits and the five memory tools. Nothing is
-stored. stderr lists unused keys. CONFIG.json - is stdin.`,
+text protocol, with its prompts, its limits and the five memory tools. The agent is
+not stored. stderr lists unused keys. CONFIG.json - is stdin.
+
+With --memory, the texts of LKJAgent's data/memory.json are put into the agent's
+storage. What was in its working memory gets the additional tag working_memory, and
+its thinking log thinking_log. Texts with the same tags are replaced.`,
 		Example: `  moorebus agents import-lkj data/config.json --name librarian > librarian.yaml
   moorebus agents import-lkj data/config.json --provider local | moorebus agents put -`,
 		Args: cobra.ExactArgs(1),
 	}
+	flags := addClientFlags(cmd, console.YAML)
+	cmd.Flags().StringVar(&memory, "memory", "", "put the texts of this `file` into the agent's storage")
 	cmd.Flags().StringVar(&o.Name, "name", "lkjagent", "the agent's `name`")
 	cmd.Flags().StringVar(&o.Provider, "provider", providers.OpenAI, "the model `provider`, by the planner's name for it")
 	cmd.Flags().StringVar(&o.Model, "model", "", "the `model` to ask (default: the one in the file)")
@@ -191,12 +204,54 @@ stored. stderr lists unused keys. CONFIG.json - is stdin.`,
 		if err != nil {
 			return wire.BadConfig(fmt.Errorf("%s: %w", args[0], err))
 		}
-		for _, what := range unused {
+		entries, unusedMemory, err := readMemory(cmd.InOrStdin(), memory)
+		if err != nil {
+			return wire.BadConfig(err)
+		}
+		for _, what := range append(unused, unusedMemory...) {
 			if _, err := fmt.Fprintln(cmd.ErrOrStderr(), "not used:", what); err != nil {
+				return err
+			}
+		}
+		if len(entries) > 0 {
+			err := flags.use(cmd, creates, func(ctx context.Context, c *client) error { return c.storeAll(ctx, a.Name, entries) })
+			if err != nil {
 				return err
 			}
 		}
 		return console.Agent(cmd.OutOrStdout(), console.YAML, agentfile.Marshal(a))
 	}
 	return cmd
+}
+
+// maxMemory bounds LKJAgent's data/memory.json, in bytes.
+const maxMemory = 64 << 20
+
+// readMemory reads LKJAgent's data/memory.json; none if no file is named.
+func readMemory(stdin io.Reader, file string) ([]events.Entry, []string, error) {
+	if file == "" {
+		return nil, nil, nil
+	}
+	data, err := readUpTo(stdin, file, maxMemory+1)
+	if err == nil && len(data) > maxMemory {
+		err = fmt.Errorf("is larger than %d MiB", maxMemory>>20)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
+	}
+	entries, unused, err := lkj.Memory(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return entries, unused, nil
+}
+
+func (c *client) storeAll(ctx context.Context, agent string, entries []events.Entry) error {
+	for i, e := range entries {
+		if _, err := c.control.SaveStored(ctx, c.namespace, agent, e); err != nil {
+			return fmt.Errorf("after %d of %d entries were stored: %w", i, len(entries), err)
+		}
+	}
+	c.notef("%d entries are in the storage of %s", len(entries), agent)
+	return nil
 }

@@ -57,6 +57,8 @@ type Config struct {
 	Agents    journal.Agents
 	// Blobs keeps images and files of messages. Nil: messages have none, except by URL.
 	Blobs journal.Blobs
+	// Storage has the entries that agents keep. Nil: commands on storage fail.
+	Storage journal.Storage
 	// Tombstones are those of purged runs, which cannot start again. Nil: runs are not
 	// purged.
 	Tombstones ports.Tombstones

@@ -73,7 +73,7 @@ func (p *Process) Subagents(c subagent.Config) (*subagent.Subagents, error) {
 
 // Controller makes what the gateway controls runs with.
 func (p *Process) Controller(c control.Config) (*control.Controller, error) {
-	c.Base, c.Directory, c.Agents, c.Blobs, c.Timers, c.Tombstones = p.Base, p.bus, p.bus, p.bus, p.bus, p.tombstones
+	c.Base, c.Directory, c.Agents, c.Blobs, c.Storage, c.Timers, c.Tombstones = p.Base, p.bus, p.bus, p.bus, p.bus, p.bus, p.tombstones
 	c.Validator, c.CheckApproval, c.CheckEstimator = p.validator, p.policies.Check, p.estimators.Check
 	return control.New(c)
 }

@@ -1,6 +1,7 @@
 package journaltest
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -27,6 +29,7 @@ func Storage(t *testing.T, open func(t *testing.T) journal.Storage) {
 	t.Run("entries", func(t *testing.T) { storageEntries(t, storage) })
 	t.Run("bounds", func(t *testing.T) { storageBounds(t, storage) })
 	t.Run("refusals", func(t *testing.T) { storageRefusals(t, storage) })
+	t.Run("deletions", func(t *testing.T) { storageDeletions(t, storage) })
 	t.Run("concurrent", func(t *testing.T) { storageConcurrent(t, storage) })
 	t.Run("oracle", func(t *testing.T) { storageOracle(t, storage) })
 }
@@ -138,6 +141,51 @@ func storageRefusals(t *testing.T, storage journal.Storage) {
 		require.Error(t, err)
 		_, err = storage.FindEntries(ctx, nobody, journal.StorageQuery{})
 		require.Error(t, err)
+	}
+}
+
+func storageDeletions(t *testing.T, storage journal.Storage) {
+	ctx, of := bounded(t), Owner(t)
+	tags := []string{"a", "b"}
+	require.ErrorIs(t, storage.DeleteEntry(ctx, of, tags), journal.ErrNotFound)
+	require.Error(t, storage.DeleteEntry(ctx, of, nil))
+	for _, by := range []journal.Writer{journal.WrittenByActor, journal.WrittenByObserver} {
+		require.NoError(t, storage.SaveEntry(ctx, of, by, tagged("v", tags...)))
+	}
+	require.NoError(t, storage.SaveEntry(ctx, of, journal.WrittenByActor, tagged("w", "a")))
+	all, err := storage.StorageOf(ctx)
+	require.NoError(t, err)
+	require.Contains(t, all, of)
+
+	require.NoError(t, storage.DeleteEntry(ctx, of, tags))
+	require.ErrorIs(t, storage.DeleteEntry(ctx, of, tags), journal.ErrNotFound)
+	_, err = storage.StoredEntry(ctx, of, tags)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	for _, q := range []journal.StorageQuery{{}, {Tags: []string{"a"}}, {Value: "w"}, {Tags: []string{"b"}}} {
+		found, err := storage.FindEntries(ctx, of, q)
+		require.NoError(t, err)
+		want := journal.Found{Entries: []events.Entry{tagged("w", "a")}, Total: 1}
+		if slices.Contains(q.Tags, "b") {
+			want = journal.Found{Entries: []events.Entry{}}
+		}
+		require.Equal(t, want, found, "%+v", q)
+	}
+
+	// Whatever the order of a save and a deletion at once: an entry that is there is found by
+	// its tags.
+	for range 30 {
+		var both sync.WaitGroup
+		both.Go(func() { assert.NoError(t, storage.SaveEntry(ctx, of, journal.WrittenByActor, tagged("x", tags...))) })
+		both.Go(func() {
+			if err := storage.DeleteEntry(ctx, of, tags); !errors.Is(err, journal.ErrNotFound) {
+				assert.NoError(t, err)
+			}
+		})
+		both.Wait()
+		_, err := storage.StoredEntry(ctx, of, tags)
+		found, findErr := storage.FindEntries(ctx, of, journal.StorageQuery{Tags: []string{"b"}})
+		require.NoError(t, findErr)
+		require.Len(t, found.Entries, map[bool]int{true: 1}[err == nil])
 	}
 }
 

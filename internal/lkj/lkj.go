@@ -36,6 +36,9 @@ const (
 	endless = 1_000_000
 	// keyPrefix is the thinking log's, here as there.
 	keyPrefix = "thinking_log_"
+	// paging is the state in which LKJAgent's model moves texts out of working memory. Here
+	// the observer does that without asking, and the model may do it at any time.
+	paging = "paging"
 )
 
 // Import reads a configuration. unused names what is in it and has no place in
@@ -85,10 +88,10 @@ func (r *reader) definition(o Options) events.Agent {
 	r.model(&a, o.Model)
 	c := &a.Config
 	c.ContextWindowSize, c.ReflectEveryNSteps = window, 0
-	r.limit("paging_limit", "max_tokens", &c.PagingLimit)
-	r.limit("hard_limit", "max_tokens", &c.HardLimit)
-	r.limit("thinking_log", "max_entries", &c.ThinkingLogEntries)
-	r.limit("iterate", "max_iterations", &c.MaxIterations)
+	r.limit([]string{"paging_limit"}, []string{"max_tokens", "value"}, &c.PagingLimit)
+	r.limit([]string{"hard_limit"}, []string{"max_tokens", "value"}, &c.HardLimit)
+	r.limit([]string{"thinking_log", "think_log"}, []string{"max_entries", "value"}, &c.ThinkingLogEntries)
+	r.limit([]string{"iterate"}, []string{"max_iterations", "value"}, &c.MaxIterations)
 	// One step more, so that it is the iterations that end a run.
 	c.MaxSteps = c.MaxIterations + 1
 	if c.MaxIterations == 0 {
@@ -137,18 +140,28 @@ func (r *reader) text(n *strict.Node, path string) string {
 	return n.Text
 }
 
-// limit reads {enable, <key>}; a limit that is not enabled is 0, one that is not
-// there stays as it is.
-func (r *reader) limit(name, key string, to *int) {
-	n, path := find(r.root, "", name)
+// limit reads {enable, <key>} under the first of the names that is there, and the first of the
+// keys. A limit that is not enabled is 0, one that is not there stays as it is.
+func (r *reader) limit(names, keys []string, to *int) {
+	var n *strict.Node
+	var path string
+	for _, name := range names {
+		if n, path = find(r.root, "", name); n != nil {
+			break
+		}
+	}
 	switch {
 	case n == nil:
 		return
 	case n.Kind != strict.Object:
-		r.fail(n, path, "is %s, want an object with enable and %s", n.Kind, key)
+		r.fail(n, path, "is %s, want an object with enable and %s", n.Kind, keys[0])
 		return
 	}
-	if v := n.Get(key); v != nil {
+	for _, key := range keys {
+		v := n.Get(key)
+		if v == nil {
+			continue
+		}
 		r.used[v] = true
 		value, err := strconv.Atoi(v.Text)
 		if v.Kind != strict.Number || err != nil || value < 1 {
@@ -156,6 +169,7 @@ func (r *reader) limit(name, key string, to *int) {
 			return
 		}
 		*to = value
+		break
 	}
 	if v := n.Get("enable"); v != nil {
 		r.used[v] = true

@@ -29,6 +29,9 @@ func (r *reader) prompts(a *events.Agent) {
 			own[state] = words(n)
 		}
 	}
+	if n := r.prompt(states, path, paging); n != nil {
+		own["base"] = strings.TrimSpace(own["base"] + "\n\nWhen working memory fills up:\n" + words(n))
+	}
 	r.described(own)
 	for key, text := range own {
 		if strings.TrimSpace(text) == "" {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -107,7 +108,108 @@ func (b *Bus) saveEntry(ctx context.Context, of journal.StorageOf, by journal.Wr
 			return err
 		}
 	}
-	_, err = b.putMsg(ctx, &nats.Msg{Subject: bucket + key, Data: body}, create)
+	if _, err = b.putMsg(ctx, &nats.Msg{Subject: bucket + key, Data: body}, create); err != nil {
+		return err
+	}
+	return b.keepTags(ctx, bucket, e.Tags, tags)
+}
+
+// keepTags stores an entry's index keys again if a deletion removed them since they were
+// written.
+func (b *Bus) keepTags(ctx context.Context, bucket string, of []string, tags []byte) error {
+	key := journalcheck.TagsKey(of)
+	for _, tag := range of {
+		subject := bucket + tagKey(tag) + key
+		rec, err := b.HeadOn(ctx, streamOf(bucket), subject)
+		if errors.Is(err, journal.ErrNotFound) || err == nil && len(rec.Body) == 0 {
+			_, err = b.store(ctx, &nats.Msg{Subject: subject, Data: tags})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// streamOf is the stream of the bucket whose keys begin with the subject.
+func streamOf(bucket string) string {
+	return kvStreamPrefix + strings.TrimSuffix(strings.TrimPrefix(bucket, kvSubjectPrefix), ".")
+}
+
+// mostDeletions is how often a deletion begins again because the entry is being stored.
+const mostDeletions = 5
+
+// DeleteEntry removes an entry from both buckets. In each, the index keys go first and the entry
+// last, if it is still the one that was read. A save writes in the opposite order and then looks
+// whether its index keys are there. So whichever of the two is last finds what the other did.
+func (b *Bus) DeleteEntry(ctx context.Context, of journal.StorageOf, tags []string) error {
+	if err := errors.Join(of.Check(), journalcheck.Tags(tags)); err != nil {
+		return fmt.Errorf("delete from the storage of %s: %w", of, err)
+	}
+	found := false
+	for _, by := range writers {
+		deleted, err := b.deleteEntry(ctx, storageBucket(of, by), tags)
+		if err != nil {
+			return storageError(of, err)
+		}
+		found = found || deleted
+	}
+	if !found {
+		return journal.ErrNotFound
+	}
+	return nil
+}
+
+func (b *Bus) deleteEntry(ctx context.Context, bucket string, tags []string) (bool, error) {
+	if there, err := b.isThere(ctx, bucket); err != nil || !there {
+		return false, err
+	}
+	prefix, key := kvSubjectPrefix+bucket+".", journalcheck.TagsKey(tags)
+	list, err := json.Marshal(tags)
+	if err != nil {
+		return false, err
+	}
+	for range mostDeletions {
+		rec, err := b.HeadOn(ctx, kvStreamPrefix+bucket, prefix+key)
+		if errors.Is(err, journal.ErrNotFound) || b.removed(bucket, err) || err == nil && len(rec.Body) == 0 {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		for _, tag := range tags {
+			if err := b.deleteKey(ctx, bucket, prefix+tagKey(tag)+key, 0); err != nil && !errors.Is(err, journal.ErrConflict) {
+				return false, err
+			}
+		}
+		err = b.deleteKey(ctx, bucket, prefix+key, rec.Seq)
+		if !errors.Is(err, journal.ErrConflict) {
+			return err == nil, err
+		}
+		if err := b.keepTags(ctx, prefix, tags, list); err != nil {
+			return false, err
+		}
+	}
+	return false, fmt.Errorf("the entry is being stored all the time; try again: %w", journal.ErrConflict)
+}
+
+// deleteKey stores the mark by which a key of a bucket is deleted, if the key's last message is
+// still this one; 0: the one that it has now.
+func (b *Bus) deleteKey(ctx context.Context, bucket, subject string, seq uint64) error {
+	if seq == 0 {
+		rec, err := b.HeadOn(ctx, kvStreamPrefix+bucket, subject)
+		if errors.Is(err, journal.ErrNotFound) || err == nil && len(rec.Body) == 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		seq = rec.Seq
+	}
+	msg := nats.NewMsg(subject)
+	msg.Header.Set(kvOperation, "DEL")
+	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(seq, 10))
+	_, err := b.store(ctx, msg)
 	return err
 }
 

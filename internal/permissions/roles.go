@@ -231,6 +231,10 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.StoreResults(events.DefaultPool) // images and files of messages
 	g.ReadPurged()
 	g.Timers()
+	for _, of := range l.Storage { // people edit it, what was paged out too
+		g.UseStorage(of, journal.WrittenByActor)
+		g.UseStorage(of, journal.WrittenByObserver)
+	}
 }
 
 // tap may read everything about runs, but no messages between roles.

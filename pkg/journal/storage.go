@@ -40,8 +40,8 @@ const (
 
 // Storage keeps entries beyond their runs, by agent. An entry is known by its set
 // of tags: storing under the same set again replaces the value, whoever writes,
-// and reading gives the value that was stored last. Nothing in this port removes
-// entries. All methods are safe for concurrent use.
+// and reading gives the value that was stored last. All methods are safe for
+// concurrent use.
 //
 // Tags come and go as a set: sorted, each once, without spaces, at most 16 of at most 128
 // bytes. A value has at most 64 KiB as JSON text.
@@ -57,6 +57,11 @@ type Storage interface {
 	// then by their tags. So an entry with exactly the query's tags is the first.
 	// Of what is being stored meanwhile it may see some.
 	FindEntries(ctx context.Context, of StorageOf, q StorageQuery) (Found, error)
+	// DeleteEntry removes the entry with exactly these tags, whoever wrote it, or returns
+	// ErrNotFound. An entry that is being stored meanwhile is kept.
+	DeleteEntry(ctx context.Context, of StorageOf, tags []string) error
+	// StorageOf returns the agents that have storage, sorted by their names.
+	StorageOf(ctx context.Context) ([]StorageOf, error)
 }
 
 // StorageQuery chooses entries.

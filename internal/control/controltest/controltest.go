@@ -35,6 +35,7 @@ type Bus interface {
 	journal.Directory
 	journal.Agents
 	journal.Blobs
+	journal.Storage
 }
 
 // NATS starts a server for the test and opens a bus on it. Streams are in memory.

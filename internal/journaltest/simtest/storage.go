@@ -101,6 +101,36 @@ func (p *Process) FindEntries(ctx context.Context, of journal.StorageOf, q journ
 	return found, err
 }
 
+// DeleteEntry removes an entry.
+func (p *Process) DeleteEntry(ctx context.Context, of journal.StorageOf, tags []string) error {
+	if err := journalcheck.Tags(tags); err != nil {
+		return fmt.Errorf("delete from the storage of %s: %w", of, err)
+	}
+	return p.asked(ctx, of, func(s *storage) error {
+		key := journalcheck.TagsKey(tags)
+		if p.j.away(of, "delete "+key) {
+			return ErrStorageAway
+		}
+		if _, there := s.entries[of.String()][key]; !there {
+			return journal.ErrNotFound
+		}
+		delete(s.entries[of.String()], key)
+		return nil
+	})
+}
+
+// StorageOf returns the agents that have storage.
+func (p *Process) StorageOf(ctx context.Context) (all []journal.StorageOf, err error) {
+	err = p.locked(func(s *stores) {
+		for name := range s.storage.entries {
+			namespace, agent, _ := strings.Cut(name, "/")
+			all = append(all, journal.StorageOf{Namespace: namespace, Agent: agent})
+		}
+	})
+	slices.SortFunc(all, func(a, b journal.StorageOf) int { return strings.Compare(a.String(), b.String()) })
+	return all, errors.Join(err, ctx.Err())
+}
+
 // asked does something with the storage under the lock, unless the process is
 // dead.
 func (p *Process) asked(ctx context.Context, of journal.StorageOf, do func(*storage) error) error {

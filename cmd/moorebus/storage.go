@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+func storageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "storage",
+		Short: "Show and change what agents keep",
+		Long: `Storage is what an agent keeps beyond its runs: texts under sets of tags. TAGS are
+separated by commas. Their order does not matter, and spaces become underscores.
+What the observer paged out of an agent's working memory is there too.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(listStorageCommand(), getStorageCommand(), putStorageCommand(), searchStorageCommand(), deleteStorageCommand())
+	return cmd
+}
+
+func listStorageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list [AGENT]",
+		Short: "List the agents that have storage, or an agent's entries",
+		Args:  cobra.MaximumNArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			if len(args) == 1 {
+				return c.showStored(ctx, args[0], journal.StorageQuery{})
+			}
+			agents, err := c.control.Storages(ctx, c.namespace)
+			if err != nil {
+				return err
+			}
+			return console.Storages(c.out, c.format, agents)
+		})
+	}
+	return cmd
+}
+
+func searchStorageCommand() *cobra.Command {
+	var q journal.StorageQuery
+	cmd := &cobra.Command{
+		Use:   "search AGENT [TEXT]",
+		Short: "List the entries that have all of some tags and hold a text",
+		Example: `  moorebus storage search librarian alice
+  moorebus storage search librarian --tags character,alice -o json`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.Flags().StringSliceVar(&q.Tags, "tags", nil, "only entries that have all of these `tags`")
+	cmd.Flags().IntVar(&q.Limit, "limit", control.MaxEntries, fmt.Sprintf("number of entries to list, 1 to %d", control.MaxEntries))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if q.Limit < 1 {
+			return cli.Usage("--limit: must be 1 to %d, is %d", control.MaxEntries, q.Limit)
+		}
+		if len(args) == 2 {
+			q.Value = args[1]
+		}
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.showStored(ctx, args[0], q) })
+	}
+	return cmd
+}
+
+func (c *client) showStored(ctx context.Context, agent string, q journal.StorageQuery) error {
+	found, err := c.control.Stored(ctx, c.namespace, agent, q)
+	if err != nil {
+		return err
+	}
+	if err := console.Stored(c.out, c.format, found.Entries); err != nil {
+		return err
+	}
+	if more := found.Total - len(found.Entries); more > 0 {
+		c.notef("%d more entries match; give more tags, or a text to search for", more)
+	}
+	return nil
+}
+
+func getStorageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "get AGENT TAGS",
+		Short:   "Print the value of the entry with exactly these tags",
+		Example: `  moorebus storage get librarian character,alice`,
+		Args:    cobra.ExactArgs(2),
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			e, err := c.control.StoredEntry(ctx, c.namespace, args[0], strings.Split(args[1], ","))
+			if err != nil {
+				return err
+			}
+			if c.format != console.Table {
+				return console.Write(c.out, c.format, e)
+			}
+			_, err = fmt.Fprintln(c.out, e.Value)
+			return err
+		})
+	}
+	return cmd
+}
+
+func putStorageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "put AGENT TAGS VALUE",
+		Short: "Keep a value under tags, in the place of one with the same tags",
+		Long:  `Put keeps a value under a set of tags. It replaces one with the same tags. VALUE - is stdin.`,
+		Example: `  moorebus storage put librarian character,alice 'Adventurous, 25 years old'
+  moorebus storage put librarian report - < report.txt`,
+		Args: cobra.ExactArgs(3),
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		value := args[2]
+		if value == "-" {
+			data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), journalcheck.MaxValueBytes+1))
+			if err != nil {
+				return err
+			}
+			value = string(data)
+		}
+		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
+			e, err := c.control.SaveStored(ctx, c.namespace, args[0], events.Entry{Tags: strings.Split(args[1], ","), Value: value})
+			if err != nil {
+				return err
+			}
+			return console.Stored(c.out, c.format, []events.Entry{e})
+		})
+	}
+	return cmd
+}
+
+func deleteStorageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "delete AGENT TAGS",
+		Short:   "Remove the entry with exactly these tags",
+		Example: `  moorebus storage delete librarian character,alice`,
+		Args:    cobra.ExactArgs(2),
+	}
+	flags := addClientFlags(cmd, console.Table)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			return c.control.DeleteStored(ctx, c.namespace, args[0], strings.Split(args[1], ","))
+		})
+	}
+	return cmd
+}
