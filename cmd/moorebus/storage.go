@@ -100,7 +100,7 @@ func getStorageCommand() *cobra.Command {
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			e, err := c.control.StoredEntry(ctx, c.namespace, args[0], strings.Split(args[1], ","))
+			e, err := c.control.StoredEntry(ctx, c.namespace, args[0], splitTags(args[1]))
 			if err != nil {
 				return err
 			}
@@ -134,7 +134,7 @@ func putStorageCommand() *cobra.Command {
 			value = string(data)
 		}
 		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
-			e, err := c.control.SaveStored(ctx, c.namespace, args[0], events.Entry{Tags: strings.Split(args[1], ","), Value: value})
+			e, err := c.control.SaveStored(ctx, c.namespace, args[0], events.Entry{Tags: splitTags(args[1]), Value: value})
 			if err != nil {
 				return err
 			}
@@ -154,8 +154,17 @@ func deleteStorageCommand() *cobra.Command {
 	flags := addClientFlags(cmd, console.Table)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			return c.control.DeleteStored(ctx, c.namespace, args[0], strings.Split(args[1], ","))
+			return c.control.DeleteStored(ctx, c.namespace, args[0], splitTags(args[1]))
 		})
 	}
 	return cmd
+}
+
+// splitTags reads tags with commas between them.
+func splitTags(text string) []string {
+	tags := strings.Split(text, ",")
+	for i, tag := range tags {
+		tags[i] = strings.TrimSpace(tag)
+	}
+	return tags
 }
