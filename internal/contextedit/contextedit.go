@@ -1,7 +1,7 @@
 // Package contextedit has the tools by which a model edits its own context: it loads older
 // messages and earlier results again, and searches earlier calls. They are offered if the
-// context window is limited. No policy applies to them, since they reach only what the run
-// already holds.
+// context window is limited. One more tool reads results that were cut, and is offered when
+// there is one. No policy applies to them, since they reach only what the run already holds.
 //
 // The planner answers their calls itself. Each call becomes one event, which holds the
 // call and its answer.
@@ -60,20 +60,24 @@ func toolsOf(stay string) []llm.Tool {
 				`"name":{"type":"string","description":"the name of the tool"},` +
 				`"limit":{"type":"integer","minimum":1,"maximum":100,"description":"how many to list, default 20"}},"additionalProperties":false}`),
 		},
+		resultTool(),
 	}
 }
 
-// Offered reports whether a run's model may edit its own context.
-func Offered(mem *reducer.Memory) bool {
-	return mem.ReactContext != nil && mem.ReactContext.ContextWindowSize > 0
-}
-
-// Tools returns the tools as the run's model sees them. They must not be changed.
+// Tools returns the tools that the run's model has, as it sees them. They must not be changed.
 func Tools(mem *reducer.Memory) []llm.Tool {
+	tools := callTools
 	if mem.SpeaksText() {
-		return textTools
+		tools = textTools
 	}
-	return callTools
+	begin, end := 0, len(tools)
+	if mem.ReactContext == nil || mem.ReactContext.ContextWindowSize == 0 {
+		begin = len(tools) - 1
+	}
+	if !hasCut(mem) {
+		end--
+	}
+	return tools[begin:end:end]
 }
 
 // Is reports whether a tool has the name.
@@ -99,6 +103,7 @@ type Edits struct {
 	// answered are the calls that the model wants to see and that have a result, by the
 	// ids that it gave.
 	answered map[string]pastResult
+	cut      cut
 	history  history
 	loads
 }
@@ -111,11 +116,13 @@ type pastResult struct {
 
 // New copies what the calls of one reply need from the run's memory, under the run's lock.
 // Its time does not depend on the length of the run. validator checks the calls'
-// arguments.
-func New(mem *reducer.Memory, validator tool.Validator, calls []events.Call) *Edits {
+// arguments. blob reads from the object store, without the lock; nil without an error: it
+// is not there.
+func New(mem *reducer.Memory, validator tool.Validator, blob func(events.Ref) ([]byte, error), calls []events.Call) *Edits {
 	e := &Edits{
 		validator: validator, total: mem.Windowed(), expand: mem.Config.ExpandContextWindowSize, answered: map[string]pastResult{},
 		history: history{left: searchBytes, room: listedBytes}, loads: newLoads(mem),
+		cut: cut{blob: blob, wanted: map[string]cutResult{}},
 	}
 	if mem.ReactContext != nil {
 		e.window = mem.ReactContext.ContextWindowSize
@@ -132,6 +139,8 @@ func New(mem *reducer.Memory, validator tool.Validator, calls []events.Call) *Ed
 			}
 		case searchToolCalls:
 			e.history.collect(mem)
+		case readResult:
+			e.cut.want(mem, &known, call.Arguments)
 		}
 	}
 	return e
@@ -172,6 +181,11 @@ func (e *Edits) Event(call events.Call) events.Payload {
 		ids, text, code := e.loadResults(call.Arguments)
 		answer(text, code)
 		return &events.ToolCallsAddedToContext{CallIDs: ids, ContextReply: reply}
+	case readResult:
+		text, code, left := e.cut.result(call.Arguments, e.room)
+		e.room = left
+		answer(text, code)
+		return &events.ToolCallsAddedToContext{CallIDs: []string{}, ContextReply: reply}
 	}
 	answer(e.history.search(call.Arguments), tool.CodeOK)
 	return &events.ToolCallsAddedToContext{CallIDs: []string{}, ContextReply: reply}
@@ -426,6 +440,11 @@ func (h *history) search(text string) string {
 			h.room -= leastBytes + len(call.name) + min(len(call.id), listedID) + min(len(call.arguments), searchArguments)
 		}
 	}
+	return inJSON(list)
+}
+
+// inJSON writes a list for the model.
+func inJSON(list any) string {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)

@@ -47,7 +47,7 @@ func ids(from, to int) (all []string) {
 
 // answered carries out calls of one reply.
 func answered(mem *reducer.Memory, calls ...events.Call) (all []events.Payload, says []events.Answer) {
-	e := New(mem, schema.New(schema.Options{}), calls)
+	e := New(mem, schema.New(schema.Options{}), nil, calls)
 	for _, call := range calls {
 		p := e.Event(call)
 		all, says = append(all, p), append(says, events.ReplyOf(p).Results[0])
@@ -153,7 +153,7 @@ func TestShortenedIDsAreFoundAtOnce(t *testing.T) {
 		calls[i] = loadOf(wrong...)
 	}
 	began := time.Now()
-	e := New(mem, schema.New(schema.Options{}), calls)
+	e := New(mem, schema.New(schema.Options{}), nil, calls)
 	require.Less(t, time.Since(began), 30*time.Second, "to look through it for each takes longer")
 	require.Empty(t, e.answered)
 }
@@ -189,14 +189,14 @@ func searchedBy(t *testing.T, e *Edits, arguments string) (l listing) {
 func TestSearchesOfAReplyAreBounded(t *testing.T) {
 	t.Parallel()
 	search := events.Call{Name: searchToolCalls, Arguments: "{}"}
-	e := New(past(30, 1<<20), schema.New(schema.Options{}), []events.Call{search, search})
+	e := New(past(30, 1<<20), schema.New(schema.Options{}), nil, []events.Call{search, search})
 	require.Len(t, e.history.calls, 15, "each counts its name as well")
 	first := searchedBy(t, e, `{"query":"X","limit":3}`)
 	require.Equal(t, []int{3, 12, 15}, []int{len(first.Calls), first.More, first.NotSearched})
 	require.Equal(t, "c29", first.Calls[0].ID)
 	second := searchedBy(t, e, `{"query":"X"}`)
 	require.Equal(t, []int{0, 0, 30}, []int{len(second.Calls), second.More, second.NotSearched})
-	require.Empty(t, New(past(30, 1), schema.New(schema.Options{}), nil).history.calls, "nobody searches")
+	require.Empty(t, New(past(30, 1), schema.New(schema.Options{}), nil, nil).history.calls, "nobody searches")
 }
 
 // A call's id is the provider's, and may be long: what is listed of it is enough to
@@ -206,12 +206,12 @@ func TestLongIDsAreListedShort(t *testing.T) {
 	mem, long := past(1, 1), strings.Repeat("é", 5000)
 	mem.ToolCalls[long], mem.Control.CallOrder = mem.ToolCalls["c0"], []string{"c0", long}
 	validator := schema.New(schema.Options{})
-	listed := searchedBy(t, New(mem, validator, []events.Call{{Name: searchToolCalls}}), "{}").Calls[0].ID
+	listed := searchedBy(t, New(mem, validator, nil, []events.Call{{Name: searchToolCalls}}), "{}").Calls[0].ID
 	require.Less(t, len(listed), 210)
 	wanted, err := json.Marshal(map[string]any{"call_ids": []string{listed, "nope…"}})
 	require.NoError(t, err)
 	load := events.Call{ID: "l", Name: loadToolResult, Arguments: string(wanted)}
-	p := New(mem, validator, []events.Call{load}).Event(load).(*events.ToolCallsAddedToContext)
+	p := New(mem, validator, nil, []events.Call{load}).Event(load).(*events.ToolCallsAddedToContext)
 	require.Equal(t, []string{long}, p.CallIDs)
 	require.Contains(t, p.Results[0].Observation, "No such tool call: \"nope…\"")
 }

@@ -222,6 +222,7 @@ func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 	}
 	pl.noteAdjusted(reply.About())
 	pl.check.kept = pl.keepReasoning(ctx, pl.call.run, reply.About(), pl.check.records)
+	pl.check.blob = func(ref events.Ref) ([]byte, error) { return pl.blob(ctx, ref) }
 	all := pl.check.check(reply)
 	last := len(all) - 1
 	events.SetChunks(all[last], s.chunks())

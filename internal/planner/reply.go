@@ -54,10 +54,12 @@ type replyChecker struct {
 	// a row were empty until now.
 	onCut       events.OnCut
 	emptyBefore int
-	// offersInternal says that Moorebus' own tools were offered. readMemory calls its
-	// argument with the run's memory as it is now, under the run's lock.
-	offersInternal bool
-	readMemory     func(func(*reducer.Memory))
+	// internal are those of Moorebus' own tools that were offered. readMemory calls its
+	// argument with the run's memory as it is now, under the run's lock. blob is
+	// Planner.blob.
+	internal   []llm.Tool
+	readMemory func(func(*reducer.Memory))
+	blob       func(events.Ref) ([]byte, error)
 
 	validator tool.Validator
 	approval  toolcall.Approval
@@ -73,7 +75,7 @@ func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
 		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
 		validator: cfg.Validator, approval: cfg.Approval, records: mem.Control.Agent.RecordsReasoning(),
 		clock: cfg.Store.Now, textNote: textNote(mem), speaksText: mem.SpeaksText(),
-		onCut: mem.Control.Agent.WhenCut(), emptyBefore: mem.Control.SinceUser.Empty, offersInternal: contextedit.Offered(mem),
+		onCut: mem.Control.Agent.WhenCut(), emptyBefore: mem.Control.SinceUser.Empty, internal: contextedit.Tools(mem),
 	}
 }
 
@@ -236,7 +238,7 @@ func (ch *replyChecker) calls(r llm.ToolCalls) []events.Payload {
 // split separates the calls of Moorebus' own tools from the others.
 func (ch *replyChecker) split(calls []events.Call) (internal, external []events.Call) {
 	for _, call := range calls {
-		if ch.offersInternal && contextedit.Is(call.Name) {
+		if slices.ContainsFunc(ch.internal, func(t llm.Tool) bool { return t.Name == call.Name }) {
 			internal = append(internal, call)
 		} else {
 			external = append(external, call)
@@ -251,7 +253,7 @@ func (ch *replyChecker) split(calls []events.Call) (internal, external []events.
 func (ch *replyChecker) contextEvents(internal []events.Call, reply *events.ToolCallReply, rest events.Payload) []events.Payload {
 	all := make([]events.Payload, 0, len(internal)+1)
 	var e *contextedit.Edits
-	ch.readMemory(func(mem *reducer.Memory) { e = contextedit.New(mem, ch.validator, internal) })
+	ch.readMemory(func(mem *reducer.Memory) { e = contextedit.New(mem, ch.validator, ch.blob, internal) })
 	for _, call := range internal {
 		all = append(all, e.Event(call))
 	}

@@ -66,10 +66,7 @@ func offered(mem *reducer.Memory) []llm.Tool {
 		info := mem.Tools[name]
 		tools = append(tools, llm.Tool{Name: name, Description: info.Description, Schema: json.RawMessage(info.Schema)})
 	}
-	if contextedit.Offered(mem) {
-		tools = append(tools, contextedit.Tools(mem)...)
-	}
-	return tools
+	return append(tools, contextedit.Tools(mem)...)
 }
 
 func sampling(a *events.Agent) llm.Sampling {

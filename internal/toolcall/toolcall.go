@@ -177,7 +177,7 @@ func shorten(text, key string) string {
 	}
 	where := "it was not kept"
 	if key != "" {
-		where = "the whole result is kept as " + key
+		where = "the whole result is kept as " + key + "; " + events.ReservedPrefix + "result reads it"
 	}
 	return text[:head] + fmt.Sprintf("\n[moorebus: %d of %d bytes are left out here; %s]\n", tail-head, len(text), where) + text[tail:]
 }
