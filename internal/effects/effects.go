@@ -136,8 +136,8 @@ func toolWork(mem *reducer.Memory) []Effect {
 	var effects []Effect
 	for i := range mem.Control.Calls {
 		call := &mem.Control.Calls[i]
-		if call.Answered || call.Wake == 0 || call.Delegated() && call.Started >= call.Wake {
-			// To start the run that answers a call may be done over and over. It is due until
+		if call.Answered || call.Wake == 0 || call.Client || call.Delegated() && call.Started >= call.Wake {
+			// A client's call is nobody's work. To start the run that answers a call may be done over and over. It is due until
 			// a ToolCallStarted follows what woke it, so Resumed and Forked drive it once more.
 			continue
 		}
@@ -185,7 +185,7 @@ func batchWork(mem *reducer.Memory) []Effect {
 	after := mem.Control.DispatchAfter
 	for i := range calls {
 		call := &calls[i]
-		if call.Answered || call.Running() || call.Dispatched > after {
+		if call.Answered || call.Running() || call.Dispatched > after || call.WaitsForClient() {
 			continue
 		}
 		effects = append(roomForCalls(effects, mem, i), heldWhilePaused(mem, withFailures(mem, Effect{

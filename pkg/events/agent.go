@@ -185,6 +185,9 @@ func (a Agent) check() error {
 	if err := a.checkModels(); err != nil {
 		return err
 	}
+	if err := a.checkClientTools(); err != nil {
+		return err
+	}
 	if err := a.Budget.check(); err != nil {
 		return err
 	}
@@ -371,30 +374,6 @@ type ToolSpec struct {
 	Timeout Duration `json:"timeout,omitempty"`
 }
 
-// What the run's own client stands for: its tools are of a pool that no actor may have,
-// and its model is a provider that every planner knows.
-const (
-	ClientPool     = "client"
-	ClientProvider = "client"
-)
-
-// How long the client has for a call of one of its tools.
-const (
-	ClientTimeout    = Duration(10 * time.Minute)
-	MaxClientTimeout = Duration(720 * time.Hour)
-)
-
-// ClientTool is a tool that the run's own client carries out.
-type ClientTool struct {
-	Name        string          `json:"name"`
-	Description string          `json:"description"`
-	Schema      json.RawMessage `json:"schema"`
-	// Risk is empty for none.
-	Risk string `json:"risk,omitempty"`
-	// Timeout is at most [MaxClientTimeout]; 0: [ClientTimeout].
-	Timeout Duration `json:"timeout,omitempty"`
-}
-
 // SplitTool splits what an agent's list of tools names: `tool`, of whichever pool, or
 // `pool/tool`. pool is empty where none is named.
 func SplitTool(ref string) (pool, name string) {
@@ -419,6 +398,8 @@ func (a Agent) CheckNames() error {
 			return fmt.Errorf("tools[%d]: is not a tool's name", i)
 		case name == "", name != ref && !ValidToken(pool), strings.Contains(name, "/"):
 			return fmt.Errorf("tools[%d]: %q is neither a tool's name nor POOL/TOOL", i, ref)
+		case pool == ClientPool:
+			return fmt.Errorf("tools[%d]: %q: no actor serves the pool %q; put the tool under client_tools", i, ref, pool)
 		case seen[name]:
 			return fmt.Errorf("tools[%d]: the name %q stands there twice; rename or remove one of the two, also if their pools differ", i, name)
 		}

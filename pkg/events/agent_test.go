@@ -225,3 +225,32 @@ func TestThinkingTokensAreChecked(t *testing.T) {
 		require.ErrorContains(t, err, c.says)
 	}
 }
+
+func TestClientToolsAreChecked(t *testing.T) {
+	good := events.ClientTool{Name: "ask", Description: "Asks.", Schema: json.RawMessage(`{"type":"object"}`)}
+	for says, change := range map[string]func(*events.ClientTool){
+		"":                                      func(*events.ClientTool) {},
+		"client_tools[1].name: \"a b\"":         func(c *events.ClientTool) { c.Name = "a b" },
+		"client_tools[1].name: \"moorebus_x\"":  func(c *events.ClientTool) { c.Name = "moorebus_x" },
+		"stands there twice":                    func(c *events.ClientTool) { c.Name = "first" },
+		"client_tools[1].description":           func(c *events.ClientTool) { c.Description = "" },
+		"client_tools[1].schema":                func(c *events.ClientTool) { c.Schema = json.RawMessage(`[]`) },
+		"client_tools[1].risk: \"huge\"":        func(c *events.ClientTool) { c.Risk = "huge" },
+		"above 0 and at most 720h, is -1s":      func(c *events.ClientTool) { c.Timeout = events.Duration(-time.Second) },
+		"above 0 and at most 720h, is 720h0m1s": func(c *events.ClientTool) { c.Timeout = events.MaxClientTimeout + events.Duration(time.Second) },
+	} {
+		a, second := events.DefaultAgent(), good
+		a.Name, a.LLM.Provider = "x", "scripted"
+		change(&second)
+		a.ClientTools = []events.ClientTool{{Name: "first", Description: "x", Schema: json.RawMessage(`{}`)}, second}
+		_, err := a.Resolve()
+		if says == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, says)
+	}
+	a := events.DefaultAgent()
+	a.Tools = []string{"client/ask"}
+	require.ErrorContains(t, a.CheckNames(), "put the tool under client_tools")
+}

@@ -154,7 +154,7 @@ func (mem *Memory) begin(p *events.Forked, at time.Time) {
 	c.Wake, c.Attempts, c.Paused = map[events.State]uint64{}, nil, false
 	for i := range c.Calls {
 		call := &c.Calls[i]
-		call.Wake, call.Dispatched, call.Started = 0, 0, 0
+		call.Wake, call.Dispatched, call.Started, call.Deadline = 0, 0, 0, ""
 	}
 	c.SinceUser = Counts{}
 	if n := len(c.Turns); n > 0 {

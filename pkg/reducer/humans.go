@@ -264,15 +264,21 @@ func foldApprovedParallel(mem *Memory, e *events.Event) {
 		case events.DecisionModified:
 			mem.modify(d.CallID, d.Arguments)
 		case events.DecisionRejected:
-			mem.answer(rejected(d.CallID, rejectedPrefix+d.Reason), true)
+			mem.reject(d.CallID, rejectedPrefix+d.Reason)
 		}
 	}
 	mem.restart()
 	mem.Control.DispatchAfter = e.N
 }
 
-func rejected(id, observation string) *events.ToolOutcome {
-	return &events.ToolOutcome{CallID: id, Observation: observation, Code: codeRejected}
+// reject answers an open call that a human refused.
+func (mem *Memory) reject(id, observation string) {
+	o := events.ToolOutcome{CallID: id, Observation: observation, Code: codeRejected}
+	e := &events.Event{Data: &events.ToolFailure{Outcome: &o}}
+	if mem.Control.Batch {
+		e.Data = &events.ToolCallResult{ToolOutcome: o}
+	}
+	foldOutcome(mem, e)
 }
 
 // rejection is the observation of a rejected call: its own decision's reason,
@@ -291,7 +297,7 @@ func (mem *Memory) rejectAll(observation func(id string) string) {
 	c := &mem.Control
 	for i := range c.Calls {
 		if call := &c.Calls[i]; !call.Answered {
-			mem.answer(rejected(call.ID, observation(call.ID)), c.Batch)
+			mem.reject(call.ID, observation(call.ID))
 		}
 	}
 	mem.PendingApproval = nil

@@ -26,6 +26,7 @@ var revisions = [...]string{
 	"",
 	"b1d23ad04a4366a676a53adf661564044bc4107a2fbeab4eaffe9d686fb832f9",
 	"89b9f86281e0b4f2c9a7eaaa0ef984c11cdad768fce04a221f3dcc520576c15d",
+	"06a85f18654902559d2f00f36629730425affa8f466c24ddc082ebe813b38dc2",
 }
 
 // rowsSince has the rows of the built-in table that are younger than their types, with the
@@ -137,8 +138,12 @@ func (r *rule) needs(mem *Memory, e *events.Event) int {
 // checkRevision refuses an event that builds of the run's own revision cannot read. All
 // builds must agree about what is legal in the run.
 func (t *Table) checkRevision(mem *Memory, r *rule, e *events.Event) error {
-	if need := r.needs(mem, e); need > min(max(t.revisionOf(mem), anyoneReads), t.revision) {
-		return fmt.Errorf("is of revision %d, and its run of revision %d", need, t.revisionOf(mem))
+	own := t.revisionOf(mem)
+	if p, ok := e.Data.(*events.Start); ok && t.revisions[p.TableHash] > 0 {
+		own = t.revisions[p.TableHash] // it says itself of what revision the run is
+	}
+	if need := r.needs(mem, e); need > min(max(own, anyoneReads), t.revision) {
+		return fmt.Errorf("is of revision %d, and its run of revision %d", need, own)
 	}
 	return nil
 }

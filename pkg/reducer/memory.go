@@ -139,6 +139,9 @@ type ToolInfo struct {
 	Pool        string `json:"pool"`
 	Risk        string `json:"risk"`
 	Asks        bool   `json:"asks,omitempty"`
+	// Client is true for a tool of the run's own client, Timeout how long its calls wait.
+	Client  bool            `json:"client,omitempty"`
+	Timeout events.Duration `json:"timeout,omitempty"`
 }
 
 // ToolCallRecord is a call with its result, nil while there is none.
@@ -153,6 +156,8 @@ type ToolCallRecord struct {
 	Attachments []events.Attachment `json:"attachments,omitempty"`
 	// Run is the run that answered the call, if one did.
 	Run string `json:"run,omitempty"`
+	// Client is true for a call that the run's own client answers.
+	Client bool `json:"client,omitempty"`
 }
 
 // CallResult is either a success or a failure.
@@ -309,6 +314,10 @@ type CallState struct {
 	Answered   bool   `json:"answered,omitempty"`
 	// HandedOff says that the run has gone over to the agent that the call names.
 	HandedOff bool `json:"handed_off,omitempty"`
+	// Client says that the run's own client answers the call. Deadline is until when it may,
+	// as [events.TimeFormat]; empty: the call has not gone out.
+	Client   bool   `json:"client,omitempty"`
+	Deadline string `json:"deadline,omitempty"`
 }
 
 // Running reports whether a delivery started the call and is responsible for it

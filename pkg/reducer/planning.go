@@ -238,6 +238,7 @@ func (mem *Memory) record(e *events.Event, call *events.Call, result *CallResult
 	mem.Control.CallOrder = append(mem.Control.CallOrder, call.ID)
 	mem.ToolCalls[call.ID] = &ToolCallRecord{
 		Name: call.Name, Parameters: call.Arguments, Timestamp: e.Time, Result: result, ProviderID: call.ProviderID,
+		Client: result == nil && mem.Tools[call.Name].Client,
 	}
 }
 
@@ -246,7 +247,7 @@ func (mem *Memory) callState(call events.Call) CallState {
 	if tool.Pool == "" {
 		tool.Pool = events.DefaultPool
 	}
-	return CallState{Call: call, Pool: tool.Pool, Effect: tool.Effect}
+	return CallState{Call: call, Pool: tool.Pool, Effect: tool.Effect, Client: tool.Client}
 }
 
 func (mem *Memory) setCurrent(call events.Call) {

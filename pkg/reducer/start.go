@@ -13,22 +13,30 @@ import (
 var startRules = []rule{
 	{
 		typ: events.TypeStart, moves: []move{{events.Idle, events.Planning}}, from: own,
-		check: checkStart, legality: 1, fold: foldStart,
+		check: checkStart, legality: 2, fold: foldStart,
+		form:  func(_ *Memory, e *events.Event) int { return toolsSince(e.Data.(*events.Start).Tools) },
 		trace: traced(func(p *events.Start) string { return events.Shown(p.Task, p.Parts) }),
 	},
 	{
 		// Where a fork leads its parent's memory says, see [Machine.checkFork].
 		typ: events.TypeForked, from: own, ways: anyRedrive, route: forkRoute,
-		check: always, legality: 1, steps: forkSteps, fold: foldForked,
-		form:  func(_ *Memory, e *events.Event) int { return modelsSince(e.Data.(*events.Forked).Agent) },
+		check: func(_ *Memory, e *events.Event) error { return checkClientTools(e.Data.(*events.Forked).Tools) }, legality: 2,
+		steps: forkSteps, fold: foldForked,
+		form: func(_ *Memory, e *events.Event) int {
+			p := e.Data.(*events.Forked)
+			return max(modelsSince(p.Agent), toolsSince(p.Tools))
+		},
 		trace: traced(func(f *events.Forked) string { return "forked from " + f.Run + " at " + strconv.FormatUint(f.At, 10) }),
 	},
 	{
 		typ: events.TypeHandedOff, stays: true, in: []events.State{events.Acting}, from: own, agents: true,
 		ways:  only(Edge{To: events.Nobody, Pool: events.AgentsPool}),
 		route: func(*Memory, events.Payload) (events.State, string) { return events.Nobody, events.AgentsPool },
-		check: checkHandOff, legality: 1, fold: foldHandedOff,
-		form:  func(_ *Memory, e *events.Event) int { return modelsSince(&e.Data.(*events.HandedOff).Agent) },
+		check: checkHandOff, legality: 2, fold: foldHandedOff,
+		form: func(_ *Memory, e *events.Event) int {
+			p := e.Data.(*events.HandedOff)
+			return max(modelsSince(&p.Agent), toolsSince(p.Tools))
+		},
 		trace: traced(func(h *events.HandedOff) string { return "to " + h.Agent.Name + " " + h.Reason }),
 	},
 }
@@ -42,10 +50,11 @@ func modelsSince(a *events.Agent) int {
 }
 
 func checkStart(_ *Memory, e *events.Event) error {
-	if p := e.Data.(*events.Start); p.Mode != events.ModeTask && p.Mode != events.ModeChat {
+	p := e.Data.(*events.Start)
+	if p.Mode != events.ModeTask && p.Mode != events.ModeChat {
 		return fmt.Errorf("mode %q is neither task nor chat", p.Mode)
 	}
-	return nil
+	return checkClientTools(p.Tools)
 }
 
 func foldStart(mem *Memory, e *events.Event) {
@@ -70,6 +79,7 @@ func (mem *Memory) pin(a events.Agent, hash string, tools []events.ToolSpec) {
 	for _, t := range tools {
 		mem.Tools[t.Name] = ToolInfo{
 			Description: t.Description, Schema: schemaText(t.Schema), Effect: t.Effect, Pool: t.Pool, Risk: t.Risk, Asks: t.Asks,
+			Client: t.Client, Timeout: t.Timeout,
 		}
 	}
 	c := &mem.Control
@@ -114,7 +124,7 @@ func checkHandOff(mem *Memory, e *events.Event) error {
 	case p.Agent.Name == "" || p.AgentHash == "":
 		return errors.New("names no agent")
 	}
-	return nil
+	return checkClientTools(p.Tools)
 }
 
 // foldHandedOff makes another agent's definition that of the run. The conversation, the

@@ -291,6 +291,7 @@ var shapes = map[int]string{
 	1: "49137347ca788d53",
 	2: "b0e2836b1d906c59",
 	3: "a0f8b5b7b6c99440",
+	4: "4eed3725a5ef942d",
 }
 
 // shapeOf describes a type as JSON sees it.

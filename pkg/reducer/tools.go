@@ -22,29 +22,30 @@ var toolsRules = []rule{
 		trace: callOf,
 	},
 	{
-		typ: events.TypeToolCallStarted, stays: true, adds: true, in: []events.State{events.Acting, events.ParallelActing}, from: own,
-		check: checkCall, legality: 1,
+		typ: events.TypeToolCallStarted, stays: true, adds: true, in: []events.State{events.Acting, events.ParallelActing},
+		from: own | control, fromNow: callOrigins,
+		check: checkCall, legality: 2,
 		fold:  func(mem *Memory, e *events.Event) { mem.Call(callOf(e.Data)).Started = e.N },
 		trace: callOf,
 	},
 	{
 		typ: events.TypeToolCallResult, stays: true, adds: true, in: []events.State{events.ParallelActing},
-		from: own | control, fromNow: noActorFromControl,
+		from: own | control, fromNow: callOrigins,
 		ways: only(tools(events.ParallelActing), nobody), route: resultRoute,
 		drives: func(events.Payload) string { return "" },
-		check:  checkCall, legality: 1,
-		fold:  func(mem *Memory, e *events.Event) { mem.answer(outcomeOf(e.Data), true) },
+		check:  checkCall, legality: 2,
+		fold:  foldOutcome,
 		trace: traceOutcome,
 	},
 	{
-		typ: events.TypeToolSuccess, adds: true, from: own,
+		typ: events.TypeToolSuccess, adds: true, from: own | control, fromNow: callOrigins,
 		moves: []move{{events.Acting, events.Observing}, {events.ParallelActing, events.Observing}},
-		check: checkOutcome, legality: 1, fold: foldOutcome, trace: traceOutcome,
+		check: checkOutcome, legality: 2, fold: foldOutcome, trace: traceOutcome,
 	},
 	{
-		typ: events.TypeToolFailure, adds: true, from: own | control, fromNow: noActorFromControl,
+		typ: events.TypeToolFailure, adds: true, from: own | control, fromNow: callOrigins,
 		moves: []move{{events.Acting, events.Observing}, {events.ParallelActing, events.Observing}},
-		check: checkOutcome, legality: 1, fold: foldOutcome, trace: traceOutcome,
+		check: checkOutcome, legality: 2, fold: foldOutcome, trace: traceOutcome,
 	},
 }
 
@@ -83,9 +84,26 @@ func outcomeOf(p events.Payload) *events.ToolOutcome {
 	return nil
 }
 
-// noActorFromControl lets the gateway publish that nobody serves a call's pool.
-func noActorFromControl(_ *Memory, p events.Payload) origin {
-	if o := outcomeOf(p); o != nil && o.Code == CodeNoActor && (!o.Success || events.TypeOf(p) == events.TypeToolFailure) {
+// callOrigins says who may publish what becomes of a call: its actor, for a client call the
+// gateway alone, which also says that nobody serves a call's pool. What ends a batch comes
+// from the actor of a pool, or from the gateway if the last result went to the client's pool.
+func callOrigins(mem *Memory, p events.Payload) origin {
+	o, clients, ends := outcomeOf(p), false, false
+	switch started, ok := p.(*events.ToolCallStarted); {
+	case ok:
+		o = &events.ToolOutcome{CallID: started.CallID}
+	case o == nil:
+		ends, o = true, &events.ToolOutcome{}
+	}
+	for i := range mem.Control.Calls {
+		call := &mem.Control.Calls[i]
+		if call.Client && call.ID == o.CallID {
+			return control
+		}
+		clients = clients || call.Client
+	}
+	noActor := o.Code == CodeNoActor && (!o.Success || events.TypeOf(p) == events.TypeToolFailure)
+	if noActor || ends && clients && mem.State == events.ParallelActing && mem.Control.LastResult == events.ClientPool {
 		return own | control
 	}
 	return own
@@ -241,15 +259,14 @@ func (mem *Memory) singlePool() (string, bool) {
 	return calls[0].Pool, true
 }
 
-// foldOutcome folds the answer of a single call; the results of a batch were folded before.
+// foldOutcome sets the result of an open call. What ends a batch sets none: its results were
+// folded before.
 func foldOutcome(mem *Memory, e *events.Event) {
-	if o := outcomeOf(e.Data); o != nil && !mem.Control.Batch {
-		mem.answer(o, false)
+	o := outcomeOf(e.Data)
+	_, batch := e.Data.(*events.ToolCallResult)
+	if o == nil || mem.Control.Batch && !batch {
+		return
 	}
-}
-
-// answer sets the result of an open call.
-func (mem *Memory) answer(o *events.ToolOutcome, batch bool) {
 	call, _ := mem.openCall(o.CallID)
 	call.Answered = true
 	result := ToolResult{
