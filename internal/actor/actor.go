@@ -90,8 +90,10 @@ func New(cfg Config) (*Actor, error) {
 	if len(cfg.Pools) == 0 {
 		cfg.Pools = []string{events.DefaultPool} // an actor without tools answers "not found"
 	}
-	if slices.Contains(cfg.Pools, events.AgentsPool) || slices.Contains(cfg.Tools.Pools(), events.AgentsPool) {
-		return nil, fmt.Errorf("actor: the pool %q is reserved for agents that are called as tools", events.AgentsPool)
+	for pool, whose := range map[string]string{events.AgentsPool: "agents that are called as tools", events.ClientPool: "the tools of a run's client"} {
+		if slices.Contains(cfg.Pools, pool) || slices.Contains(cfg.Tools.Pools(), pool) {
+			return nil, fmt.Errorf("actor: the pool %q is reserved for %s", pool, whose)
+		}
 	}
 	if cfg.Results, err = cfg.Results.Prepare(); err != nil {
 		return nil, fmt.Errorf("actor: %w", err)

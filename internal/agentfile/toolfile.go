@@ -135,6 +135,9 @@ func toolFile(node *strict.Node) (*ToolFile, error) {
 	return f, nil
 }
 
+// ErrClientPool refuses an actor that would serve the pool of clients' tools.
+var ErrClientPool = fmt.Errorf("the pool %q is reserved for the tools of a run's client; an agent names them under client_tools", events.ClientPool)
+
 // problems returns everything that is wrong with the entry. Each error begins with the path
 // from the entry.
 func (t *ToolEntry) problems() []error {
@@ -172,6 +175,9 @@ func (t *ToolEntry) problems() []error {
 		errs = append(errs, t.agentProblems()...)
 	} else if t.Pool == events.AgentsPool {
 		bad(".pool", "%q is reserved for agents that are called as tools", t.Pool)
+	}
+	if t.Pool == events.ClientPool {
+		bad(".pool", "%w", ErrClientPool)
 	}
 	if t.Timeout < 0 {
 		bad(".timeout", "must not be negative")

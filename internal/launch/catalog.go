@@ -83,6 +83,8 @@ func (c *catalog) since(ctx context.Context, t time.Time) (offers, error) {
 	var found offers
 	var err error
 	if found.tools, err = c.directory.Tools(ctx); err == nil {
+		// An actor of an older build may still be there.
+		found.tools = slices.DeleteFunc(found.tools, func(t events.ToolSpec) bool { return t.Pool == events.ClientPool })
 		found.providers, err = c.directory.Providers(ctx)
 	}
 	if err != nil {
@@ -200,7 +202,7 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.
 				"no planner announces the provider %q; announced: %s", name, listed(o.providers)).With(map[string]any{"provider": name})
 		}
 	}
-	found = make([]events.ToolSpec, 0, len(a.Tools))
+	found = make([]events.ToolSpec, 0, len(a.Tools)+len(a.ClientTools))
 	for _, ref := range a.Tools {
 		pool, name := events.SplitTool(ref)
 		if events.Reserved(name) { // actors cannot offer it
@@ -219,7 +221,28 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.
 		}
 		found = append(found, spec)
 	}
+	for _, t := range a.ClientTools {
+		if refused := o.checkClientTool(a, t.Name); refused != nil {
+			return nil, "", refused
+		}
+		found = append(found, t.Spec())
+	}
 	return found, "", nil
+}
+
+// checkClientTool refuses a client's tool that has the name of another one.
+func (o *offers) checkClientTool(a *events.Agent, name string) *refusal.Error {
+	where := ""
+	if i := slices.IndexFunc(o.tools, func(t events.ToolSpec) bool { return t.Name == name }); i >= 0 {
+		where = "is also announced by an actor of the pool " + o.tools[i].Pool
+	} else if slices.ContainsFunc(a.Tools, func(ref string) bool { _, named := events.SplitTool(ref); return named == name }) {
+		where = "stands under tools, too"
+	}
+	if where == "" {
+		return nil
+	}
+	return refusal.New(refusal.Unprocessable, refusal.CodeAmbiguousTool,
+		"client_tools: the name %q %s; give the client's tool another name", name, where).With(map[string]any{"tool": name})
 }
 
 // pickTool finds a tool by name, in one pool, or in any if pool is empty. A tool that several pools

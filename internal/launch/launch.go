@@ -165,8 +165,8 @@ func PoolsOf(mem *reducer.Memory) map[string]string {
 	return pools
 }
 
-// Tools returns the tools of a definition as they are announced, and checks that its provider is
-// announced. pools are as in [Task]. Errors are the bus's, or a *[refusal.Error].
+// Tools returns the tools of a definition as they are announced, with those of its client, and
+// checks that its provider is announced. pools are as in [Task]. Errors are the bus's, or a *[refusal.Error].
 func (l *Launcher) Tools(ctx context.Context, a *events.Agent, pools map[string]string) ([]events.ToolSpec, error) {
 	tools, err := l.catalog.resolve(ctx, a, pools)
 	if err == nil {
@@ -205,8 +205,12 @@ func (l *Launcher) checkOutputSchema(schema json.RawMessage) error {
 func (l *Launcher) checkToolSchemas(tools []events.ToolSpec) error {
 	for _, t := range tools {
 		if err := l.usable(t.Schema); err != nil {
+			whose := "is announced with"
+			if t.Client {
+				whose = "has, under client_tools,"
+			}
 			return refusal.New(refusal.Unprocessable, refusal.CodeBadToolSchema,
-				"the tool %q is announced with an invalid schema: %s", t.Name, err.Error()).With(map[string]any{"tool": t.Name})
+				"the tool %q %s an invalid schema: %s", t.Name, whose, err.Error()).With(map[string]any{"tool": t.Name})
 		}
 	}
 	return nil

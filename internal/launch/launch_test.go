@@ -70,11 +70,13 @@ func (p *pad) announce(t *testing.T, pool, name, description string) {
 	require.NoError(t, p.bus.Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
 }
 
-func worker(change func(*events.Agent)) events.Agent {
+func worker(change ...func(*events.Agent)) events.Agent {
 	a := events.DefaultAgent()
 	a.Name, a.LLM.Provider, a.Tools = "worker", "scripted", []string{"work"}
-	if change != nil {
-		change(&a)
+	for _, c := range change {
+		if c != nil {
+			c(&a)
+		}
 	}
 	return a
 }

@@ -2,10 +2,12 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
@@ -92,10 +94,11 @@ func storeOptions(role string, bus *natsbus.Bus, logger *slog.Logger) runlog.Opt
 	return o
 }
 
-// BadConfig gives an error the exit code for wrong settings; nil stays nil.
+// BadConfig gives an error the exit code for wrong settings; nil stays nil, and so does
+// [agentfile.ErrClientPool], which ends a process with exit code 1.
 func BadConfig(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || errors.Is(err, agentfile.ErrClientPool) {
+		return err
 	}
 	return cli.NotConfigured("%w", err)
 }

@@ -163,6 +163,9 @@ func ActorTools(file string, pools []string) (*toolset.Registry, []string, error
 		}
 	}
 	for _, pool := range pools {
+		if pool == events.ClientPool {
+			return nil, nil, fmt.Errorf("--pool: %w", agentfile.ErrClientPool)
+		}
 		if pool != events.AgentsPool && !slices.Contains(registry.Pools(), pool) {
 			return nil, nil, fmt.Errorf("--pool %s: none of the tools belongs to it; the pools are %v", pool, registry.Pools())
 		}

@@ -63,7 +63,12 @@ type Error struct {
 	Path string
 	// Reason says what is wrong and what to write.
 	Reason string
+
+	cause error
 }
+
+// Unwrap returns the error that was given its line, nil if there is none.
+func (e *Error) Unwrap() error { return e.cause }
 
 // Error returns line, path and reason.
 func (e *Error) Error() string {
@@ -134,14 +139,16 @@ func (n *Node) Place(prefix string, err error) error {
 	}
 	path, reason, found := strings.Cut(err.Error(), ": ")
 	if !found || strings.ContainsAny(path, " \"'") {
-		return n.Errorf(prefix, "%s", err.Error())
+		path, reason = "", err.Error()
 	}
-	return n.At(path).Errorf(join(prefix, path), "%s", reason)
+	placed := n.At(path).Errorf(join(prefix, path), "%s", reason)
+	placed.cause = err
+	return placed
 }
 
 func join(path, key string) string {
-	if path == "" {
-		return key
+	if path == "" || key == "" {
+		return path + key
 	}
 	return path + "." + key
 }
