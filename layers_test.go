@@ -201,7 +201,7 @@ var rolesMay = []string{
 var (
 	partsOf = map[string]string{
 		"internal/control/access": "internal/control", "internal/control/list": "internal/control", "internal/control/forking": "internal/control",
-		"internal/control/decisions": "internal/control", "internal/control/subruns": "internal/control",
+		"internal/control/decisions": "internal/control", "internal/control/clients": "internal/control", "internal/control/subruns": "internal/control",
 		"internal/control/timers": "internal/control", "internal/control/pools": "internal/control",
 	}
 	onTop = map[string]string{"internal/httpapi": "internal/control", "internal/httpapi/inputs": "internal/control", "internal/httpapi/route": "internal/control"}

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -28,6 +29,7 @@ func command() *cobra.Command {
 	var clients *wire.HTTPFlags
 	var writeTimeout time.Duration
 	var flags *pflag.FlagSet
+	var redact []string
 	var listener *net.TCPListener
 	var endWaiting func() error
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
@@ -43,6 +45,7 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			waits = wire.AddGatewayFlags(flags)
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
 			clients = wire.AddHTTPFlags(flags)
+			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are removed from the results of clients' tools, may be repeated")
 			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may read nothing before it is disconnected")
 			cli.Positive(flags, "write-timeout")
 		},
@@ -62,7 +65,7 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			}
 			c, err := r.Controller(control.Config{
 				CheckScript: scripted.CheckScript, DefaultNamespace: namespace,
-				StallAfter: waits.StallAfter, PoolWait: waits.PoolWait, Ready: r.Bus.Ready,
+				StallAfter: waits.StallAfter, PoolWait: waits.PoolWait, Ready: r.Bus.Ready, Results: toolcall.Results{Patterns: redact},
 			})
 			if err != nil {
 				return errors.Join(err, listener.Close())

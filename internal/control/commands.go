@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -103,6 +104,8 @@ type ToolCallResult struct {
 	CallID  string
 	Success bool
 	Text    string
+
+	kept *clients.Result
 }
 
 // LLMChunk is a piece of the text that a model outside is writing.
@@ -133,7 +136,9 @@ type InputsResult struct {
 }
 
 // Inputs appends inputs to a run in order, all or none. Refusals are Conflict for a run that has
-// ended and for inputs of a model or tool that is not outside, and Unprocessable for an unknown call.
+// ended and for inputs of a model or tool that is not outside, Unprocessable for an unknown call
+// to add to the context, and those of [clients.Answers] for the client's own calls. A result
+// whose call is past its deadline ends the call with its timeout instead.
 func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) (InputsResult, error) {
 	if len(inputs) == 0 {
 		return InputsResult{}, refusal.New(refusal.Invalid, refusal.CodeBadInput, "there are no inputs")
@@ -155,14 +160,21 @@ func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) 
 	if err := c.keepInputs(ctx, ns, id, inputs, withParts); err != nil {
 		return InputsResult{}, err
 	}
-	result, err := c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
-		return c.inputDrafts(mem, inputs)
-	})
-	if refusal.Is(err, refusal.CodeRunEnded) && c.repeated(ctx, ns, id, inputs, &result) {
-		err = nil
-	}
-	if err != nil {
+	if err := c.keepResults(ctx, ns, id, inputs); err != nil {
 		return InputsResult{}, err
+	}
+	var late error
+	result, err := c.Change(ctx, ns, id, func(mem *reducer.Memory) (drafts []runlog.Draft, err error) {
+		if drafts, late = c.expire(mem, inputs); late != nil {
+			return drafts, nil
+		}
+		return c.inputDrafts(mem, inputs, false)
+	})
+	if refusal.Is(err, refusal.CodeRunEnded) {
+		err = c.repeated(ctx, ns, id, inputs, err, &result)
+	}
+	if err = cmp.Or(err, late); err != nil {
+		return InputsResult{}, c.explain(ctx, ns, id, err)
 	}
 	return InputsResult{Accepted: len(inputs), N: result.N}, nil
 }
@@ -180,7 +192,7 @@ func (c *Controller) keepInputs(ctx context.Context, ns, id string, inputs []Inp
 			return nil // it takes none, as the commit says
 		}
 		withParts = slices.DeleteFunc(withParts, func(i int) bool { return mem.Knows(inputs[i].(UserMessage).MessageID) })
-		_, err := c.inputDrafts(mem, inputs)
+		_, err := c.inputDrafts(mem, inputs, false)
 		return err
 	})
 	if err != nil || ends {
@@ -196,25 +208,35 @@ func (c *Controller) keepInputs(ctx context.Context, ns, id string, inputs []Inp
 	return nil
 }
 
-// repeated reports whether a run that has ended accepted all these inputs before. Then the
-// client did not get the answer and repeats its request.
-func (c *Controller) repeated(ctx context.Context, ns, id string, inputs []Input, result *access.Result) bool {
-	known := true
-	err := c.View(ctx, ns, id, func(run *runlog.Run) error {
+// repeated returns nil if a run that has ended accepted all these inputs before: then the
+// client did not get the answer and repeats its request. Otherwise it returns what is wrong
+// with the first of them that is new, or the refusal ended.
+func (c *Controller) repeated(ctx context.Context, ns, id string, inputs []Input, ended error, result *access.Result) error {
+	return c.View(ctx, ns, id, func(run *runlog.Run) error {
 		mem := run.Memory()
-		for _, in := range inputs {
-			message, ok := in.(UserMessage)
-			known = known && ok && mem.Knows(message.MessageID)
-		}
 		result.State, result.N = mem.State, mem.N
-		return nil
+		for _, in := range inputs {
+			switch in := in.(type) {
+			case UserMessage:
+				if !mem.Knows(in.MessageID) {
+					return ended
+				}
+			case ToolCallStarted, ToolCallResult:
+			default:
+				return ended
+			}
+		}
+		_, err := c.inputDrafts(mem, inputs, true)
+		return err
 	})
-	return err == nil && known
 }
 
-func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.Draft, error) {
+// inputDrafts returns the events of the inputs. Of a run that has ended they are not drafted:
+// the error tells whether there would be any.
+func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input, ended bool) ([]runlog.Draft, error) {
 	var drafts []runlog.Draft
 	var sent []string
+	answers := clients.Begin(mem, c.Store.Now(), ended)
 	state := mem.State
 	for i, in := range inputs {
 		draft := runlog.Draft{Origin: events.Control}
@@ -240,7 +262,16 @@ func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input) ([]runlog.
 				return nil, err
 			}
 			draft.Payload = &events.ToolCallsAddedToContext{CallIDs: ids, NextTurn: state == events.WaitingForUser}
-		case ToolCallStarted, ToolCallResult, LLMChunk, LLMMessageComplete:
+		case ToolCallStarted, ToolCallResult:
+			p, err := judge(answers, in)
+			if err != nil {
+				return nil, at(err, i)
+			}
+			if p == nil {
+				continue
+			}
+			draft.Payload = p
+		case LLMChunk, LLMMessageComplete:
 			return nil, refusal.New(refusal.Conflict, refusal.CodeNotYours,
 				"input %d: comes from the run's own model and tools; this run declares none that are outside", i).With(map[string]any{"index": i})
 		}

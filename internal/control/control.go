@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
@@ -55,7 +56,8 @@ type Config struct {
 	Timers    journal.Timers
 	Directory journal.Directory
 	Agents    journal.Agents
-	// Blobs keeps images and files of messages. Nil: messages have none, except by URL.
+	// Blobs keeps images and files of messages, and large results of clients' tools. Nil:
+	// messages have none, except by URL, and results are cut.
 	Blobs journal.Blobs
 	// Storage has the entries that agents keep. Nil: commands on storage fail.
 	Storage journal.Storage
@@ -106,6 +108,9 @@ func (c Config) withDefaults() (Config, error) {
 	if !events.ValidToken(c.DefaultNamespace) {
 		return c, fmt.Errorf("control: namespace %q is not [a-z0-9][a-z0-9_-]{0,62}", c.DefaultNamespace)
 	}
+	if c.Results, err = c.Results.Prepare(); err != nil {
+		return c, fmt.Errorf("control: %w", err)
+	}
 	if c.StallAfter <= 0 {
 		c.StallAfter = StallAfter
 	}
@@ -129,8 +134,10 @@ type Controller struct {
 
 	cfg    Config
 	worker *worker.Worker
-	timers *timers.Timers
-	pools  *pools.Pools
+	// clients takes what goes out to clients, and joins the batches that they end.
+	clients *worker.Worker
+	timers  *timers.Timers
+	pools   *pools.Pools
 }
 
 // inbox is what wakes the worker: the last decision on a batch of calls.
@@ -165,22 +172,46 @@ func New(cfg Config) (*Controller, error) {
 	})
 	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: cfg.PoolWait})
+	of := w
+	of.Origin, of.Inboxes, of.Arrived = events.Control, []journal.Inbox{clients.Inbox}, c.timers.WentOut
+	of.Handlers = map[effects.Kind]worker.Handler{
+		effects.KindTool: worker.HandlerFunc(c.pools.Answer), effects.KindJoin: clients.Join(pools.EndBatch),
+	}
+	if c.clients, err = worker.New(of); err != nil {
+		return nil, err
+	}
 	w.Inboxes, w.Arrived = []journal.Inbox{inbox}, c.timers.Arrived
 	w.Handlers = map[effects.Kind]worker.Handler{effects.KindDecide: worker.HandlerFunc(decisions.Join)}
 	c.worker, err = worker.New(w)
 	return c, err
 }
 
-// Run does the role's work until ctx ends: it joins decisions, processes timers, and answers
-// the calls of unserved pools. When ctx ends, deliveries get the drain time, and Run returns
+// Run does the role's work until ctx ends: it joins decisions, processes timers, arms the
+// deadlines of clients' calls, and answers the calls of unserved pools. When ctx ends, deliveries get the drain time, and Run returns
 // nil. An error is one that a retry does not fix.
 func (c *Controller) Run(ctx context.Context) error {
-	return worker.RunAll(ctx, c.worker.Run, c.timers.Run, c.pools.Run)
+	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.pools.Run)
+}
+
+// serveClients works on what goes out to clients. A user with the permissions of an older
+// build may not: then runs without clients' tools go on as before.
+func (c *Controller) serveClients(ctx context.Context) error {
+	err := c.clients.Run(ctx)
+	if errors.Is(err, journal.ErrDenied) && ctx.Err() == nil {
+		c.cfg.Logger.Error("calls of clients' tools do not time out: run `moorebus init` and print the permissions again", "reason", err)
+		<-ctx.Done()
+		return nil
+	}
+	return err
 }
 
 // Step waits for one delivery and joins its decisions. It is for the single-step mode, without
 // Run.
 func (c *Controller) Step(ctx context.Context) error { return c.worker.Step(ctx) }
+
+// StepClients is [Controller.Step] for what goes out to clients, and for batches that a client
+// ended.
+func (c *Controller) StepClients(ctx context.Context) error { return c.clients.Step(ctx) }
 
 // Ready returns nil if the bus answers and has the streams and consumers that the role needs.
 func (c *Controller) Ready(ctx context.Context) error {

@@ -218,7 +218,7 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 }
 
 func (o *Options) control() control.Config {
-	return control.Config{StallAfter: o.StallAfter, PoolWait: o.PoolWait, Ready: o.Ready, CheckScript: o.CheckScript}
+	return control.Config{StallAfter: o.StallAfter, PoolWait: o.PoolWait, Ready: o.Ready, CheckScript: o.CheckScript, Results: o.Results}
 }
 
 // Gateway returns the gateway, to start and control runs with. Its methods work
@@ -267,12 +267,14 @@ type standing struct {
 	n, armed uint64
 	state    events.State
 	ended    bool
-	// owner serves what is due next; nil: no role here does.
-	owner role
+	// step lets the role that serves what is due next take one delivery; nil: no role here does.
+	step func(context.Context) error
+	// waits says that the run waits for a human or its client.
+	waits bool
 }
 
-// ErrWaits says that the run waits for a human.
-var ErrWaits = errors.New("the run waits for a human")
+// ErrWaits says that the run waits for a human or its client.
+var ErrWaits = errors.New("the run waits for a human or its client")
 
 // Step lets roles work until the run's next transition is in the log. No role may run
 // meanwhile. It returns the number of the last event, and the state after it.
@@ -282,12 +284,12 @@ func (h *Host) Step(ctx context.Context, run events.Run) (uint64, events.State, 
 		switch {
 		case now.ended, now.armed != before.armed:
 			return now.n, now.state, nil
-		case now.owner == nil && now.state == events.WaitingForHuman, now.owner == nil && now.state == events.WaitingForUser:
+		case now.step == nil && now.waits:
 			return now.n, now.state, ErrWaits
-		case now.owner == nil:
+		case now.step == nil:
 			return now.n, now.state, fmt.Errorf("no role here serves the state %s", now.state)
 		}
-		if err := now.owner.Step(ctx); err != nil {
+		if err := now.step(ctx); err != nil {
 			return now.n, now.state, err
 		}
 	}
@@ -304,6 +306,7 @@ func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
 	}
 	mem := run.Memory()
 	s := standing{n: mem.N, armed: mem.Control.Armed, state: mem.State, ended: run.Terminal()}
+	s.waits = mem.State == events.WaitingForHuman || mem.State == events.WaitingForUser || len(mem.ClientCalls()) > 0
 	for _, e := range run.Effects() {
 		if e.Held {
 			return s, errors.New("the run is paused")
@@ -312,7 +315,12 @@ func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
 		if e.Kind == effects.KindEnd {
 			owner = mem.State
 		}
-		if s.owner = h.owners[owner]; s.owner != nil {
+		if e.Kind == effects.KindJoin && mem.Control.LastResult == events.ClientPool {
+			s.step = h.gateway.StepClients
+			break
+		}
+		if role := h.owners[owner]; role != nil {
+			s.step = role.Step
 			break
 		}
 	}

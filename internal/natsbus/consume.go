@@ -197,7 +197,7 @@ func createCommand(d durable) string {
 	if d.pool == "" && !slices.Contains(ownStates, d.states[0]) {
 		return api.InitCommand + " --states " + joinStates(d.states)
 	}
-	if d.pool == "" {
+	if d.pool == "" || d.pool == events.ClientPool {
 		return api.InitCommand
 	}
 	command := api.InitCommand + " --pools " + d.pool
@@ -211,7 +211,7 @@ func (b *Bus) createConsumer(ctx context.Context, shard int, d durable) error {
 	if err := b.create(ctx, events.StreamName(shard), d.consumerConfig(shard, b.opts.AckWait, b.opts.MaxAckPending)); err != nil {
 		return err
 	}
-	if d.pool == "" {
+	if d.pool == "" || d.pool == events.ClientPool {
 		return nil
 	}
 	if err := b.createPool(ctx, d.pool); err != nil {

@@ -181,6 +181,9 @@ func (o *InitOptions) resolve(ctx context.Context, js jetstream.JetStream) error
 		if !events.ValidToken(pool) {
 			return fmt.Errorf("pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", pool)
 		}
+		if pool == events.ClientPool {
+			return fmt.Errorf("pool %q is reserved for the tools of runs' clients, and is always there", pool)
+		}
 	}
 	for _, of := range o.Storage {
 		if err := of.Check(); err != nil {
@@ -260,8 +263,12 @@ func (o *InitOptions) durables() []durable {
 	for _, state := range o.States {
 		all = append(all, durablesOf(journal.Inbox{States: []events.State{state}})...)
 	}
+	// No actor serves the pool of clients' tools, so it has no buckets.
+	all = append(all, actingDurable(events.ClientPool))
 	for _, pool := range o.Pools {
-		all = append(all, actingDurable(pool))
+		if pool != events.ClientPool {
+			all = append(all, actingDurable(pool))
+		}
 		if pool == events.AgentsPool {
 			// Which of the application's own states are ends is not known here.
 			all = append(all, durablesOf(journal.Inbox{States: slices.Concat(endStates, o.States), Pool: pool})...)

@@ -75,6 +75,9 @@ func (l Layout) withDefaults() (Layout, error) {
 		if !events.ValidToken(pool) {
 			return l, fmt.Errorf("pool %q is not a name of [a-z0-9][a-z0-9_-]{0,62}", pool)
 		}
+		if pool == events.ClientPool {
+			return l, fmt.Errorf("pool %q is reserved for the tools of runs' clients: it has no actor", pool)
+		}
 	}
 	for _, of := range l.Storage {
 		if err := of.Check(); err != nil {
@@ -214,6 +217,7 @@ func (l Layout) observer(g *natsbus.Grants) {
 func (l Layout) gateway(g *natsbus.Grants) {
 	l.worker(g, owned[Gateway], "")
 	g.Consume(inbox(events.DefaultPool, events.WaitingForHuman))
+	g.Consume(inbox(events.ClientPool, owned[ActorPrefix]...)) // the tools of runs' clients
 	for _, pool := range l.Pools {
 		g.Consume(inbox(pool, owned[ActorPrefix]...))
 		g.ReadResults(pool) // to check references in messages

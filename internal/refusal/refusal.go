@@ -37,6 +37,7 @@ const (
 // The codes of an [Error]. They are stable.
 const (
 	CodeAgentNotFound    = "agent_not_found"
+	CodeAlreadyAnswered  = "already_answered"
 	CodeAlreadyDecided   = "already_decided"
 	CodeAmbiguousTool    = "ambiguous_tool"
 	CodeAnswerNeeded     = "answer_needed"
@@ -56,6 +57,7 @@ const (
 	CodeBadRunID         = "bad_run_id"
 	CodeBadToolSchema    = "bad_tool_schema"
 	CodeBlacklisted      = "blacklisted"
+	CodeCallDiffers      = "call_differs"
 	CodeConflict         = "conflict"
 	CodeDiskFull         = "disk_full"
 	CodeEmptyTask        = "empty_task"
@@ -65,6 +67,7 @@ const (
 	CodeInvalidArguments = "invalid_arguments"
 	CodeKeyReused        = "idempotency_key_reused"
 	CodeMethodNotAllowed = "method_not_allowed"
+	CodeNotDelivered     = "not_delivered"
 	CodeNotFound         = "not_found"
 	CodeNotPaused        = "not_paused"
 	CodeNotWaiting       = "not_waiting"

@@ -348,7 +348,7 @@ const armIn = time.Minute
 // run and sets those that it needs.
 func (m *importer) arm(ctx context.Context, to events.Run) error {
 	at := m.store.Now().Add(armIn)
-	for _, kind := range [...]string{journal.TimerRun, journal.TimerApproval} {
+	for _, kind := range journal.TimerKinds() {
 		var err error
 		for range appendTries {
 			if err = m.to.SetTimer(ctx, to, kind, at, nil); !errors.Is(err, journal.ErrUnknownOutcome) {

@@ -17,7 +17,12 @@ const (
 	// TimerApproval is set while the run waits for a human, for as long as the
 	// approval is valid.
 	TimerApproval = "approval"
+	// TimerClient is set while calls wait for the run's client: for their deadlines.
+	TimerClient = "client"
 )
+
+// TimerKinds returns the kinds of a run's timers.
+func TimerKinds() []string { return []string{TimerRun, TimerApproval, TimerClient} }
 
 // Timer is what is delivered when its time has come.
 type Timer struct {

@@ -93,6 +93,9 @@ func (p *Pools) Run(ctx context.Context) error {
 // compare starts and ends workers as pools become unserved and served.
 func (p *Pools) compare(ctx context.Context, pools []journal.Pool, now time.Time) {
 	for _, pool := range pools {
+		if pool.Name == events.ClientPool {
+			continue // the gateway serves it anyway
+		}
 		if pool.Living {
 			p.served(pool.Name)
 			continue
@@ -127,8 +130,8 @@ func (p *Pools) serve(ctx context.Context, pool string) {
 	cfg.Origin, cfg.Logger = events.Control, p.log.With("pool", pool)
 	cfg.Inboxes = []journal.Inbox{{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool}}
 	cfg.Handlers = map[effects.Kind]worker.Handler{
-		effects.KindTool: worker.HandlerFunc(p.answer),
-		effects.KindJoin: worker.HandlerFunc(endBatch),
+		effects.KindTool: worker.HandlerFunc(p.Answer),
+		effects.KindJoin: worker.HandlerFunc(EndBatch),
 	}
 	w, err := worker.New(cfg)
 	if err != nil {
@@ -145,9 +148,9 @@ func (p *Pools) serve(ctx context.Context, pool string) {
 	})
 }
 
-// answer answers a call of an unserved pool. The answer says whether the call may have taken
+// Answer is the [worker.HandlerFunc] that answers a call of an unserved pool. The answer says whether the call may have taken
 // effect. The call's sub-run, if there is one, is cancelled first, and the answer has its usage.
-func (p *Pools) answer(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
+func (p *Pools) Answer(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	call := mem.Call(e.CallID)
 	if call == nil {
 		return done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
@@ -186,8 +189,8 @@ func noActor(call *reducer.CallState, e effects.Effect) string {
 	return fmt.Sprintf("%s was not run: no actor serves its pool %q", call.Name, call.Pool)
 }
 
-// endBatch ends a batch that has all its results and no actor left to end it.
-func endBatch(events.Run, *reducer.Memory, effects.Effect) worker.Work {
+// EndBatch is the [worker.HandlerFunc] that ends a batch which has all its results and no actor left to end it.
+func EndBatch(events.Run, *reducer.Memory, effects.Effect) worker.Work {
 	return done(reducer.AbandonedBatch())
 }
 

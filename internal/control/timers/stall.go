@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -155,6 +156,9 @@ func (t *Timers) subrunEnded(ctx context.Context, parent events.Run, call string
 func (t *Timers) nextCheck(run *runlog.Run, s stall) (at time.Time, n note) {
 	mem := run.Memory()
 	n.Deadline, _ = effects.Deadline(mem)
+	if at, waits := clients.Deadline(mem); waits {
+		n.Deadline = n.earliest(at) // in case the call's own timer was lost
+	}
 	in := CheckEvery(t.StallAfter)
 	switch {
 	case s.unknown:

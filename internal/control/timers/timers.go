@@ -1,4 +1,4 @@
-// Package timers processes the timers of runs: it expires approvals, ends runs at their
+// Package timers processes the timers of runs: it expires approvals and clients' calls, ends runs at their
 // deadline, re-drives stalled work once and then ends the run, and cancels abandoned sub-runs.
 //
 // A timer only says that it is time to check a run. What to do follows from the run. So a timer
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/effects"
@@ -101,6 +102,16 @@ func (t *Timers) Arrived(run events.Run, mem *reducer.Memory) func(context.Conte
 		return nil
 	}
 	return func(ctx context.Context) error { return t.set(ctx, run, journal.TimerApproval, at, note{}) }
+}
+
+// WentOut returns a function that sets the timer of the calls that wait for the run's client,
+// or nil if there is none. It runs before the delivery of a call is acknowledged.
+func (t *Timers) WentOut(run events.Run, mem *reducer.Memory) func(context.Context) error {
+	at, waits := clients.Deadline(mem)
+	if !waits {
+		return nil
+	}
+	return func(ctx context.Context) error { return t.set(ctx, run, journal.TimerClient, at, note{}) }
 }
 
 // Run processes timers until ctx ends. Timers that are being processed then get the drain time.
@@ -218,6 +229,10 @@ func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stal
 		if at, waits := decisions.Deadline(mem); waits {
 			return t.set(ctx, run.ID, kind, at, note{})
 		}
+	case kind == journal.TimerClient:
+		if at, waits := clients.Deadline(mem); waits {
+			return t.set(ctx, run.ID, kind, at, note{})
+		}
 	case kind == journal.TimerRun:
 		at, n := t.nextCheck(run, s)
 		return t.set(ctx, run.ID, kind, at, n)
@@ -228,7 +243,7 @@ func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stal
 // cancelOthers cancels the timers of a run that has ended, except the one that fired. A timer that
 // remains does nothing.
 func (t *Timers) cancelOthers(ctx context.Context, run events.Run, fired string) {
-	for _, kind := range [...]string{journal.TimerRun, journal.TimerApproval} {
+	for _, kind := range journal.TimerKinds() {
 		if kind == fired {
 			continue
 		}
@@ -239,7 +254,7 @@ func (t *Timers) cancelOthers(ctx context.Context, run events.Run, fired string)
 }
 
 // due returns what must happen to a run now: a poisoned run ends, so does one that is past its
-// deadline, an approval expires, stalled work is re-driven once and then given up.
+// deadline, an approval or a client's call expires, stalled work is re-driven once and then given up.
 func (t *Timers) due(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
 	if t.a.Table.Terminal(mem.State) {
 		return nil, nil
@@ -254,6 +269,9 @@ func (t *Timers) due(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
 		return access.One(events.Control, &events.BudgetExceeded{Outcome: outcome})
 	}
 	if drafts := decisions.Expire(mem, now); drafts != nil {
+		return drafts, nil
+	}
+	if drafts := clients.Expire(mem, now); drafts != nil {
 		return drafts, nil
 	}
 	if s.N != mem.N || !s.over {
