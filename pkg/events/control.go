@@ -1,5 +1,7 @@
 package events
 
+import "encoding/json"
+
 // What ends a run, holds it or lets it go on.
 const (
 	TypePaused         Type = "Paused"
@@ -9,6 +11,8 @@ const (
 	TypeMaxSteps       Type = "MaxSteps"
 	TypeBudgetExceeded Type = "BudgetExceeded"
 	TypeFatalError     Type = "FatalError"
+
+	TypeCustomMemorySet Type = "CustomMemorySet"
 )
 
 var controlRows = []row{
@@ -19,6 +23,7 @@ var controlRows = []row{
 	define("The run ends because it used up its planning calls.", func(p *MaxSteps) string { return p.summary() }),
 	define("The run ends because it used up its budget.", func(p *BudgetExceeded) string { return p.summary() }),
 	define("The run ends because nobody can continue it.", func(p *FatalError) string { return p.summary() }),
+	define("A client's own data is kept in the run's custom memory.", func(p *CustomMemorySet) string { return p.Key }).broughtBy(5),
 }
 
 // Outcome is why a run ended, machine-readable code first.
@@ -91,3 +96,12 @@ type BudgetRaised struct {
 }
 
 func (*BudgetRaised) eventType() Type { return TypeBudgetRaised }
+
+// CustomMemorySet keeps a client's own data under a key of the run's custom memory and
+// replaces what was there. It changes nothing else.
+type CustomMemorySet struct {
+	Key   string          `json:"key"`
+	Value json.RawMessage `json:"value"`
+}
+
+func (*CustomMemorySet) eventType() Type { return TypeCustomMemorySet }

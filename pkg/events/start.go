@@ -32,6 +32,10 @@ type Start struct {
 	TableHash string     `json:"table_hash"`
 	Parent    *Parent    `json:"parent,omitempty"`
 	Parts     []Part     `json:"parts,omitempty"`
+	// MessageID is the id of the task's message; empty: that of the event.
+	MessageID string `json:"message_id,omitempty"`
+	// Custom is what the run's custom memory begins with, by key.
+	Custom map[string]json.RawMessage `json:"custom,omitempty"`
 }
 
 func (*Start) eventType() Type { return TypeStart }

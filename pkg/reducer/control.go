@@ -1,6 +1,7 @@
 package reducer
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -63,6 +64,22 @@ var controlRules = []rule{
 		},
 		trace: traced(func(f *events.FatalError) string { return f.Code + ": " + f.Message }),
 	},
+	{
+		typ: events.TypeCustomMemorySet, stays: true, from: control, check: checkCustomMemory, legality: 1,
+		fold: func(mem *Memory, e *events.Event) {
+			p := e.Data.(*events.CustomMemorySet)
+			mem.Keep(p.Key, p.Value)
+		},
+		trace: traced(func(p *events.CustomMemorySet) string { return p.Key }),
+	},
+}
+
+// checkCustomMemory refuses what would keep nothing.
+func checkCustomMemory(_ *Memory, e *events.Event) error {
+	if p := e.Data.(*events.CustomMemorySet); p.Key == "" || len(p.Value) == 0 {
+		return errors.New("has no key or no value")
+	}
+	return nil
 }
 
 func (mem *Memory) fail(o events.Outcome) {

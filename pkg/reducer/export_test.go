@@ -104,7 +104,7 @@ func TestEveryEventIsDescribed(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 2*traceTextLimit)
 	data := fmt.Sprintf(`{"task":%[1]q,"content":%[1]q,"message":%[1]q,"summary":%[1]q,"observation":%[1]q,"reason":%[1]q,"value":%[1]q,"arguments":%[1]q,
-		"run":"r","at":3,"code":"c","kind":"k","call_id":"c1","decision":"modified","by":"Ann","tags":["home"],"agent":{"name":"writer"},"increment":4,
+		"run":"r","key":"mine","at":3,"code":"c","kind":"k","call_id":"c1","decision":"modified","by":"Ann","tags":["home"],"agent":{"name":"writer"},"increment":4,
 		"calls":[{"id":"c1","name":"search","arguments":%[1]q}],"call_ids":["c1"],"results":[{"id":"c1","code":"c","observation":%[1]q}]}`, long)
 	const id, envelope = "01932c07-0000-7000-8000-000000000001", `{"specversion":"1.0","id":%[1]q,"type":%[2]q,"source":"test","subject":%[1]q,` +
 		`"time":"2026-01-02T03:04:05Z","datacontenttype":"application/json","dataschema":"moorebus/%[2]s/1","n":1,"from":"idle","to":"idle","step":0,"data":%[3]s}`

@@ -1,6 +1,7 @@
 package reducer_test
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -479,6 +480,15 @@ func TestFoldsOfContext(t *testing.T) {
 		}},
 		{"where there was none", events.TypeBudgetRaised, at(events.Planning), &events.BudgetRaised{Budget: events.Budget{MaxCostUSD: 3}}, func(t *testing.T, m *reducer.Memory) {
 			require.Equal(t, &events.Budget{MaxCostUSD: 3}, m.Budget)
+		}},
+		{"replaces what was kept", events.TypeCustomMemorySet, func(t *testing.T) *scene {
+			return started(t, func(p *events.Start) {
+				p.MessageID, p.Custom = "first", map[string]json.RawMessage{"mine": []byte(`{"a": 1}`), "other": []byte("2")}
+			})
+		}, &events.CustomMemorySet{Key: "mine", Value: []byte(`[ "<" ]`)}, func(t *testing.T, m *reducer.Memory) {
+			require.Equal(t, "first", m.Messages[0].ID)
+			require.Len(t, m.Custom, 2)
+			require.JSONEq(t, `["<"]`, string(m.Custom["mine"]))
 		}},
 	})
 }

@@ -60,6 +60,7 @@ var mayWrite = map[events.Type]string{
 	events.TypePaused:                  "",
 	events.TypeResumed:                 "",
 	events.TypeBudgetRaised:            "budget",
+	events.TypeCustomMemorySet:         "custom",
 	events.TypeHandedOff:               "system_prompt tools config blacklist react_context",
 }
 

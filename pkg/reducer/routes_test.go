@@ -54,6 +54,7 @@ func TestOriginsAndRoutes(t *testing.T) {
 		{events.Planning, &events.StorageSaved{}, self, "none.default"},
 		{events.Planning, &events.Paused{}, control, "none.default"},
 		{events.Planning, &events.BudgetRaised{}, control, "none.default"},
+		{events.Planning, &events.CustomMemorySet{Key: "mine", Value: []byte("1")}, control, "none.default"},
 		{events.Planning, &events.CancelledRun{}, control, "cancelled.default"},
 		{events.Planning, &events.BudgetExceeded{}, both, "error.default"},
 		{events.Planning, fatal(), both, "error.default"},

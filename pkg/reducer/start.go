@@ -2,6 +2,7 @@ package reducer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,7 +68,10 @@ func foldStart(mem *Memory, e *events.Event) {
 	mem.Control.StorageAgent = p.Agent.Name
 	mem.Started = e.Time
 	mem.Control.TableHash, mem.Control.Parent = p.TableHash, p.Parent
-	mem.addUser(e, e.ID, p.Task, p.Parts)
+	for key, value := range p.Custom {
+		mem.Keep(key, value)
+	}
+	mem.addUser(e, cmp.Or(p.MessageID, e.ID), p.Task, p.Parts)
 	mem.openContext(e)
 }
 

@@ -60,7 +60,7 @@ acting HumanApprovalRequired waiting_for_human
 // specStay are the events that leave the state as it is.
 const specStay = `UserMessage LlmAttemptFailed ToolCallDispatched ToolCallStarted ToolCallResult HumanDecision
 	ContextWindowExpanded ToolCallsAddedToContext WorkingMemoryAdded WorkingMemoryRemoved StorageSaved StorageLoaded
-	Paused Resumed BudgetRaised HandedOff`
+	Paused Resumed BudgetRaised HandedOff CustomMemorySet`
 
 func TestTheTableIsTheSpecifications(t *testing.T) {
 	table := reducer.DefaultTable()
