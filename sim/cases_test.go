@@ -140,7 +140,7 @@ const (
 	rowApproved = "HumanApproved, HumanModified, HumanApprovedParallel"
 	rowRefused  = "HumanRejected"
 	rowOwn      = "ContextWindowExpanded, ToolCallsAddedToContext (the model's own)"
-	rowMemory   = "BudgetRaised, ContextWindowExpanded, ToolCallsAddedToContext"
+	rowMemory   = "BudgetRaised, CustomMemorySet, ContextWindowExpanded, ToolCallsAddedToContext"
 )
 
 // livenessCases are all of them.
@@ -241,6 +241,8 @@ var usualCases = []*livenessCase{
 
 	{row: rowMemory, event: events.TypeBudgetRaised, from: events.WaitingForUser, agent: chat, asked: true, then: people,
 		people: when(events.WaitingForUser, then(act(actBudget), closes))},
+	{row: rowMemory, event: events.TypeCustomMemorySet, from: events.WaitingForUser, agent: chat, asked: true, then: people,
+		people: when(events.WaitingForUser, then(act(actKeep), closes))},
 	{row: rowMemory, event: events.TypeContextWindowExpanded, from: events.Planning, asked: true, then: itself, people: then(inFlight, act(actExpand))},
 	{row: rowMemory, event: events.TypeToolCallsAddedToContext, from: events.Planning, script: script(calls("look")), asked: true, then: itself,
 		people: then(awaits(4), adds("call_1_1"))},

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // person is who started a run, decides on its calls, talks to it and interferes.
@@ -155,6 +157,8 @@ func (p *person) act(ctx context.Context, act actPlan) {
 			_, err := g.RaiseBudget(ctx, "", p.plan.ID, events.Budget{MaxTotalTokens: 1_000_000}, events.By{})
 			return err
 		}, refusal.CodeRunEnded)
+	case actKeep:
+		p.inputs(ctx, control.KeepCustom{Key: "mine", Make: func(*reducer.Memory) (json.RawMessage, error) { return json.RawMessage("1"), nil }})
 	case actExpand:
 		p.inputs(ctx, control.ExpandContextWindow{Increment: 5})
 	case actFork:

@@ -106,6 +106,7 @@ const (
 	actPause  = "pause"
 	actResume = "resume"
 	actBudget = "budget"
+	actKeep   = "keep"
 	actExpand = "expand"
 	actPoison = "poison"
 	actFork   = "fork"

@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -121,7 +122,16 @@ type LLMMessageComplete struct {
 	Key       string
 }
 
+// KeepCustom keeps a value in the run's custom memory, see [reducer.Memory.Keep]. Make returns
+// the value for the run as it is when the inputs are appended, so it may also refuse them all.
+// It may be called several times. No value: nothing is kept.
+type KeepCustom struct {
+	Key  string
+	Make func(mem *reducer.Memory) (json.RawMessage, error)
+}
+
 func (UserMessage) isInput()           {}
+func (KeepCustom) isInput()            {}
 func (ExpandContextWindow) isInput()   {}
 func (AddToolCallsToContext) isInput() {}
 func (ToolCallStarted) isInput()       {}
@@ -250,6 +260,15 @@ func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input, ended bool
 			if state == events.WaitingForUser {
 				draft.Origin = state
 			}
+		case KeepCustom:
+			value, err := in.Make(mem)
+			if err != nil {
+				return nil, err
+			}
+			if len(value) == 0 {
+				continue
+			}
+			draft.Payload = &events.CustomMemorySet{Key: in.Key, Value: value}
 		case ExpandContextWindow:
 			increment := in.Increment
 			if increment == 0 {

@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -30,6 +32,12 @@ type StartRequest struct {
 	TaskType string
 	// RunID is a lower-case UUIDv7; empty: a new one.
 	RunID string
+	// ClientTools are further tools of the run's own client, beside the definition's.
+	ClientTools []events.ClientTool
+	// MessageID is the id of the task's message; empty: a new one. Custom is what the run's
+	// custom memory begins with, by key.
+	MessageID string
+	Custom    map[string]json.RawMessage
 }
 
 // StartResult is the id of the started run and the number of its events.
@@ -59,6 +67,7 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if err != nil {
 		return StartResult{}, err
 	}
+	start.MessageID, start.Custom = req.MessageID, req.Custom
 	// Last, since nothing removes what a refused request stored.
 	if start.Parts, err = c.keepParts(ctx, refusal.CodeBadRequest, "task", req.Parts); err != nil {
 		return StartResult{}, err
@@ -99,6 +108,9 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 		if a, hash, err = c.Launcher.Definition(ctx, ns, req.AgentName); err != nil {
 			return nil, err
 		}
+	}
+	if len(req.ClientTools) > 0 {
+		a.ClientTools, hash = slices.Concat(a.ClientTools, req.ClientTools), ""
 	}
 	task := req.Task
 	if len(req.Parts) > 0 {
