@@ -204,7 +204,8 @@ var (
 		"internal/control/decisions": "internal/control", "internal/control/clients": "internal/control", "internal/control/subruns": "internal/control",
 		"internal/control/timers": "internal/control", "internal/control/pools": "internal/control",
 	}
-	onTop = map[string]string{"internal/httpapi": "internal/control", "internal/httpapi/inputs": "internal/control", "internal/httpapi/route": "internal/control"}
+	onTop = map[string]string{"internal/httpapi": "internal/control", "internal/httpapi/inputs": "internal/control", "internal/httpapi/route": "internal/control",
+		"internal/httpapi/sse": "internal/control"}
 )
 
 // ofRole are what a role, its parts and what stands on it may import.
@@ -261,8 +262,8 @@ func mayImport(dir string) (may []string, everything, known bool) {
 	case onTop[dir] != "":
 		may = append(ofRole(onTop[dir]), onTop[dir])
 		for part := range onTop {
-			if path.Dir(part) == dir {
-				may = append(may, part)
+			if onTop[path.Dir(part)] == onTop[dir] {
+				may = append(may, part) // the parts of the HTTP API serve every face of it
 			}
 		}
 		return may, false, true

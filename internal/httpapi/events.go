@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -18,14 +19,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-const (
-	// chunkBuffer is how many chunks wait for a slow client before some are lost. The client
-	// gets their text later.
-	chunkBuffer = 64
-	// readAhead is how many records are read ahead of a client, so that simultaneous records
-	// are sent together.
-	readAhead = 8
-)
+// chunkBuffer is how many chunks wait for a slow client before some are lost. The client gets
+// their text later.
+const chunkBuffer = 64
 
 // options select a run's events: those from a number on, and before them the state, if it is
 // wanted.
@@ -143,7 +139,7 @@ func (s *Server) writeEvents(w http.ResponseWriter, r *http.Request, o options) 
 			s.cfg.Logger.Warn("an answer with events was interrupted", "run", id, "reason", err)
 			panic(http.ErrAbortHandler)
 		}
-		write(oneLine(rec.Body))
+		write(sse.OneLine(rec.Body))
 	}
 	return nil
 }
@@ -173,10 +169,10 @@ func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, o options) er
 		return err
 	}
 	if r.Method == http.MethodHead {
-		streamHeader(w)
+		sse.WriteHeader(w)
 		return nil
 	}
-	done, err := s.streams.open(r)
+	done, err := s.streams.Open(r)
 	if err != nil {
 		return err
 	}
@@ -194,13 +190,13 @@ func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, o options) er
 // so it does not reconnect.
 func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.Run, from uint64, state []byte) error {
 	t := s.newTail(run)
-	st := s.newStream(w)
-	defer st.stop()
-	if st.state(state, from) != nil {
+	st := s.streams.Stream(w)
+	defer st.Stop()
+	if sendState(st, state, from) != nil {
 		return nil // the client is gone
 	}
 	for rec, err := range s.control.Log.Read(r.Context(), run, 0) {
-		if err != nil && !st.began {
+		if err != nil && !st.Began() {
 			return err
 		}
 		if err != nil {
@@ -210,14 +206,14 @@ func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.
 			continue
 		}
 		f := newFrame(s.codec(), rec)
-		if t.advance(f); t.n >= from && st.event(f.typ(), strconv.FormatUint(t.n, 10), f.line) != nil {
+		if t.advance(f); t.n >= from && st.Event(f.typ(), strconv.FormatUint(t.n, 10), f.line) != nil {
 			return nil // the client is gone
 		}
 		if t.ended() {
 			break
 		}
 	}
-	if !st.began {
+	if !st.Began() {
 		w.WriteHeader(http.StatusNoContent)
 	}
 	return nil
@@ -226,7 +222,7 @@ func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.
 // streamLive streams a run's chunks, and its events after seq, until the run ends. t is the
 // run's tail at seq.
 func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq, from uint64, state []byte) error {
-	ctx, stop := s.streaming(r)
+	ctx, stop := s.streams.Context(r)
 	defer stop()
 	chunks := make(chan []byte, chunkBuffer)
 	stopChunks, err := s.cfg.Feed.WatchChunks(t.run, func(data []byte) {
@@ -241,18 +237,18 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 	defer stopChunks()
 	heard := livetext.NewListener(s.cfg.Feed, t.run)
 	heard.Ask()
-	records := make(chan shardRecord, readAhead)
-	done := s.follow(ctx, t.run.Shard, journal.Filter{Namespace: t.run.Namespace, Run: t.run.ID}, seq, records)
+	records := make(chan sse.Record, sse.ReadAhead)
+	done := s.streams.Follow(ctx, t.run.Shard, journal.Filter{Namespace: t.run.Namespace, Run: t.run.ID}, seq, records)
 	defer func() { stop(); <-done }()
 
-	st := s.newStream(w)
-	defer st.stop()
-	heartbeat := time.NewTicker(s.cfg.Heartbeat)
+	st := s.streams.Stream(w)
+	defer st.Stop()
+	heartbeat := s.streams.Heartbeat()
 	defer heartbeat.Stop()
-	if st.state(state, from) != nil {
+	if sendState(st, state, from) != nil {
 		return nil
 	}
-	for err := st.comment(); err == nil && !t.ended(); {
+	for err := st.Comment(); err == nil && !t.ended(); {
 		select {
 		case rec := <-records:
 			if access.NotOfLog(rec.Record) {
@@ -260,69 +256,27 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 			}
 			// Chunks that came before the event are sent before it.
 			for len(chunks) > 0 && err == nil {
-				err = st.chunk(heard, <-chunks)
+				err = sendChunk(st, heard, <-chunks)
 			}
-			f := s.frames.of(rec.shard, rec.Record)
+			f := s.frames.of(rec.Shard, rec.Record)
 			if news, ok := heard.Rest(f.messageText()); ok && err == nil {
-				err = st.event(eventChunk, "", news)
+				err = st.Event(eventChunk, "", news)
 			}
 			if t.advance(f); t.n >= from && err == nil {
-				err = st.add(f.typ(), strconv.FormatUint(t.n, 10), f.line)
+				err = st.Add(f.typ(), strconv.FormatUint(t.n, 10), f.line)
 			}
 		case data := <-chunks:
-			err = st.chunk(heard, data)
+			err = sendChunk(st, heard, data)
 		case <-heartbeat.C:
-			err = st.comment()
+			err = st.Comment()
 		case <-done:
 			return nil
 		case <-ctx.Done():
 			return nil
 		}
 		if err == nil {
-			err = st.flushSome(len(records) > 0 && !t.ended())
+			err = st.FlushSome(len(records) > 0 && !t.ended())
 		}
 	}
 	return nil
-}
-
-// streaming returns the context of a stream, which ends with the request or with the server.
-func (s *Server) streaming(r *http.Request) (context.Context, context.CancelFunc) {
-	ctx, stop := context.WithCancel(r.Context())
-	ended := make(chan struct{})
-	go func() {
-		select {
-		case <-s.closing:
-			stop()
-		case <-ctx.Done():
-		}
-		close(ended)
-	}()
-	return ctx, func() { stop(); <-ended }
-}
-
-type shardRecord struct {
-	shard int
-	journal.Record
-}
-
-// follow sends a shard's records to out until the context ends. Then it closes done.
-func (s *Server) follow(ctx context.Context, shard int, filter journal.Filter, after uint64, out chan<- shardRecord) (done chan struct{}) {
-	done = make(chan struct{})
-	go func() {
-		defer close(done)
-		for rec, err := range s.followed.Follow(ctx, shard, filter, after) {
-			if err != nil {
-				if ctx.Err() == nil {
-					s.cfg.Logger.Warn("an event stream was interrupted", "shard", shard, "reason", err)
-				}
-				return
-			}
-			select {
-			case out <- shardRecord{shard, rec}:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return done
 }

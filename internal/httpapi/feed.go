@@ -5,9 +5,9 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -31,21 +31,21 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if r.Method == http.MethodHead {
-		streamHeader(w)
+		sse.WriteHeader(w)
 		return nil
 	}
-	done, err := s.streams.open(r)
+	done, err := s.streams.Open(r)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, stop := s.streaming(r)
+	ctx, stop := s.streams.Context(r)
 	defer stop()
-	records := make(chan shardRecord, readAhead)
+	records := make(chan sse.Record, sse.ReadAhead)
 	ended := make(chan struct{}, len(at))
 	var followers []chan struct{}
 	for shard, seq := range at {
-		done := s.follow(ctx, shard, journal.Filter{Namespace: want.namespace}, seq, records)
+		done := s.streams.Follow(ctx, shard, journal.Filter{Namespace: want.namespace}, seq, records)
 		followers = append(followers, done)
 		go func() { <-done; ended <- struct{}{} }()
 	}
@@ -55,30 +55,30 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
 			<-done
 		}
 	}()
-	return s.feed(ctx, s.newStream(w), want, at, records, ended)
+	return s.feed(ctx, s.streams.Stream(w), want, at, records, ended)
 }
 
-func (s *Server) feed(ctx context.Context, st *stream, want wanted, at journal.Position, records <-chan shardRecord, ended <-chan struct{}) error {
-	defer st.stop()
-	heartbeat := time.NewTicker(s.cfg.Heartbeat)
+func (s *Server) feed(ctx context.Context, st *sse.Stream, want wanted, at journal.Position, records <-chan sse.Record, ended <-chan struct{}) error {
+	defer st.Stop()
+	heartbeat := s.streams.Heartbeat()
 	defer heartbeat.Stop()
-	for err := st.comment(); err == nil; {
+	for err := st.Comment(); err == nil; {
 		select {
 		case rec := <-records:
-			at[rec.shard] = rec.Seq
+			at[rec.Shard] = rec.Seq
 			matches := false
 			if want.mayMatch(&rec.Record) {
-				f := s.frames.of(rec.shard, rec.Record)
+				f := s.frames.of(rec.Shard, rec.Record)
 				if matches = want.match(f); matches {
-					err = st.add(f.typ(), at.String(), f.line)
+					err = st.Add(f.typ(), at.String(), f.line)
 				}
 			}
 			if err == nil {
 				// An event waits only for records that are there already.
-				err = st.flushSome(matches && len(records) > 0)
+				err = st.FlushSome(matches && len(records) > 0)
 			}
 		case <-heartbeat.C:
-			err = st.comment()
+			err = st.Comment()
 		case <-ended:
 			return nil
 		case <-ctx.Done():

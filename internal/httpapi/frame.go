@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -39,7 +40,7 @@ func (f *frame) messageText() (message, text string) {
 }
 
 func newFrame(codec *events.Codec, rec journal.Record) *frame {
-	f := &frame{record: rec, line: oneLine(rec.Body)}
+	f := &frame{record: rec, line: sse.OneLine(rec.Body)}
 	if e, err := codec.Decode(rec.Body); err == nil {
 		f.event = e
 	}

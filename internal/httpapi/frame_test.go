@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -46,12 +47,12 @@ func TestFramesAreBounded(t *testing.T) {
 func TestOneLine(t *testing.T) {
 	t.Parallel()
 	body := append(make([]byte, 0, 100), `{"a":1}`...)
-	line := oneLine(body)
+	line := sse.OneLine(body)
 	require.Same(t, &body[0], &line[0], "it is not copied")
 	_ = append(line, '\n')
 	require.Equal(t, byte(0), body[:8][7], "what is appended does not get into the body's memory")
 	body = []byte("{\"a\":\r\n1}")
-	require.Equal(t, `{"a":  1}`, string(oneLine(body)))
+	require.Equal(t, `{"a":  1}`, string(sse.OneLine(body)))
 	require.Equal(t, "{\"a\":\r\n1}", string(body))
 }
 

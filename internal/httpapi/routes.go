@@ -52,7 +52,7 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	rows := s.table()
 	for _, face := range s.cfg.Faces {
-		rows = append(rows, face.Routes()...)
+		rows = append(rows, face.Routes(s.streams)...)
 	}
 	for _, row := range rows {
 		handle := row.Handle

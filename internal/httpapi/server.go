@@ -27,6 +27,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/sharedlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -72,16 +73,11 @@ const (
 type Server struct {
 	cfg     Config
 	control *control.Controller
-	// followed is the log that event streams follow, frames are what they send.
-	followed *sharedlog.Log
-	frames   frames
-	streams  openStreams
-	counts   counters
-	handler  http.Handler
-
-	// closing is closed when Run's context ends, so that streams end.
-	closing   chan struct{}
-	closeOnce sync.Once
+	// streams end when Run's context ends, frames are what they send.
+	streams *sse.Streams
+	frames  frames
+	counts  counters
+	handler http.Handler
 }
 
 // New returns a server.
@@ -105,10 +101,12 @@ func New(cfg Config) (*Server, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg, control: cfg.Control, closing: make(chan struct{}),
-		followed: sharedlog.New(cfg.Control.Log, sharedlog.Options{Logger: cfg.Logger}),
-		counts:   counters{requests: map[int]int64{}},
-		streams:  openStreams{most: cfg.MaxStreams, mostOfClient: cfg.MaxClientStreams, byClient: map[string]int{}},
+		cfg: cfg, control: cfg.Control,
+		counts: counters{requests: map[int]int64{}},
+		streams: sse.New(sse.Options{
+			Log: sharedlog.New(cfg.Control.Log, sharedlog.Options{Logger: cfg.Logger}), Heartbeat: cfg.Heartbeat,
+			WriteTimeout: cfg.WriteTimeout, Max: cfg.MaxStreams, MaxClient: cfg.MaxClientStreams, Logger: cfg.Logger,
+		}),
 	}
 	s.frames = frames{codec: s.codec(), kept: map[position]*madeFrame{}}
 	s.handler = s.routes()
@@ -124,13 +122,12 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // Run serves the listener until ctx ends. Then event streams end at once, requests get
 // the drain time, and Run returns nil. Any other return is an error of the listener.
 func (s *Server) Run(ctx context.Context) error {
-	end := func() { s.closeOnce.Do(func() { close(s.closing) }) }
-	stop := context.AfterFunc(ctx, end)
+	stop := context.AfterFunc(ctx, s.streams.Close)
 	defer stop()
 	// The function above runs in a goroutine of its own, perhaps after Run's return.
 	defer func() {
 		if ctx.Err() != nil {
-			end()
+			s.streams.Close()
 		}
 	}()
 	if s.cfg.Listener == nil {
@@ -207,7 +204,7 @@ func (s *Server) getReady(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) ready(ctx context.Context) error {
 	select {
-	case <-s.closing:
+	case <-s.streams.Closing():
 		return errors.New("the gateway is shutting down")
 	default:
 		return s.control.Ready(ctx)
@@ -215,8 +212,6 @@ func (s *Server) ready(ctx context.Context) error {
 }
 
 type counters struct {
-	clients, dropped atomic.Int64
-
 	mu       sync.Mutex
 	requests map[int]int64
 }
@@ -235,8 +230,8 @@ func (s *Server) metrics() string {
 	}
 	metric("moorebus_gateway_runs_started_total", "counter", "Runs that this gateway started.", &s.control.Started)
 	metric("moorebus_gateway_events_appended_total", "counter", "Events that this gateway appended for requests.", &s.control.Appended)
-	metric("moorebus_gateway_stream_clients", "gauge", "Clients that read an event stream now.", &c.clients)
-	metric("moorebus_gateway_stream_clients_lost_total", "counter", "Clients that went away or read too slowly.", &c.dropped)
+	metric("moorebus_gateway_stream_clients", "gauge", "Clients that read an event stream now.", &s.streams.Clients)
+	metric("moorebus_gateway_stream_clients_lost_total", "counter", "Clients that went away or read too slowly.", &s.streams.Lost)
 	name := "moorebus_gateway_http_requests_total"
 	fmt.Fprintf(&b, "# HELP %s HTTP requests by status.\n# TYPE %s counter\n", name, name)
 	c.mu.Lock()

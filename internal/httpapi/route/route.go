@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
@@ -44,8 +45,10 @@ type Route struct {
 // Parameter is a parameter of the query.
 type Parameter struct{ Name, Description string }
 
-// Face is a part of the HTTP API.
-type Face interface{ Routes() []Route }
+// Face is a part of the HTTP API. Its event streams are of those that it is given.
+type Face interface {
+	Routes(streams *sse.Streams) []Route
+}
 
 // Endpoint answers a request. An error becomes the answer.
 type Endpoint func(w http.ResponseWriter, r *http.Request) error
