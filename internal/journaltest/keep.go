@@ -96,6 +96,33 @@ func Tombstones(t *testing.T, open func(t *testing.T) LogTombstones) {
 	require.Error(t, j.PutTombstone(ctx, run, stone))
 }
 
+// Threads tests [ports.Threads].
+func Threads(t *testing.T, open func(t *testing.T) ports.Threads) {
+	j := open(t)
+	ctx, of := bounded(t), journal.StorageOf{Namespace: NewToken(t), Agent: "helper"}
+	const name = "any text: ü.*>/"
+	_, _, err := j.Thread(ctx, of, name)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	require.ErrorIs(t, j.PutThread(ctx, of, name, []byte("0"), 7), journal.ErrConflict)
+	require.NoError(t, j.PutThread(ctx, of, name, []byte("1"), 0))
+	require.ErrorIs(t, j.PutThread(ctx, of, name, []byte("2"), 0), journal.ErrConflict, "only the first one makes it")
+	value, revision, err := j.Thread(ctx, of, name)
+	require.NoError(t, err)
+	require.Equal(t, "1", string(value))
+	require.NoError(t, j.PutThread(ctx, of, name, []byte("3"), revision))
+	require.ErrorIs(t, j.PutThread(ctx, of, name, []byte("4"), revision), journal.ErrConflict)
+	value, _, err = j.Thread(ctx, of, name)
+	require.NoError(t, err)
+	require.Equal(t, "3", string(value))
+	for _, other := range []journal.StorageOf{{Namespace: of.Namespace, Agent: "other"}, {Namespace: NewToken(t), Agent: of.Agent}} {
+		_, _, err := j.Thread(ctx, other, name)
+		require.ErrorIs(t, err, journal.ErrNotFound)
+	}
+	_, _, err = j.Thread(ctx, of, name+"!")
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	require.Error(t, j.PutThread(ctx, journal.StorageOf{Namespace: "*", Agent: "a"}, name, nil, 0))
+}
+
 // LogPurger is a journal whose runs can be purged.
 type LogPurger interface {
 	journal.Log

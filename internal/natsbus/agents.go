@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
@@ -168,4 +171,43 @@ func (b *Bus) Dropped(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("list what was dropped: %w", err)
 	}
 	return keys, nil
+}
+
+// threadSubject is the place of a thread. A client's name may be any text, so its digest is used.
+func threadSubject(of journal.StorageOf, thread string) (string, error) {
+	if err := of.Check(); err != nil {
+		return "", err
+	}
+	return kvSubjectPrefix + threadBucket + "." + of.Namespace + "." + of.Agent + "." + events.Hash([]byte(thread)), nil
+}
+
+// Thread returns what is kept of a thread, or ErrNotFound. It asks the leader where it may.
+func (b *Bus) Thread(ctx context.Context, of journal.StorageOf, thread string) (value []byte, revision uint64, err error) {
+	subject, err := threadSubject(of, thread)
+	if err != nil {
+		return nil, 0, err
+	}
+	rec, err := b.HeadOn(ctx, kvStreamPrefix+threadBucket, subject)
+	if errors.Is(err, journal.ErrNotReady) {
+		err = fmt.Errorf("no bucket %s: %w", threadBucket, journal.ErrNotFound) // PutThread makes it
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("thread %.100q of %s: %w", thread, of, err)
+	}
+	return rec.Body, rec.Seq, nil
+}
+
+// PutThread replaces what is kept of a thread, if it has the revision.
+func (b *Bus) PutThread(ctx context.Context, of journal.StorageOf, thread string, value []byte, revision uint64) error {
+	subject, err := threadSubject(of, thread)
+	if err != nil {
+		return err
+	}
+	msg := nats.NewMsg(subject)
+	msg.Data = value
+	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(revision, 10))
+	if _, err := b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, threadsConfig(b.Replicas)) }); err != nil {
+		return fmt.Errorf("thread %.100q of %s: %w", thread, of, err)
+	}
+	return nil
 }

@@ -48,6 +48,7 @@ var (
 
 	_ ports.Snapshots  = (*Bus)(nil)
 	_ ports.Tombstones = (*Bus)(nil)
+	_ ports.Threads    = (*Bus)(nil)
 	_ ports.Purger     = (*Bus)(nil)
 	_ ports.Runless    = (*Bus)(nil)
 	_ ports.Dropped    = (*Bus)(nil)

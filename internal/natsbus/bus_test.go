@@ -166,6 +166,7 @@ func TestConformance(t *testing.T) {
 			t.Run("Tombstones", func(t *testing.T) {
 				journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return bus })
 			})
+			t.Run("Threads", func(t *testing.T) { journaltest.Threads(t, func(*testing.T) ports.Threads { return bus }) })
 			t.Run("Purger", func(t *testing.T) { journaltest.Purger(t, func(*testing.T) journaltest.LogPurger { return bus }) })
 			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) ports.Dropped { return bus }) })
 			t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return bus }) })

@@ -205,6 +205,13 @@ func (g *Grants) ReadPurged() {
 	g.api("STREAM.MSG.GET." + kvStreamPrefix + purgedBucket)
 }
 
+// KeepThreads allows to keep which runs are clients' threads, as the leader has it.
+func (g *Grants) KeepThreads() {
+	g.read(kvStreamPrefix + threadBucket)
+	g.api("STREAM.MSG.GET." + kvStreamPrefix + threadBucket)
+	g.publish[kvSubjectPrefix+threadBucket+".*.*.*"] = true
+}
+
 // ReadDropped allows to see which of the dead are hidden.
 func (g *Grants) ReadDropped() { g.api("STREAM.INFO." + kvStreamPrefix + droppedBucket) }
 

@@ -41,6 +41,7 @@ const (
 	agentHistory   = 5
 	snapshotBucket = "snapshots"
 	purgedBucket   = "purged"
+	threadBucket   = "threads"
 	offersBucket   = "offers"
 	offersKey      = "known"
 
@@ -218,7 +219,7 @@ func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.Con
 
 // bucketConfigs declares every bucket that there is beside the log.
 func bucketConfigs(pools []string, replicas int) ([]jetstream.KeyValueConfig, []jetstream.ObjectStoreConfig) {
-	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas), droppedConfig(replicas), offersConfig(replicas)}
+	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas), droppedConfig(replicas), offersConfig(replicas), threadsConfig(replicas)}
 	stores := []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
 	for _, pool := range pools {
 		buckets = append(buckets, toolsConfig(pool, replicas))
@@ -261,6 +262,11 @@ func purgedConfig(replicas int) jetstream.KeyValueConfig {
 // offersConfig declares the bucket in which the gateways remember announcements.
 func offersConfig(replicas int) jetstream.KeyValueConfig {
 	return bucketConfig(offersBucket, "Moorebus: who announced each tool first", replicas)
+}
+
+// threadsConfig declares the bucket in which gateways keep which runs are a client's threads.
+func threadsConfig(replicas int) jetstream.KeyValueConfig {
+	return bucketConfig(threadBucket, "Moorebus: the runs of clients' threads", replicas)
 }
 
 // bucketConfig declares a bucket that keeps the last value of each key.

@@ -72,6 +72,16 @@ type Tombstones interface {
 	DeleteTombstone(ctx context.Context, run events.Run) error
 }
 
+// Threads keeps which runs the threads of other protocols are, by namespace, agent and the
+// client's name of the thread, which is any text.
+type Threads interface {
+	// Thread returns what was put last, with its revision, or [journal.ErrNotFound].
+	Thread(ctx context.Context, of journal.StorageOf, thread string) (value []byte, revision uint64, err error)
+	// PutThread replaces what has the revision; 0: there is nothing. If it has another one
+	// meanwhile, the error is [journal.ErrConflict].
+	PutThread(ctx context.Context, of journal.StorageOf, thread string, value []byte, revision uint64) error
+}
+
 // ErrPurgeDenied says that the log was made so that nothing can be purged.
 var ErrPurgeDenied = errors.New("this log was made with deny_purge, which cannot be taken back: export it and import it into a new one")
 

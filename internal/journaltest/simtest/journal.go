@@ -27,6 +27,7 @@ var (
 
 	_ ports.Snapshots  = (*Process)(nil)
 	_ ports.Tombstones = (*Process)(nil)
+	_ ports.Threads    = (*Process)(nil)
 	_ ports.Runless    = (*Process)(nil)
 	_ ports.Dropped    = (*Process)(nil)
 )

@@ -45,6 +45,7 @@ func TestConformance(t *testing.T) {
 			t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return j }) })
 			t.Run("Snapshots", func(t *testing.T) { journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return j }) })
 			t.Run("Tombstones", func(t *testing.T) { journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return j }) })
+			t.Run("Threads", func(t *testing.T) { journaltest.Threads(t, func(*testing.T) ports.Threads { return j }) })
 			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) ports.Dropped { return j }) })
 			t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return j }) })
 			t.Run("Runless", func(t *testing.T) {

@@ -224,3 +224,42 @@ func (p *Process) Tombstone(_ context.Context, run events.Run) (ports.Tombstone,
 func (p *Process) DeleteTombstone(_ context.Context, run events.Run) error {
 	return p.locked(func(st *stores) { delete(st.tombstones, runKey(run.Namespace, run.ID)) })
 }
+
+// thread is what is kept of one, and how often it was put.
+type thread struct {
+	value    []byte
+	revision uint64
+}
+
+// Thread returns what is kept of a thread, or ErrNotFound.
+func (p *Process) Thread(_ context.Context, of journal.StorageOf, name string) (value []byte, revision uint64, err error) {
+	if err := of.Check(); err != nil {
+		return nil, 0, err
+	}
+	var kept thread
+	if err := p.locked(func(st *stores) { kept = st.threads[of.String()+"/"+name] }); err != nil {
+		return nil, 0, err
+	}
+	if kept.revision == 0 {
+		return nil, 0, fmt.Errorf("thread %q: %w", name, journal.ErrNotFound)
+	}
+	return slices.Clone(kept.value), kept.revision, nil
+}
+
+// PutThread replaces what is kept of a thread, if it has the revision.
+func (p *Process) PutThread(_ context.Context, of journal.StorageOf, name string, value []byte, revision uint64) error {
+	if err := of.Check(); err != nil {
+		return err
+	}
+	conflict := false
+	err := p.locked(func(st *stores) {
+		key := of.String() + "/" + name
+		if conflict = st.threads[key].revision != revision; !conflict {
+			st.threads[key] = thread{slices.Clone(value), revision + 1}
+		}
+	})
+	if conflict {
+		return journal.ErrConflict
+	}
+	return err
+}

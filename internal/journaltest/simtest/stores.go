@@ -30,6 +30,7 @@ type stores struct {
 	// snapshots and tombstones are JSON by run.
 	snapshots  map[string][]byte
 	tombstones map[string][]byte
+	threads    map[string]thread
 	storage    storage
 }
 
@@ -53,6 +54,7 @@ func newStores() stores {
 
 		snapshots:  make(map[string][]byte),
 		tombstones: make(map[string][]byte),
+		threads:    make(map[string]thread),
 		storage:    newStorage(),
 	}
 }
