@@ -125,6 +125,7 @@ var lower = map[string][]string{
 	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
+	"internal/statepatch":       {},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
 	"internal/ports":            {"pkg/events", "pkg/journal"},
