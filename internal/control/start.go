@@ -40,6 +40,9 @@ type StartRequest struct {
 	Custom    map[string]json.RawMessage
 }
 
+// MaxConversationID is the longest id of a conversation, in bytes.
+const MaxConversationID = 256
+
 // StartResult is the id of the started run and the number of its events.
 type StartResult struct {
 	RunID string `json:"run_id"`
@@ -95,6 +98,13 @@ func (r *StartRequest) validate() error {
 	case r.RunID != "" && events.CheckID(r.RunID) != nil:
 		return bad(refusal.CodeBadRunID, "run_id: %q is not a lower-case UUIDv7", r.RunID)
 	}
+	if c := r.Conversation; c != nil {
+		for key, id := range map[string]string{"conversation.id": c.ID, "conversation.message_id": c.MessageID} {
+			if len(id) > MaxConversationID || !utf8.ValidString(id) {
+				return bad(refusal.CodeBadRequest, "%s: must be at most %d bytes of UTF-8", key, MaxConversationID)
+			}
+		}
+	}
 	return nil
 }
 
@@ -122,7 +132,7 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 	if strings.TrimSpace(task) == "" {
 		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has no task of its own; describe the task")
 	}
-	start, err := c.Launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash})
+	start, err := c.Launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash, Conversation: req.Conversation})
 	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodePending) && c.cfg.Ready != nil {
 		// While the log is full no announcement can be stored, so the directory is unreliable.
 		if full := c.cfg.Ready(ctx); errors.Is(full, journal.ErrFull) {

@@ -68,6 +68,14 @@ func ChildID(parent, callID string) string { return derivedID(parent, "/"+callID
 // returns; the result is empty for a parent that is no id.
 func ForkID(parent, key string) string { return derivedID(parent, "\x00fork\x00"+key) }
 
+// RequestID returns the id of the run that was asked for under a key, such as a message's id, so
+// that the same request again finds it. It has the form of a UUIDv7 whose time means nothing.
+func RequestID(scope, key string) string {
+	what := "\x00request\x00" + scope + "\x00" + key
+	sum := Hash([]byte(what))
+	return derivedID("01"+sum[:6]+"-"+sum[6:10]+"-7000-8000-000000000000", what)
+}
+
 func derivedID(parent, what string) string {
 	if CheckID(parent) != nil {
 		return ""

@@ -118,6 +118,15 @@ func FuzzParseSubject(f *testing.F) {
 	})
 }
 
+func TestRequestID(t *testing.T) {
+	t.Parallel()
+	id := events.RequestID("helper", "message 1")
+	require.Equal(t, "016933cd-10fd-714c-aab3-43c7343a78d1", id, "it must never change: repeated requests find their runs by it")
+	require.NoError(t, events.CheckID(id))
+	require.NotEqual(t, id, events.RequestID("helper", "message 2"))
+	require.NotEqual(t, id, events.RequestID("other", "message 1"))
+}
+
 func TestChildID(t *testing.T) {
 	const parent = "01932c07-1234-7abc-9def-0123456789ab"
 	const golden = "01932c07-1234-77e4-b28b-54a340ff575e"
