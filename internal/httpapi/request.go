@@ -75,6 +75,11 @@ func unavailableCode(err error) string {
 }
 
 func writeError(w http.ResponseWriter, e *refusal.Error) {
+	setRetryAfter(w, e)
+	_ = route.WriteJSON(w, statuses[e.Kind], e) // a client that is gone needs no error
+}
+
+func setRetryAfter(w http.ResponseWriter, e *refusal.Error) {
 	after := e.RetryAfter
 	if after <= 0 && e.Kind == refusal.Unavailable {
 		after = time.Second
@@ -82,5 +87,4 @@ func writeError(w http.ResponseWriter, e *refusal.Error) {
 	if after > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
 	}
-	_ = route.WriteJSON(w, statuses[e.Kind], e) // a client that is gone needs no error
 }

@@ -59,18 +59,18 @@ func (s *Server) routes() http.Handler {
 		if !row.Open {
 			handle = s.authorized(handle)
 		}
-		mux.HandleFunc(row.Pattern, s.answer(handle))
+		mux.HandleFunc(row.Pattern, s.answer(handle, row.WriteError))
 	}
 
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(s.answer(func(http.ResponseWriter, *http.Request) error {
 		return refusal.New(refusal.Forbidden, refusal.CodeForbidden, "requests from pages of other sites are refused")
-	}))
+	}, nil))
 	return s.outermost(origin.Handler(s.router(mux)))
 }
 
-// answer turns an endpoint into a handler.
-func (s *Server) answer(handle route.Endpoint) http.HandlerFunc {
+// answer turns an endpoint into a handler. fail writes errors, see route.Route; may be nil.
+func (s *Server) answer(handle route.Endpoint, fail func(http.ResponseWriter, *refusal.Error, int)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := handle(w, r)
 		if err == nil {
@@ -87,7 +87,12 @@ func (s *Server) answer(handle route.Endpoint) http.HandlerFunc {
 			}
 			s.cfg.Logger.Log(r.Context(), level, "a request failed", "method", r.Method, "path", r.URL.Path, "reason", reason)
 		}
-		writeError(w, e)
+		if fail == nil {
+			writeError(w, e)
+			return
+		}
+		setRetryAfter(w, e)
+		fail(w, e, statuses[e.Kind])
 	}
 }
 
@@ -130,7 +135,7 @@ func (s *Server) router(mux *http.ServeMux) http.Handler {
 			allow := plain.header.Get("Allow")
 			w.Header().Set("Allow", allow)
 			return refusal.New(refusal.WrongMethod, refusal.CodeMethodNotAllowed, "%s is not possible at %s; use %s", r.Method, r.URL.Path, allow)
-		})(w, r)
+		}, nil)(w, r)
 	})
 }
 

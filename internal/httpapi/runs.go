@@ -143,24 +143,13 @@ func (s *Server) postInputs(ctx context.Context, r *route.Request) (any, error) 
 }
 
 func (s *Server) postDecision(ctx context.Context, r *route.Request) (any, error) {
-	var body struct {
-		CallID   string `json:"call_id"`
-		Decision string `json:"decision"`
-		// Arguments are an object, or its JSON in a string.
-		Arguments json.RawMessage `json:"arguments"`
-		Reason    string          `json:"reason"`
-		By        string          `json:"by"`
-	}
-	if err := r.Object(&body); err != nil {
+	node, err := r.Node()
+	if err != nil {
 		return nil, err
 	}
-	d := events.Decision{CallID: body.CallID, Decision: body.Decision, Arguments: string(body.Arguments), Reason: body.Reason, By: body.By}
-	if d.Arguments != "" && d.Arguments[0] != '{' {
-		d.Arguments = ""
-		if err := json.Unmarshal(body.Arguments, &d.Arguments); err != nil || d.Arguments == "" {
-			return nil, refusal.New(refusal.Invalid, refusal.CodeBadDecision,
-				"arguments: leave them out, or give the call's new arguments as an object or as its JSON in a string")
-		}
+	d, err := inputs.Decision(node)
+	if err != nil {
+		return nil, err
 	}
 	return s.control.Decide(ctx, r.Namespace(), r.ID(), d)
 }

@@ -40,6 +40,9 @@ type Route struct {
 	Codes []string
 	// Open requests need no token.
 	Open bool
+	// WriteError answers a request that failed, with the status of the refusal. Nil: the
+	// answer is {code, message}.
+	WriteError func(w http.ResponseWriter, e *refusal.Error, status int)
 }
 
 // Parameter is a parameter of the query.
