@@ -9,9 +9,11 @@ import (
 	"os"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/a2a"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -72,6 +74,7 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			}
 			server, err := httpapi.New(httpapi.Config{
 				Control: c, Feed: r.Bus, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
+				Faces:      []route.Face{a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(wire.TokenVariable) != ""})},
 				MaxStreams: clients.Max, MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {

@@ -17,11 +17,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/a2a"
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -70,6 +72,9 @@ type Options struct {
 	// MaxStreams and MaxClientStreams bound the event streams of HTTP, see
 	// httpapi.Config.
 	MaxStreams, MaxClientStreams int
+	// A2AAgent is the stored agent that is found by programs which speak A2A, see
+	// a2a.Config.
+	A2AAgent string
 	// CheckScript checks scripts of agents that come over HTTP; may be nil.
 	CheckScript func(script json.RawMessage) error
 	// Snapshots keeps snapshots of long runs, taken every SnapshotEvery events; nil or 0:
@@ -212,6 +217,7 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 	}
 	h.http, err = httpapi.New(httpapi.Config{
 		Control: h.gateway, Feed: o.Bus, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
+		Faces:      []route.Face{a2a.New(a2a.Config{Control: h.gateway, Feed: o.Bus, Agent: o.A2AAgent, Token: o.Token != ""})},
 		MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Logger: o.Logger,
 	})
 	return err

@@ -119,15 +119,19 @@ func ListenAddress(getenv func(string) string) string {
 type HTTPFlags struct {
 	// Max and PerClient are how many event streams may be open.
 	Max, PerClient int
-	hosts          []string
+	// A2AAgent is the stored agent that programs find which speak A2A.
+	A2AAgent string
+	hosts    []string
 }
 
-// AddHTTPFlags adds --max-streams, --max-client-streams and --host.
+// AddHTTPFlags adds --max-streams, --max-client-streams, --host and --a2a-agent.
 func AddHTTPFlags(flags *pflag.FlagSet) *HTTPFlags {
 	f := &HTTPFlags{}
 	flags.StringSliceVar(&f.hosts, "host", nil, "further `names` by which clients without a token may address --listen; its own host, localhost and IP addresses are always allowed")
 	flags.IntVar(&f.Max, "max-streams", httpapi.MaxStreams, "most open event streams; a further one is refused with 429")
 	flags.IntVar(&f.PerClient, "max-client-streams", httpapi.MaxClientStreams, "most open event streams of one address; a further one is refused with 429")
+	flags.StringVar(&f.A2AAgent, "a2a-agent", os.Getenv("MOOREBUS_A2A_AGENT"),
+		"stored `agent` of the default namespace whose A2A card is public at /.well-known/agent-card.json (MOOREBUS_A2A_AGENT, else, without a token, the only one)")
 	cli.Positive(flags, "max-streams", "max-client-streams")
 	return f
 }

@@ -1,0 +1,159 @@
+// Package a2a serves agents to programs that speak A2A 1.0, over its HTTP+JSON binding.
+//
+// A task is a run, and its id the run's. A message without a task starts a run of the agent; the
+// same message again finds that run. A task whose run waits for a human, for its user or for its
+// client is in INPUT_REQUIRED, and a message to it is the answer. The context of a task is the
+// one that its first message named, else the run itself.
+//
+// Streams are made of the log: what they send is a function of the run's events, so each can be
+// resumed at any event. Pieces of text that a model is writing come between them.
+package a2a
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/httpapi/sse"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// Version is the version of the protocol.
+const Version = "1.0"
+
+const (
+	versionHeader = "A2A-Version"
+	cardPath      = "/.well-known/agent-card.json"
+	mediaType     = "application/a2a+json"
+	// requestTimeout bounds requests that do not wait for a run.
+	requestTimeout = 30 * time.Second
+)
+
+// Config configures a [Face].
+type Config struct {
+	// Control carries out the requests, Feed has live text. Both required.
+	Control *control.Controller
+	Feed    journal.Feed
+	// Agent is the stored agent whose card is at the well-known place. Empty: without a
+	// token, the only agent of the default namespace.
+	Agent string
+	// Token says that requests need a bearer token. The card at the well-known place is
+	// public all the same.
+	Token bool
+}
+
+// Face answers the requests of A2A. It is safe for concurrent use.
+type Face struct {
+	cfg     Config
+	streams *sse.Streams
+}
+
+// New returns a face of the gateway.
+func New(cfg Config) *Face { return &Face{cfg: cfg} }
+
+// Routes returns the requests.
+func (f *Face) Routes(streams *sse.Streams) []route.Route {
+	f.streams = streams
+	const base = "/v1/a2a/{agent}"
+	task := []string{codeTaskNotFound, codeVersion}
+	rows := []route.Route{
+		{
+			Pattern: "GET " + cardPath, Handle: f.getDefaultCard, Open: true, Answer: card{},
+			Summary: "The A2A card of the gateway's default agent.", Codes: []string{refusal.CodeAgentNotFound},
+		},
+		{
+			Pattern: "GET " + base + cardPath, Handle: f.getCard, Answer: card{},
+			Summary: "The A2A card of an agent.", Codes: []string{refusal.CodeAgentNotFound},
+		},
+		{
+			Pattern: "POST " + base + "/message:send", Handle: f.postSend, Body: sendRequest{}, Answer: sendResponse{},
+			Summary: "Sends a message to an agent or a task, and waits until the task ends or needs input.", Codes: sendCodes,
+		},
+		{
+			Pattern: "POST " + base + "/message:stream", Handle: f.postStream, Body: sendRequest{}, Streams: []string{"text/event-stream"},
+			Summary: "Sends a message and streams the task until it ends or needs input.", Codes: sendCodes,
+		},
+		{
+			Pattern: "GET " + base + "/tasks", Handle: f.jsonAnswer(f.listTasks), Answer: taskList{}, Query: listParameters,
+			Summary: "Lists tasks of an agent, the last updated first.", Codes: []string{codeVersion},
+		},
+		{
+			Pattern: "GET " + base + "/tasks/{id}", Handle: f.getTask, Answer: task1{},
+			Query:   []route.Parameter{{Name: historyLength, Description: "How many of the last messages to return; default: 100."}},
+			Summary: "A task; with :subscribe after the id, its stream.", Codes: task,
+		},
+		{
+			Pattern: "POST " + base + "/tasks/{id}", Handle: f.postTask, Answer: task1{},
+			Summary: "With :cancel after the id, cancels a task; with :subscribe, streams it until it ends.",
+			Codes:   append([]string{codeNotCancelable, codeUnsupported}, task...), Streams: []string{"text/event-stream"},
+		},
+	}
+	push := base + "/tasks/{id}/pushNotificationConfigs"
+	for _, pattern := range []string{"POST " + push, "GET " + push, "GET " + push + "/{config}", "DELETE " + push + "/{config}"} {
+		rows = append(rows, route.Route{
+			Pattern: pattern, Handle: f.noPush, Summary: "Push notifications are not supported; the card says so.", Codes: []string{codePush},
+		})
+	}
+	rows = append(rows, route.Route{
+		Pattern: "GET " + base + "/extendedAgentCard", Handle: f.noExtendedCard, Summary: "There is no extended card; the card says so.", Codes: []string{codeUnsupported},
+	})
+	for i := range rows {
+		rows[i].WriteError = writeError
+		if rows[i].Answer != nil && !strings.HasSuffix(rows[i].Pattern, cardPath) {
+			rows[i].Handle = versioned(rows[i].Handle)
+		}
+	}
+	return rows
+}
+
+// versioned refuses other versions of the protocol. A request without a version is taken as one
+// of this version: clients of older ones use other paths.
+func versioned(handle route.Endpoint) route.Endpoint {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		version := r.Header.Get(versionHeader)
+		if version == "" {
+			version = r.URL.Query().Get(versionHeader)
+		}
+		if version != "" && version != Version {
+			return refusal.New(refusal.Invalid, codeVersion, "%s: %.20q is not supported; use %s", versionHeader, version, Version)
+		}
+		return handle(w, r)
+	}
+}
+
+// jsonAnswer returns an endpoint that answers with JSON, within the time of a request.
+func (f *Face) jsonAnswer(handle func(ctx context.Context, r *http.Request) (any, error)) route.Endpoint {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
+		defer stop()
+		v, err := handle(ctx, r)
+		if err != nil {
+			return err
+		}
+		return write(w, http.StatusOK, mediaType, v)
+	}
+}
+
+func write(w http.ResponseWriter, status int, media string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return refusal.Fault("answer: %w", err)
+	}
+	w.Header().Set("Content-Type", media)
+	w.WriteHeader(status)
+	_, _ = w.Write(append(data, '\n')) // a client that is gone needs no error
+	return nil
+}
+
+func (f *Face) noPush(http.ResponseWriter, *http.Request) error {
+	return refusal.New(refusal.Invalid, codePush, "push notifications are not supported; subscribe to the task instead")
+}
+
+func (f *Face) noExtendedCard(http.ResponseWriter, *http.Request) error {
+	return refusal.New(refusal.Invalid, codeUnsupported, "there is no extended card; the agent's card says everything")
+}

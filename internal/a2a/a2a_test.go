@@ -1,0 +1,305 @@
+package a2a_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/controltest"
+	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/nodetest"
+	"github.com/moorebus/moorebus/internal/toolset"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/builtin"
+	"github.com/moorebus/moorebus/pkg/tool/typed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// agents are the agents of the tests.
+var agents = map[string]string{
+	"writer": `{"description": "Writes a line.", "llm": {"provider": "scripted", "script": [
+		{"content": "I pay first.", "calls": [{"name": "pay", "arguments": {"crowns": 1}}]}, {"text": "All is written down."}]},
+		"tools": ["pay"]}`,
+	"counter": `{"llm": {"provider": "scripted", "script": [{"text": "{\"count\": 3}"}]},
+		"output_schema": {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}}`,
+	"cashier": `{"llm": {"provider": "scripted", "script": [
+		{"calls": [{"name": "pay", "arguments": {"crowns": 10}}]}, {"text": "The tool says: {{observation -1}}"}]},
+		"approval": {"policy": "always"}, "tools": ["pay"]}`,
+	"asker": `{"llm": {"provider": "scripted", "script": [
+		{"calls": [{"name": "ask_human", "arguments": {"question": "Which colour?"}}]}, {"text": "So it is {{observation -1}}"}]},
+		"tools": ["ask_human"]}`,
+	"talker": `{"mode": "chat", "llm": {"provider": "scripted", "script": [{"text": "Mars has two moons."}, {"text": "Jupiter has many."}]}}`,
+	"fails":  `{"llm": {"provider": "scripted", "script": []}, "config": {"max_retries": 0}}`,
+}
+
+type payment struct {
+	Crowns int `json:"crowns"`
+}
+
+// serve runs all roles with HTTP on a real bus, and stores the agents.
+func serve(t *testing.T, change func(*host.Options)) (*control.Controller, string) {
+	t.Helper()
+	pay, err := typed.New(tool.Definition{Name: "pay", Description: "Pays.", Effect: tool.Pure},
+		func(_ context.Context, p payment) (string, error) { return "paid", nil })
+	require.NoError(t, err)
+	ask, err := builtin.New(builtin.AskHuman, builtin.Options{})
+	require.NoError(t, err)
+	registry, err := toolset.New(pay, ask)
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	o := host.Options{
+		Bus: controltest.NATS(t, natsbus.InitOptions{}), Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Listener: listener,
+	}
+	if change != nil {
+		change(&o)
+	}
+	h, err := host.New(o)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- h.Run(ctx) }()
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	require.NoError(t, h.Announce(t.Context()))
+	for name, definition := range agents {
+		_, err := h.Gateway().PutAgent(t.Context(), "", name, []byte(definition), agentfile.JSON)
+		require.NoError(t, err, name)
+	}
+	return h.Gateway(), "http://" + listener.Addr().String()
+}
+
+// The client of the protocol's own SDK works with every request.
+func TestSDK(t *testing.T) {
+	t.Parallel()
+	_, url := serve(t, func(o *host.Options) { o.A2AAgent = "writer" })
+	script, err := os.ReadFile("testdata/client.mjs")
+	require.NoError(t, err)
+	out, err := nodetest.Command(t, string(script), url).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "all is well")
+}
+
+// call sends a request and returns the answer.
+func call(t *testing.T, method, url, body string, header ...string) (int, map[string]any) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	require.NoError(t, err)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, res.Body.Close()) }()
+	data, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	var answer map[string]any
+	require.NoError(t, json.Unmarshal(data, &answer), string(data))
+	return res.StatusCode, answer
+}
+
+func message(id, task string, parts ...string) string {
+	m := map[string]any{"messageId": id, "role": "ROLE_USER"}
+	if task != "" {
+		m["taskId"] = task
+	}
+	var all []json.RawMessage
+	for _, p := range parts {
+		all = append(all, json.RawMessage(p))
+	}
+	m["parts"] = all
+	data, err := json.Marshal(map[string]any{"message": m})
+	if err != nil {
+		panic(err)
+	}
+	return string(data)
+}
+
+func field(v any, path ...string) any {
+	for _, key := range path {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[key]
+	}
+	return v
+}
+
+// reason returns why a request failed.
+func reason(t *testing.T, answer map[string]any) string {
+	t.Helper()
+	details, ok := field(answer, "error", "details").([]any)
+	require.True(t, ok, answer)
+	return field(details[0], "reason").(string)
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	_, url := serve(t, nil)
+	text := `{"text": "Go."}`
+	_, sent := call(t, "POST", url+"/v1/a2a/cashier/message:send", message("m-1", "", text))
+	id := field(sent, "task", "id").(string)
+	for name, c := range map[string]struct {
+		method, path, body string
+		header             []string
+		status             int
+		reason             string
+	}{
+		"another version":        {"GET", "/v1/a2a/cashier/tasks", "", []string{"A2A-Version", "0.3"}, 400, "VERSION_NOT_SUPPORTED"},
+		"no agent":               {"POST", "/v1/a2a/nobody/message:send", message("m", "", text), nil, 404, "AGENT_NOT_FOUND"},
+		"no agent's card":        {"GET", "/v1/a2a/nobody/.well-known/agent-card.json", "", nil, 404, "AGENT_NOT_FOUND"},
+		"several agents":         {"GET", "/.well-known/agent-card.json", "", nil, 404, "AGENT_NOT_FOUND"},
+		"no task":                {"GET", "/v1/a2a/cashier/tasks/nothing", "", nil, 404, "TASK_NOT_FOUND"},
+		"another agent's task":   {"GET", "/v1/a2a/talker/tasks/" + id, "", nil, 404, "TASK_NOT_FOUND"},
+		"a message to no task":   {"POST", "/v1/a2a/cashier/message:send", message("m", "01900000-0000-7000-8000-000000000000", text), nil, 404, "TASK_NOT_FOUND"},
+		"cancel no task":         {"POST", "/v1/a2a/cashier/tasks/nothing:cancel", "", nil, 404, "TASK_NOT_FOUND"},
+		"subscribe to no task":   {"POST", "/v1/a2a/cashier/tasks/nothing:subscribe", "", nil, 404, "TASK_NOT_FOUND"},
+		"push":                   {"POST", "/v1/a2a/cashier/tasks/" + id + "/pushNotificationConfigs", "{}", nil, 400, "PUSH_NOTIFICATION_NOT_SUPPORTED"},
+		"push in a message":      {"POST", "/v1/a2a/cashier/message:send", `{"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}, "configuration": {"taskPushNotificationConfig": {"url": "http://localhost"}}}`, nil, 400, "PUSH_NOTIFICATION_NOT_SUPPORTED"},
+		"extended card":          {"GET", "/v1/a2a/cashier/extendedAgentCard", "", nil, 400, "UNSUPPORTED_OPERATION"},
+		"no JSON":                {"POST", "/v1/a2a/cashier/message:send", "{", nil, 400, "INVALID_PARAMS"},
+		"no message":             {"POST", "/v1/a2a/cashier/message:send", "{}", nil, 400, "INVALID_PARAMS"},
+		"no message id":          {"POST", "/v1/a2a/cashier/message:send", message("", "", text), nil, 400, "INVALID_PARAMS"},
+		"no parts":               {"POST", "/v1/a2a/cashier/message:send", message("m", ""), nil, 400, "INVALID_PARAMS"},
+		"an empty part":          {"POST", "/v1/a2a/cashier/message:send", message("m", "", "{}"), nil, 400, "INVALID_PARAMS"},
+		"a part of two":          {"POST", "/v1/a2a/cashier/message:send", message("m", "", `{"text": "x", "url": "http://localhost/x"}`), nil, 400, "INVALID_PARAMS"},
+		"a file of no type":      {"POST", "/v1/a2a/cashier/message:send", message("m", "", `{"raw": "AAAA"}`), nil, 400, "CONTENT_TYPE_NOT_SUPPORTED"},
+		"a tenant":               {"POST", "/v1/a2a/cashier/message:send", `{"tenant": "t"}`, nil, 400, "INVALID_PARAMS"},
+		"another message's id":   {"POST", "/v1/a2a/cashier/message:send", message("m-1", "", `{"text": "Something else."}`), nil, 400, "INVALID_PARAMS"},
+		"words for a decision":   {"POST", "/v1/a2a/cashier/message:send", message("m-2", id, `{"text": "Perhaps."}`), nil, 422, "ANSWER_NEEDED"},
+		"a decision on no call":  {"POST", "/v1/a2a/cashier/message:send", message("m-2", id, `{"data": {"call_id": "x", "decision": "approved"}}`), nil, 404, "UNKNOWN_CALL"},
+		"a decision on no task":  {"POST", "/v1/a2a/cashier/message:send", message("m-2", "", `{"data": {"call_id": "x", "decision": "approved"}}`), nil, 400, "INVALID_PARAMS"},
+		"another task's context": {"POST", "/v1/a2a/cashier/message:send", strings.Replace(message("m-2", id, text), `"messageId"`, `"contextId": "c", "messageId"`, 1), nil, 400, "INVALID_PARAMS"},
+		"no state":               {"GET", "/v1/a2a/cashier/tasks?status=DONE", "", nil, 400, "INVALID_PARAMS"},
+		"a large page":           {"GET", "/v1/a2a/cashier/tasks?pageSize=101", "", nil, 400, "INVALID_PARAMS"},
+		"no length":              {"GET", "/v1/a2a/cashier/tasks/" + id + "?historyLength=-1", "", nil, 400, "INVALID_PARAMS"},
+		"resume at no event":     {"POST", "/v1/a2a/cashier/tasks/" + id + ":subscribe", "", []string{"Last-Event-ID", "99"}, 400, "INVALID_PARAMS"},
+		"no verb":                {"POST", "/v1/a2a/cashier/tasks/" + id + ":explain", "", nil, 404, "NOT_FOUND"},
+	} {
+		status, answer := call(t, c.method, url+c.path, c.body, c.header...)
+		require.Equal(t, c.status, status, "%s: %v", name, answer)
+		require.Equal(t, c.reason, reason(t, answer), name)
+		require.EqualValues(t, c.status, field(answer, "error", "code"), name)
+		require.NotEmpty(t, field(answer, "error", "message"), name)
+	}
+	_, task := call(t, "GET", url+"/v1/a2a/cashier/tasks/"+id, "")
+	require.Equal(t, "TASK_STATE_INPUT_REQUIRED", field(task, "status", "state"), "nothing of this counted")
+}
+
+// With a token every request needs it, but for the card of the agent that was made public.
+func TestToken(t *testing.T) {
+	t.Parallel()
+	for agent, want := range map[string]int{"": http.StatusNotFound, "writer": http.StatusOK} {
+		_, url := serve(t, func(o *host.Options) { o.Token, o.A2AAgent = "secret", agent })
+		status, found := call(t, "GET", url+"/.well-known/agent-card.json", "")
+		require.Equal(t, want, status, found)
+		if want == http.StatusOK {
+			require.Equal(t, "Bearer", field(found, "securitySchemes", "bearer", "httpAuthSecurityScheme", "scheme"))
+		}
+		for _, path := range []string{"/v1/a2a/writer/.well-known/agent-card.json", "/v1/a2a/writer/tasks"} {
+			status, answer := call(t, "GET", url+path, "")
+			require.Equal(t, http.StatusUnauthorized, status)
+			require.Equal(t, "UNAUTHENTICATED", field(answer, "error", "status"))
+			status, _ = call(t, "GET", url+path, "", "Authorization", "Bearer secret")
+			require.Equal(t, http.StatusOK, status)
+		}
+	}
+}
+
+// updates reads a stream to its end: its events with their ids.
+func updates(t *testing.T, url, body string, header ...string) (ids []string, all []map[string]any) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader(body))
+	require.NoError(t, err)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, res.Body.Close()) }()
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	id := ""
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		key, value, _ := strings.Cut(lines.Text(), ": ")
+		switch key {
+		case "id":
+			id = value
+		case "data":
+			var u map[string]any
+			require.NoError(t, json.Unmarshal([]byte(value), &u))
+			ids, all, id = append(ids, id), append(all, u), ""
+		}
+	}
+	return ids, all
+}
+
+// A stream that is resumed at any of its events goes on with what followed, also when the task has
+// ended.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	_, url := serve(t, nil)
+	_, sent := call(t, "POST", url+"/v1/a2a/asker/message:send", message("m-1", "", `{"text": "Paint it."}`))
+	id := field(sent, "task", "id").(string)
+	require.Equal(t, "TASK_STATE_INPUT_REQUIRED", field(sent, "task", "status", "state"))
+	_, done := call(t, "POST", url+"/v1/a2a/asker/message:send", message("m-2", id, `{"text": "Red"}`))
+	require.Equal(t, "TASK_STATE_COMPLETED", field(done, "task", "status", "state"), done)
+	path := url + "/v1/a2a/asker/tasks/" + id + ":subscribe"
+	ids, whole := updates(t, path, "", "Last-Event-ID", "1")
+	require.Equal(t, "TASK_STATE_SUBMITTED", field(whole[0], "task", "status", "state"))
+	var said []string
+	for _, u := range whole[1:] {
+		if state, ok := field(u, "statusUpdate", "status", "state").(string); ok {
+			said = append(said, state)
+		}
+		if field(u, "artifactUpdate") != nil {
+			said = append(said, "artifact")
+		}
+	}
+	require.Equal(t, []string{"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_WORKING", "artifact", "TASK_STATE_COMPLETED"}, trimmed(said))
+	for i, at := range ids {
+		require.NotEmpty(t, at)
+		if i == len(ids)-1 {
+			break
+		}
+		_, rest := updates(t, path, "", "Last-Event-ID", at)
+		following := whole[i+1:]
+		for len(following) > 0 && ids[len(ids)-len(following)] == at {
+			following = following[1:] // of the same event
+		}
+		require.Equal(t, following, rest[1:], "after event %s", at)
+	}
+}
+
+// trimmed is the list without repetitions.
+func trimmed(list []string) (short []string) {
+	for i, s := range list {
+		if i == 0 || list[i-1] != s {
+			short = append(short, s)
+		}
+	}
+	return short
+}

@@ -1,0 +1,90 @@
+package a2a
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/refusal"
+)
+
+// The codes of A2A's own errors. In upper case they are the reasons that the protocol names.
+const (
+	codeTaskNotFound  = "task_not_found"
+	codeNotCancelable = "task_not_cancelable"
+	codePush          = "push_notification_not_supported"
+	codeUnsupported   = "unsupported_operation"
+	codeContentType   = "content_type_not_supported"
+	codeVersion       = "version_not_supported"
+)
+
+var (
+	ownCodes  = []string{codeTaskNotFound, codeNotCancelable, codePush, codeUnsupported, codeContentType, codeVersion}
+	sendCodes = []string{
+		refusal.CodeAgentNotFound, codeTaskNotFound, codeUnsupported, codeContentType, codePush, codeVersion,
+		refusal.CodeBadRequest, refusal.CodeKeyReused, refusal.CodeAlreadyDecided, refusal.CodeTooManyStreams,
+	}
+)
+
+// names are the canonical names of statuses, as google.rpc.Code has them.
+var names = map[refusal.Kind]string{
+	refusal.Invalid: "INVALID_ARGUMENT", refusal.Unauthorized: "UNAUTHENTICATED", refusal.Forbidden: "PERMISSION_DENIED",
+	refusal.NotFound: "NOT_FOUND", refusal.WrongMethod: "UNIMPLEMENTED", refusal.Conflict: "FAILED_PRECONDITION",
+	refusal.TooLarge: "INVALID_ARGUMENT", refusal.WrongMedia: "INVALID_ARGUMENT", refusal.Unprocessable: "FAILED_PRECONDITION",
+	refusal.TooMany: "RESOURCE_EXHAUSTED", refusal.Internal: "INTERNAL", refusal.Unavailable: "UNAVAILABLE",
+}
+
+// failure is google.rpc.Status.
+type failure struct {
+	Error failureBody `json:"error"`
+}
+
+type failureBody struct {
+	Code    int         `json:"code"`
+	Status  string      `json:"status"`
+	Message string      `json:"message"`
+	Details []errorInfo `json:"details"`
+}
+
+// errorInfo is google.rpc.ErrorInfo.
+type errorInfo struct {
+	Type     string            `json:"@type"`
+	Reason   string            `json:"reason"`
+	Domain   string            `json:"domain"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// writeError answers a failed request as the protocol does. Refusals that are not the protocol's
+// keep their code, in the metadata.
+func writeError(w http.ResponseWriter, e *refusal.Error, status int) {
+	body := failureBody{Code: status, Status: names[e.Kind], Message: e.Message}
+	info := errorInfo{Type: "type.googleapis.com/google.rpc.ErrorInfo", Domain: "a2a-protocol.org", Reason: strings.ToUpper(e.Code)}
+	switch {
+	case e.Code == refusal.CodeRunNotFound, e.Code == refusal.CodeRunPurged:
+		info.Reason = strings.ToUpper(codeTaskNotFound)
+	case slices.Contains(ownCodes, e.Code):
+		if e.Code != codeTaskNotFound && e.Code != codeContentType {
+			body.Status = names[refusal.Conflict]
+		}
+	case e.Kind == refusal.Invalid:
+		info.Reason, info.Metadata = "INVALID_PARAMS", map[string]string{"code": e.Code}
+	default:
+		info.Domain = "moorebus"
+	}
+	if run, ok := e.Fields["run"].(string); ok {
+		if info.Metadata == nil {
+			info.Metadata = map[string]string{}
+		}
+		info.Metadata["taskId"] = run
+	}
+	body.Details = []errorInfo{info}
+	_ = write(w, status, mediaType, failure{body}) // it holds nothing that JSON cannot
+}
+
+func badRequest(format string, args ...any) *refusal.Error {
+	return refusal.New(refusal.Invalid, refusal.CodeBadRequest, format, args...)
+}
+
+func taskNotFound(id string) error {
+	return refusal.New(refusal.NotFound, codeTaskNotFound, "the agent has no task %.100q", id)
+}

@@ -1,0 +1,352 @@
+package a2a
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/httpapi/inputs"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/media"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// by is who decides where a client does not say.
+const by = "a2a"
+
+// readSend reads the body of a request that sends a message. Keys that are not known are ignored.
+func readSend(w http.ResponseWriter, r *http.Request) (*sendRequest, error) {
+	req := &route.Request{Request: r, W: w}
+	data, err := req.Body()
+	if err != nil {
+		return nil, err
+	}
+	if !utf8.Valid(data) {
+		return nil, badRequest("the body is not valid UTF-8")
+	}
+	var s sendRequest
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, badRequest("the body is not a SendMessageRequest: %s", err.Error())
+	}
+	m := s.Message
+	switch {
+	case s.Tenant != "":
+		return nil, badRequest("tenant: is not supported; the header Moorebus-Namespace names the namespace")
+	case m == nil:
+		return nil, badRequest("message: is missing")
+	case m.MessageID == "" || len(m.MessageID) > control.MaxMessageID:
+		return nil, badRequest("message.messageId: must have 1 to %d bytes", control.MaxMessageID)
+	case m.Role != roleUser:
+		return nil, badRequest("message.role: %.50q is not %s", m.Role, roleUser)
+	case len(m.Parts) == 0:
+		return nil, badRequest("message.parts: is empty")
+	case s.Configuration.wantsPush():
+		return nil, refusal.New(refusal.Invalid, codePush, "configuration.taskPushNotificationConfig: push notifications are not supported; subscribe to the task instead")
+	case s.Configuration.HistoryLength != nil && *s.Configuration.HistoryLength < 0:
+		return nil, badRequest("configuration.historyLength: must not be negative")
+	}
+	return &s, nil
+}
+
+// said is what a message holds: answers to what a task waits for, and what is new.
+type said struct {
+	decisions []events.Decision
+	inputs    []control.Input
+	content   []events.Part
+}
+
+// readParts reads a message's parts. Data with a decision or a type is an answer, other data is
+// text.
+func readParts(m *message) (s said, err error) {
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		given := 0
+		for _, is := range []bool{p.Text != nil, p.Raw != nil, p.URL != "", len(p.Data) > 0} {
+			if is {
+				given++
+			}
+		}
+		if given != 1 {
+			return s, badRequest("message.parts[%d]: has %d of text, raw, url and data; give exactly one", i, given)
+		}
+		switch {
+		case p.Text != nil:
+			if *p.Text != "" {
+				s.content = append(s.content, events.Part{Type: events.PartText, Text: *p.Text})
+			}
+		case len(p.Data) > 0:
+			if err := s.addData(p.Data); err != nil {
+				return s, err
+			}
+		default:
+			file := events.Part{Type: events.PartFile, MediaType: p.MediaType, Data: p.Raw, URL: p.URL, Name: p.Filename}
+			if media.IsImage(p.MediaType) {
+				file.Type = events.PartImage
+			}
+			if err := file.Check(); err != nil {
+				return s, refusal.New(refusal.Invalid, codeContentType, "message.parts[%d]: %s", i, err.Error())
+			}
+			s.content = append(s.content, file)
+		}
+	}
+	return s, nil
+}
+
+func (s *said) addData(data json.RawMessage) error {
+	node, err := strict.ParseJSON(data)
+	if err != nil {
+		return badRequest("%s", err.Error())
+	}
+	switch {
+	case node.Kind == strict.Object && node.Get("decision") != nil:
+		d, err := inputs.Decision(node)
+		if err != nil {
+			return err
+		}
+		d.By = cmp.Or(d.By, by)
+		s.decisions = append(s.decisions, d)
+	case node.Kind == strict.Object && node.Get("type") != nil:
+		more, err := inputs.Parse([]byte("[" + string(data) + "]"))
+		if err != nil {
+			return err
+		}
+		s.inputs = append(s.inputs, more...)
+	default:
+		s.content = append(s.content, events.Part{Type: events.PartText, Text: string(data)})
+	}
+	return nil
+}
+
+// text returns the content if it is text alone.
+func (s *said) text() (string, bool) {
+	for i := range s.content {
+		if s.content[i].Type != events.PartText {
+			return "", false
+		}
+	}
+	return events.TextOf(s.content), true
+}
+
+// target is the run that a message went to. n is the run's last event then.
+type target struct {
+	ns, agent, run string
+	n              uint64
+}
+
+// send carries out a request and returns where its message went. A repeated request changes
+// nothing.
+func (f *Face) send(ctx context.Context, r *http.Request, m *message) (target, error) {
+	to := target{ns: route.Namespace(r), agent: r.PathValue("agent")}
+	s, err := readParts(m)
+	if err != nil {
+		return to, err
+	}
+	open, err := f.openTask(ctx, to, m)
+	if err != nil {
+		return to, err
+	}
+	if open != "" {
+		to.run = open
+		err = f.tell(ctx, &to, m, s)
+	} else {
+		err = f.start(ctx, &to, m, s)
+	}
+	return to, err
+}
+
+// openTask returns the task that a message is for, empty if it is for a new one.
+func (f *Face) openTask(ctx context.Context, to target, m *message) (string, error) {
+	if m.TaskID != "" {
+		c, err := f.conversation(ctx, to.ns, m.TaskID)
+		if refusal.Is(err, refusal.CodeRunNotFound) {
+			return "", taskNotFound(m.TaskID)
+		}
+		if err == nil && m.ContextID != "" && m.ContextID != c.contextID {
+			err = badRequest("message.contextId: task %s belongs to context %s", m.TaskID, c.contextID)
+		}
+		return m.TaskID, err
+	}
+	if events.CheckID(m.ContextID) != nil {
+		return "", nil
+	}
+	// A conversation is one run as long as it is open.
+	open := ""
+	err := f.view(ctx, to.ns, to.agent, m.ContextID, func(run *runlog.Run) error {
+		mem := run.Memory()
+		if mem.Mode == events.ModeChat && (!run.Terminal() || mem.Knows(m.MessageID)) {
+			open = m.ContextID
+		}
+		return nil
+	})
+	if refusal.Is(err, codeTaskNotFound, refusal.CodeRunPurged) {
+		err = nil
+	}
+	return open, err
+}
+
+// start starts the run of a message, or finds the one that it started.
+func (f *Face) start(ctx context.Context, to *target, m *message, s said) error {
+	if len(s.decisions)+len(s.inputs) > 0 {
+		return badRequest("message.taskId: is missing; the data in the message's parts answers a task")
+	}
+	to.run = events.RequestID(to.agent, m.MessageID)
+	found, err := f.started(ctx, to, s)
+	if found || err != nil {
+		return err
+	}
+	req := control.StartRequest{
+		AgentName: to.agent, RunID: to.run, Conversation: &events.Conversation{ID: m.ContextID, MessageID: m.MessageID},
+	}
+	if text, only := s.text(); only {
+		req.Task = text
+	} else {
+		req.Parts = s.content
+	}
+	result, err := f.cfg.Control.Start(ctx, to.ns, req)
+	to.n = result.N
+	if refusal.Is(err, refusal.CodeRunExists) {
+		_, err = f.started(ctx, to, s) // by the same request
+	}
+	return err
+}
+
+// started reports whether the run of a message is there. An error is that it was started by
+// another message with the same id.
+func (f *Face) started(ctx context.Context, to *target, s said) (bool, error) {
+	found := false
+	err := f.view(ctx, to.ns, to.agent, to.run, func(run *runlog.Run) error {
+		mem := run.Memory()
+		found, to.n = true, mem.N
+		if want := events.TextOf(s.content); len(s.content) > 0 && mem.Task != want {
+			return refusal.New(refusal.Invalid, refusal.CodeKeyReused, "message.messageId: another message had this id; give every message its own").
+				With(map[string]any{"run": to.run})
+		}
+		return nil
+	})
+	if refusal.Is(err, codeTaskNotFound) {
+		err = nil
+	}
+	return found, err
+}
+
+// tell gives a message to an open task: it answers what the task waits for, or goes to the agent.
+func (f *Face) tell(ctx context.Context, to *target, m *message, s said) error {
+	ended, known := false, false
+	err := f.view(ctx, to.ns, to.agent, to.run, func(run *runlog.Run) error {
+		mem := run.Memory()
+		ended, known, to.n = run.Terminal(), mem.Knows(m.MessageID), mem.N
+		if !ended && !known && len(s.decisions) == 0 {
+			return s.answerPending(mem)
+		}
+		return nil
+	})
+	switch {
+	case err != nil || known:
+		return err
+	case ended && len(s.content) > 0:
+		return refusal.New(refusal.Invalid, codeUnsupported, "the task has ended and takes no messages; leave out taskId to start another one").
+			With(map[string]any{"run": to.run})
+	}
+	for _, d := range s.decisions {
+		result, err := f.cfg.Control.Decide(ctx, to.ns, to.run, d)
+		if err != nil && !repeats(err, d) {
+			return err
+		}
+		to.n = max(to.n, result.N)
+	}
+	if len(s.content) > 0 {
+		said := control.UserMessage{MessageID: m.MessageID}
+		if text, only := s.text(); only {
+			said.Content = text
+		} else {
+			said.Parts = s.content
+		}
+		s.inputs = append(s.inputs, said)
+	}
+	if len(s.inputs) == 0 {
+		return nil
+	}
+	result, err := f.cfg.Control.Inputs(ctx, to.ns, to.run, s.inputs)
+	to.n = max(to.n, result.N)
+	return err
+}
+
+// repeats reports whether a refused decision is the one that was made.
+func repeats(err error, d events.Decision) bool {
+	var e *refusal.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch made := e.Fields["decision"].(type) {
+	case events.Decision:
+		return made.Decision == d.Decision && made.Arguments == d.Arguments
+	case *events.Decision:
+		return made != nil && made.Decision == d.Decision && made.Arguments == d.Arguments
+	}
+	return false
+}
+
+// answerPending turns the text of a message into the decision that the run waits for, if it waits
+// for one.
+func (s *said) answerPending(mem *reducer.Memory) error {
+	waits := decisions.Undecided(mem.PendingApproval)
+	if mem.State != events.WaitingForHuman || len(waits) == 0 {
+		return nil
+	}
+	needed := refusal.New(refusal.Unprocessable, refusal.CodeAnswerNeeded,
+		"the task waits for %d decisions; answer with a data part {call_id, decision: approved|rejected|modified, arguments?, by} for each", len(waits)).
+		With(map[string]any{"run": mem.RunID})
+	text, only := s.text()
+	text = strings.TrimSpace(text)
+	if len(waits) != 1 || !only || text == "" {
+		return needed
+	}
+	d := events.Decision{CallID: waits[0], By: by}
+	for _, r := range mem.PendingApproval.Requests {
+		if r.CallID != waits[0] {
+			continue
+		}
+		switch word := strings.ToLower(text); {
+		case r.Asks:
+			answered, err := withAnswer(r.Arguments, text)
+			if err != nil {
+				return err
+			}
+			d.Decision, d.Arguments = events.DecisionModified, answered
+		case word == events.DecisionApproved, word == events.DecisionRejected:
+			d.Decision = word
+		default:
+			return needed
+		}
+	}
+	s.decisions, s.content = append(s.decisions, d), nil
+	return nil
+}
+
+// withAnswer adds the answer to the arguments of a call that asks.
+func withAnswer(arguments, answer string) (string, error) {
+	all := map[string]json.RawMessage{}
+	if err := json.Unmarshal([]byte(arguments), &all); err != nil {
+		return "", refusal.Fault("arguments of a call that asks: %w", err)
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		return "", refusal.Fault("an answer: %w", err)
+	}
+	all["answer"] = text
+	data, err := json.Marshal(all)
+	if err != nil {
+		return "", refusal.Fault("an answer: %w", err)
+	}
+	return string(data), nil
+}

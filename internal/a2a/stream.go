@@ -1,0 +1,338 @@
+package a2a
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/httpapi/sse"
+	"github.com/moorebus/moorebus/internal/livetext"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// chunkBuffer is how many chunks wait for a slow client before some are lost. The client gets
+// their text later.
+const chunkBuffer = 64
+
+// postSend sends a message and answers with the task.
+func (f *Face) postSend(w http.ResponseWriter, r *http.Request) error {
+	s, to, err := f.deliver(w, r)
+	if err != nil {
+		return err
+	}
+	var t task1
+	if s.Configuration.ReturnImmediately {
+		t, err = f.task(r.Context(), to.ns, to.agent, to.run, s.Configuration.HistoryLength)
+	} else {
+		t, err = f.await(r, to, s.Configuration.HistoryLength)
+	}
+	if err != nil {
+		return err
+	}
+	return write(w, http.StatusOK, mediaType, sendResponse{&t})
+}
+
+// deliver reads a request and sends its message.
+func (f *Face) deliver(w http.ResponseWriter, r *http.Request) (*sendRequest, target, error) {
+	ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
+	defer stop()
+	s, err := readSend(w, r)
+	if err != nil {
+		return nil, target{}, err
+	}
+	to, err := f.send(ctx, r, s.Message)
+	return s, to, err
+}
+
+// await waits until a task ends or needs input. It counts as a stream.
+func (f *Face) await(r *http.Request, to target, history *int) (t task1, err error) {
+	done, err := f.streams.Open(r)
+	if err != nil {
+		return t, err
+	}
+	defer done()
+	ctx, stop := f.streams.Context(r)
+	defer stop()
+	l := f.follow(ctx, to)
+	defer func() { stop(); <-l.done }()
+	for {
+		select {
+		case rec := <-l.records:
+			if err := l.apply(ctx, rec); err != nil {
+				return t, err
+			}
+			if mem := l.fold.Memory(); mem.N >= to.n && f.rests(mem, l.names) {
+				return f.taskOf(mem, l.names, history), nil
+			}
+		case <-l.done:
+			return t, refusal.New(refusal.Unavailable, refusal.CodeUnavailable,
+				"the gateway no longer waits for the task; get it, or send the same message again").With(map[string]any{"run": to.run})
+		}
+	}
+}
+
+// rests reports whether nothing happens to a task without its client.
+func (f *Face) rests(mem *reducer.Memory, c conversation) bool {
+	state := f.statusOf(mem, c).State
+	return state.terminal() || state == inputRequired
+}
+
+// follower folds a run from its first event on.
+type follower struct {
+	fold    *runlog.Fold
+	names   conversation
+	records chan sse.Record
+	done    chan struct{}
+}
+
+func (f *Face) follow(ctx context.Context, to target) *follower {
+	c := f.cfg.Control
+	run := c.Store.Place(to.ns, to.run)
+	l := &follower{
+		fold: runlog.NewFold(c.Log, c.Store.Machine(), run), names: conversationOf(to.run, nil), records: make(chan sse.Record, sse.ReadAhead),
+	}
+	l.done = f.streams.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0, l.records)
+	return l
+}
+
+// apply folds the next record.
+func (l *follower) apply(ctx context.Context, rec sse.Record) error {
+	if access.NotOfLog(rec.Record) {
+		return nil
+	}
+	e, err := l.fold.Apply(ctx, rec.Record)
+	if err != nil && !runlog.Refused(err) {
+		return err
+	}
+	if e != nil && e.N == 1 {
+		l.names = conversationOf(l.names.run, e.Data)
+	}
+	return nil
+}
+
+// postStream sends a message and streams its task until it ends or needs input.
+func (f *Face) postStream(w http.ResponseWriter, r *http.Request) error {
+	s, to, err := f.deliver(w, r)
+	if err != nil {
+		return err
+	}
+	return f.stream(w, r, to, s.Configuration.HistoryLength, f.rests)
+}
+
+// subscribe streams a task until it ends. The header Last-Event-ID resumes a stream: it begins
+// with the task as it was then. Without it, a task that has ended has no stream.
+func (f *Face) subscribe(w http.ResponseWriter, r *http.Request, id string) error {
+	to := target{agent: r.PathValue("agent"), run: id}
+	var err error
+	if to.ns, err = f.cfg.Control.CheckNamespace(route.Namespace(r)); err != nil {
+		return err
+	}
+	err = f.view(r.Context(), to.ns, to.agent, id, func(run *runlog.Run) error {
+		last := r.Header.Get("Last-Event-ID")
+		if last == "" {
+			if to.n = run.Memory().N; run.Terminal() {
+				return refusal.New(refusal.Invalid, codeUnsupported, "the task has ended; get it instead").With(map[string]any{"run": id})
+			}
+			return nil
+		}
+		n, err := strconv.ParseUint(last, 10, 63)
+		if err != nil || n == 0 || n > run.Memory().N {
+			return route.BadParameter("Last-Event-ID: %.100q is not an event's number", last)
+		}
+		to.n = n
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return f.stream(w, r, to, nil, func(mem *reducer.Memory, c conversation) bool { return f.statusOf(mem, c).State.terminal() })
+}
+
+// stream sends a task as it is at event n, and what changes, until over.
+func (f *Face) stream(w http.ResponseWriter, r *http.Request, to target, history *int, over func(*reducer.Memory, conversation) bool) error {
+	var err error
+	if to.ns, err = f.cfg.Control.CheckNamespace(to.ns); err != nil {
+		return err
+	}
+	done, err := f.streams.Open(r)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, stop := f.streams.Context(r)
+	defer stop()
+	place := f.cfg.Control.Store.Place(to.ns, to.run)
+	chunks := make(chan []byte, chunkBuffer)
+	stopChunks, err := f.cfg.Feed.WatchChunks(place, func(data []byte) {
+		select {
+		case chunks <- data:
+		default:
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer stopChunks()
+	l := f.follow(ctx, to)
+	defer func() { stop(); <-l.done }()
+	s := &sender{f: f, to: to, history: history, over: over, follower: l, heard: livetext.NewListener(f.cfg.Feed, place), out: f.streams.Stream(w)}
+	s.heard.Ask()
+	defer s.out.Stop()
+	heartbeat := f.streams.Heartbeat()
+	defer heartbeat.Stop()
+	for err := s.out.Comment(); err == nil && !s.ended; {
+		select {
+		case rec := <-l.records:
+			for len(chunks) > 0 && err == nil { // what came before the event
+				err = s.chunk(<-chunks)
+			}
+			if err == nil {
+				err = s.record(ctx, rec)
+			}
+		case data := <-chunks:
+			err = s.chunk(data)
+		case <-heartbeat.C:
+			err = s.out.Comment()
+		case <-l.done:
+			return nil
+		}
+		if err == nil {
+			err = s.out.FlushSome(len(l.records) > 0 && !s.ended)
+		}
+	}
+	return nil
+}
+
+// sender writes one stream. Its status is what the client knows.
+type sender struct {
+	*follower
+	f       *Face
+	to      target
+	history *int
+	over    func(*reducer.Memory, conversation) bool
+	heard   *livetext.Listener
+	out     *sse.Stream
+
+	began, ended bool
+	known        status
+	replies      int
+	// wrote is the message whose text the answer's artifact holds so far, streamed its length.
+	wrote    string
+	streamed int
+}
+
+// record sends what a record changes.
+func (s *sender) record(ctx context.Context, rec sse.Record) error {
+	if err := s.apply(ctx, rec); err != nil {
+		return err
+	}
+	mem := s.fold.Memory()
+	if message, text := livetext.MessageOf(rec.Body); message != "" && s.began {
+		if news, ok := s.heard.Rest(message, text); ok {
+			var c livetext.Chunk
+			if json.Unmarshal(news, &c) == nil {
+				if err := s.text(c); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if mem.N < s.to.n {
+		return nil
+	}
+	now := s.f.statusOf(mem, s.names)
+	defer func() { s.known, s.ended = now, s.over(mem, s.names); s.replies = len(mem.Messages) }()
+	if !s.began {
+		s.began = true
+		t := s.f.taskOf(mem, s.names, s.history)
+		return s.add(mem.N, update{Task: &t})
+	}
+	if now.State.terminal() {
+		if err := s.answer(mem); err != nil {
+			return err
+		}
+	}
+	if last := lastReply(mem); last != nil && now.State == working && len(mem.Messages) > s.replies {
+		now.Message = &message{MessageID: last.ID, ContextID: s.names.contextID, TaskID: s.names.run, Role: roleAgent, Parts: []part{textPart(last.Content)}}
+	}
+	if now.State == s.known.State && (now.Message == nil || s.known.Message != nil && now.Message.MessageID == s.known.Message.MessageID) {
+		return nil
+	}
+	return s.add(mem.N, update{Status: s.status(now)})
+}
+
+func (s *sender) status(now status) *statusUpdate {
+	return &statusUpdate{TaskID: s.names.run, ContextID: s.names.contextID, Status: now}
+}
+
+// answer sends the final answer. A client that has its text gets the end only.
+func (s *sender) answer(mem *reducer.Memory) error {
+	for _, a := range artifactsOf(mem) {
+		u := artifactUpdate{TaskID: s.names.run, ContextID: s.names.contextID, Artifact: a, LastChunk: true}
+		if last := lastReply(mem); last != nil && last.ID == s.wrote && s.streamed == len(*mem.FinalAnswer) && a.Parts[0].Text != nil {
+			u.Append, u.Artifact.Parts = true, []part{textPart("")}
+		}
+		if err := s.add(mem.N, update{Artifact: &u}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chunk sends a piece of text that the model is writing.
+func (s *sender) chunk(data []byte) error {
+	c, ok := s.heard.Hear(data)
+	if !ok || c.Kind != livetext.KindText || !s.began {
+		return nil
+	}
+	return s.text(c)
+}
+
+// text sends a piece of text: in a chat as a message of the status, otherwise as a part of the
+// answer. Text that turns out to be none of the answer is replaced by it.
+func (s *sender) text(c livetext.Chunk) error {
+	mem := s.fold.Memory()
+	if len(mem.Control.Agent.OutputSchema) > 0 {
+		return nil // pieces of JSON are no data
+	}
+	if mem.Mode == events.ModeChat {
+		now := status{State: working, Message: &message{
+			MessageID: fmt.Sprintf("%s/%d", c.MessageID, c.Offset), ContextID: s.names.contextID, TaskID: s.names.run,
+			Role: roleAgent, Parts: []part{textPart(c.Text)},
+		}}
+		u := s.status(now)
+		u.Metadata = map[string]any{"moorebus": map[string]any{"chunk_of": c.MessageID, "offset": c.Offset}}
+		return s.flush(update{Status: u})
+	}
+	s.wrote, s.streamed = c.MessageID, c.Offset+len(c.Text)
+	return s.flush(update{Artifact: &artifactUpdate{
+		TaskID: s.names.run, ContextID: s.names.contextID, Append: c.Offset > 0,
+		Artifact: artifact{ArtifactID: answerID, Name: answerID, Parts: []part{textPart(c.Text)}},
+	}})
+}
+
+// add adds what an event of the run came to.
+func (s *sender) add(n uint64, u update) error {
+	data, err := json.Marshal(u)
+	if err != nil {
+		return fmt.Errorf("an update: %w", err)
+	}
+	return s.out.Add("", strconv.FormatUint(n, 10), data)
+}
+
+// flush sends what no event of the run says.
+func (s *sender) flush(u update) error {
+	data, err := json.Marshal(u)
+	if err != nil {
+		return fmt.Errorf("an update: %w", err)
+	}
+	return s.out.Event("", "", data)
+}
