@@ -205,7 +205,7 @@ func (f *Face) start(ctx context.Context, to *target, m *message, s said) error 
 		return err
 	}
 	req := control.StartRequest{
-		AgentName: to.agent, RunID: to.run, Conversation: &events.Conversation{ID: m.ContextID, MessageID: m.MessageID},
+		AgentName: to.agent, RunID: to.run, MessageID: m.MessageID, Custom: customOf(m.ContextID),
 	}
 	if text, only := s.text(); only {
 		req.Task = text

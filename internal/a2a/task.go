@@ -29,13 +29,34 @@ type conversation struct {
 // conversationOf returns the names in a run's first event.
 func conversationOf(run string, first events.Payload) conversation {
 	c := conversation{run: run, contextID: run}
-	if start, ok := first.(*events.Start); ok && start.Conversation != nil {
-		c.messageID = start.Conversation.MessageID
-		if start.Conversation.ID != "" {
-			c.contextID = start.Conversation.ID
+	if start, ok := first.(*events.Start); ok {
+		c.messageID = start.MessageID
+		var kept customMemory
+		// Custom memory that another program wrote names no context.
+		if json.Unmarshal(start.Custom[customKey], &kept) == nil && kept.ContextID != "" {
+			c.contextID = kept.ContextID
 		}
 	}
 	return c
+}
+
+// customKey is the key of a run's custom memory that has the client's name of its conversation.
+const customKey = "a2a"
+
+type customMemory struct {
+	ContextID string `json:"context_id"`
+}
+
+// customOf returns what a run's custom memory begins with.
+func customOf(contextID string) map[string]json.RawMessage {
+	if contextID == "" {
+		return nil
+	}
+	kept, err := json.Marshal(customMemory{contextID})
+	if err != nil {
+		return nil // a text always has JSON
+	}
+	return map[string]json.RawMessage{customKey: kept}
 }
 
 // conversation reads the names of a run.

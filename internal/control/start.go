@@ -40,9 +40,6 @@ type StartRequest struct {
 	Custom    map[string]json.RawMessage
 }
 
-// MaxConversationID is the longest id of a conversation, in bytes.
-const MaxConversationID = 256
-
 // StartResult is the id of the started run and the number of its events.
 type StartResult struct {
 	RunID string `json:"run_id"`
@@ -98,12 +95,8 @@ func (r *StartRequest) validate() error {
 	case r.RunID != "" && events.CheckID(r.RunID) != nil:
 		return bad(refusal.CodeBadRunID, "run_id: %q is not a lower-case UUIDv7", r.RunID)
 	}
-	if c := r.Conversation; c != nil {
-		for key, id := range map[string]string{"conversation.id": c.ID, "conversation.message_id": c.MessageID} {
-			if len(id) > MaxConversationID || !utf8.ValidString(id) {
-				return bad(refusal.CodeBadRequest, "%s: must be at most %d bytes of UTF-8", key, MaxConversationID)
-			}
-		}
+	if len(r.MessageID) > MaxMessageID || !utf8.ValidString(r.MessageID) {
+		return bad(refusal.CodeBadRequest, "message_id: must be at most %d bytes of UTF-8", MaxMessageID)
 	}
 	return nil
 }
@@ -132,7 +125,7 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 	if strings.TrimSpace(task) == "" {
 		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has no task of its own; describe the task")
 	}
-	start, err := c.Launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash, Conversation: req.Conversation})
+	start, err := c.Launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash})
 	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodePending) && c.cfg.Ready != nil {
 		// While the log is full no announcement can be stored, so the directory is unreliable.
 		if full := c.cfg.Ready(ctx); errors.Is(full, journal.ErrFull) {

@@ -123,8 +123,6 @@ type Task struct {
 	// AgentHash is the [agentfile.Hash] of the definition as it is stored. Empty: that of the
 	// definition that is given.
 	AgentHash string
-	// Conversation is of the program that asked for the run; may be nil.
-	Conversation *events.Conversation
 }
 
 // Pin returns the Start event of a run, with the tools as they are announced now. Errors are the
@@ -150,8 +148,7 @@ func (l *Launcher) Pin(ctx context.Context, a events.Agent, task Task) (*events.
 	}
 	start := &events.Start{
 		Agent: a, AgentHash: hash, Task: task.Text, Mode: a.Mode, TaskType: task.TaskType, Tools: tools,
-		Conversation: task.Conversation,
-		TableHash:    l.cfg.Store.Machine().Table().Hash(),
+		TableHash: l.cfg.Store.Machine().Table().Hash(),
 	}
 	if start.TaskType == "" {
 		start.TaskType = DefaultTaskType
