@@ -94,13 +94,13 @@ func (f *Face) listTasks(ctx context.Context, r *http.Request) (any, error) {
 		return nil, err
 	}
 	ns, agent := route.Namespace(r), r.PathValue("agent")
-	page, err := f.cfg.Control.Runs(ctx, ns, "", list.MaxLimit, "")
+	page, err := f.cfg.Control.Runs(ctx, ns, list.Query{Agent: agent, Limit: list.MaxLimit})
 	if err != nil {
 		return nil, err
 	}
 	var found []task1
 	for _, run := range page.Runs {
-		if run.Agent != agent || l.excludes(run) {
+		if l.excludes(run) {
 			continue
 		}
 		t := task1{ID: run.RunID, Status: status{Timestamp: timestamp(run.Updated)}}

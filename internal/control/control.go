@@ -31,6 +31,7 @@ import (
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -59,6 +60,8 @@ type Config struct {
 	// Blobs keeps images and files of messages, and large results of clients' tools. Nil:
 	// messages have none, except by URL, and results are cut.
 	Blobs journal.Blobs
+	// Results bounds and cleans the results of clients' tools.
+	Results toolcall.Results
 	// Storage has the entries that agents keep. Nil: commands on storage fail.
 	Storage journal.Storage
 	// Tombstones are those of purged runs, which cannot start again. Nil: runs are not

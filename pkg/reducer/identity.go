@@ -26,7 +26,7 @@ var revisions = [...]string{
 	"",
 	"b1d23ad04a4366a676a53adf661564044bc4107a2fbeab4eaffe9d686fb832f9",
 	"89b9f86281e0b4f2c9a7eaaa0ef984c11cdad768fce04a221f3dcc520576c15d",
-	"06a85f18654902559d2f00f36629730425affa8f466c24ddc082ebe813b38dc2",
+	"9042b2ed35351a647e913587c740588593b8df7dad7c32fedc5568222df3369e",
 }
 
 // rowsSince has the rows of the built-in table that are younger than their types, with the
