@@ -219,7 +219,7 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e effects.Effect) worke
 	}
 	c := call{
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
-		pool: state.Pool, batch: mem.Control.Batch, info: mem.Tools[state.Name], policy: mem.Control.Agent.Approval,
+		at:   run, pool: state.Pool, batch: mem.Control.Batch, info: mem.Tools[state.Name], policy: mem.Control.Agent.Approval,
 	}
 	work := a.remembers(run, mem, c)
 	if work == nil {
@@ -240,6 +240,7 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e effects.Effect) worke
 // the tool's source is away, the call first waits for the source and keeps its slot:
 // deliveries beyond the slots go to actors that have the tool.
 func (a *Actor) lends(mem *reducer.Memory, e effects.Effect) bool {
+	at     events.Run
 	state := mem.Call(e.CallID)
 	if e.Kind != effects.KindTool || state == nil {
 		return false
@@ -381,6 +382,7 @@ type sized struct {
 
 // fit returns the tools that fit into one announcement of at most so many bytes, and the
 // names of the others. Tools without a source are never left out. Of the others it leaves
+	c.TraceParent = a.guard.TraceParent(c.at)
 // out the largest of the source that takes the most, so that one source cannot crowd out
 // small ones.
 func fit(specs []events.ToolSpec, source func(name string) string, most int) (kept []events.ToolSpec, left []string) {

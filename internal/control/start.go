@@ -38,6 +38,8 @@ type StartRequest struct {
 	// custom memory begins with, by key.
 	MessageID string
 	Custom    map[string]json.RawMessage
+	// TraceParent is the W3C trace context that the run belongs to. May be empty.
+	TraceParent string
 }
 
 // StartResult is the id of the started run and the number of its events.
@@ -72,7 +74,7 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if start.Parts, err = c.keepParts(ctx, refusal.CodeBadRequest, "task", req.Parts); err != nil {
 		return StartResult{}, err
 	}
-	opened, err := c.Open(ctx, at, launch.Opening{First: start, Budget: start.Agent.Budget})
+	opened, err := c.Open(ctx, at, launch.Opening{First: start, Budget: start.Agent.Budget, TraceParent: req.TraceParent})
 	if err != nil {
 		return StartResult{}, err
 	}

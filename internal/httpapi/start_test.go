@@ -47,6 +47,19 @@ func TestStartPinsEverything(t *testing.T) {
 	})
 }
 
+func TestStartKeepsTheTraceContext(t *testing.T) {
+	r := simulatedRig(t, nil)
+	trace := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for sent, want := range map[string]string{trace: trace, "00-x": "", "": ""} {
+		id := runlog.NewID()
+		a := r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"Say hi","run_id":"`+id+`"}`, "traceparent", sent)
+		require.Equal(t, http.StatusCreated, a.status, a.body)
+		e, err := events.DefaultCodec().Decode(r.Records(id)[0].Body)
+		require.NoError(t, err)
+		require.Equal(t, want, e.TraceParent)
+	}
+}
+
 func TestStartErrors(t *testing.T) {
 	r := simulatedRig(t, nil)
 	with := func(agent, rest string) string { return `{"agent":` + agent + `,"task":"x"` + rest + `}` }

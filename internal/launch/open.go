@@ -23,6 +23,8 @@ type Opening struct {
 	First  events.Payload
 	Parent *runlog.Fold
 	Budget *events.Budget
+	// TraceParent is the W3C trace context of the first event; may be empty.
+	TraceParent string
 	// Check, if not nil, may refuse the run right before the append. It gets the run's
 	// memory, which has events if another process was faster.
 	Check func(mem *reducer.Memory) error
@@ -47,7 +49,7 @@ func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.S
 	if o.Parent != nil {
 		run.Adopt(o.Parent)
 	}
-	_, err := run.Commit(ctx, runlog.Stamp{Source: l.cfg.Source}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+	_, err := run.Commit(ctx, runlog.Stamp{Source: l.cfg.Source, TraceParent: o.TraceParent}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if o.Check != nil {
 			if err := o.Check(mem); err != nil {
 				return nil, err

@@ -203,7 +203,7 @@ func (s *Subagents) startSubrun(ctx context.Context, c call) error {
 		return tool.Failf(CodeRunPurged, "the run %s, which answered, was purged", c.subrun.ID)
 	}
 	_, _, err = s.launcher.Open(ctx, c.subrun, launch.Opening{
-		First: start, Budget: start.Agent.Budget,
+		First: start, Budget: start.Agent.Budget, TraceParent: s.guard.TraceParent(c.run),
 		Check: func(mem *reducer.Memory) error {
 			if mem.N > 0 {
 				return errThere

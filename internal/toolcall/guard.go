@@ -56,6 +56,8 @@ type pin struct {
 	fork     *events.Forked
 	// delegates says that some tools are agents, so that the run may be handed over.
 	delegates bool
+	// trace is the record's W3C trace context.
+	trace string
 }
 
 // NewGuard makes the guard of an actor. policies evaluates approval policies; nil: those
@@ -152,13 +154,30 @@ func (g *Guard) readPin(ctx context.Context, run events.Run, depth int) (*pin, e
 	if e.Run != run.ID || e.N != 1 {
 		return nil, errNoPin
 	}
-	switch p := e.Data.(type) {
+	var p *pin
+	var err error
+	switch first := e.Data.(type) {
 	case *events.Start:
-		return newPin(p.Agent.Approval, p.Tools), nil
+		p = newPin(first.Agent.Approval, first.Tools)
 	case *events.Forked:
-		return g.forkedPin(ctx, run, p, depth)
+		p, err = g.forkedPin(ctx, run, first, depth)
+	default:
+		err = errNoPin
 	}
-	return nil, errNoPin
+	if err != nil {
+		return nil, err
+	}
+	p.trace = e.TraceParent
+	return p, nil
+}
+
+// TraceParent returns the W3C trace context of the run's first record, or nothing. The run's
+// call was checked by [Guard.Refusal] before, which read the record.
+func (g *Guard) TraceParent(run events.Run) string {
+	if p, ok := g.pins.Get(run); ok {
+		return p.trace
+	}
+	return ""
 }
 
 // readFirst returns the event of the run's first record.

@@ -31,6 +31,8 @@ type Call struct {
 	Name      string
 	Arguments string
 }
+	// TraceParent is the run's W3C trace context, if it has one.
+	TraceParent string
 
 // IdempotencyKey returns a key by which a receiver recognises a repeated run of the same
 // call: `run/call id`.
