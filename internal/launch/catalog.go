@@ -271,6 +271,10 @@ func (o *offers) pickTool(pool, name string) (events.ToolSpec, *refusal.Error) {
 				"or assign it to one pool (`moorebus init --pool-tools %s=%s`)", name, found[0].Pool, other.Pool, found[0].Pool, name, found[0].Pool, name)
 		}
 	}
+	if services := servicesOf(found); len(services) > 1 {
+		return refuse(refusal.CodeAmbiguousTool, "the tool %q is offered by the services %s; rename it in all but one of them",
+			name, strings.Join(services, ", "))
+	}
 	first, last := o.before.First[name], found[len(found)-1].Pool
 	if first == "" && found[0].Pool != last && o.mayRememberMore() {
 		return events.ToolSpec{}, pending(nil, "the tool %q is announced by the pools %s and %s, and it cannot be read now which was first; try again, or name it as %s/%s",
@@ -282,6 +286,16 @@ func (o *offers) pickTool(pool, name string) (events.ToolSpec, *refusal.Error) {
 	return found[0], nil
 }
 
+// servicesOf returns the NATS services that have any of the tools, sorted.
+func servicesOf(tools []events.ToolSpec) []string {
+	var names []string
+	for _, t := range tools {
+		names = append(names, t.Services...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // mayRememberMore reports whether gateways may remember more than was read. Without permission to
 // read it, or before it is written, the first pool by name owns a shared tool.
 func (o *offers) mayRememberMore() bool {
@@ -291,7 +305,7 @@ func (o *offers) mayRememberMore() bool {
 // SameTool reports whether two announcements are equal except for the pool.
 func SameTool(a, b events.ToolSpec) bool {
 	return a.Name == b.Name && a.Description == b.Description && a.Effect == b.Effect && a.Risk == b.Risk && a.Asks == b.Asks &&
-		bytes.Equal(a.Schema, b.Schema)
+		bytes.Equal(a.Schema, b.Schema) && slices.Equal(a.Services, b.Services)
 }
 
 func namesOf(tools []events.ToolSpec) []string {

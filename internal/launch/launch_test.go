@@ -122,6 +122,33 @@ func TestPinRefuses(t *testing.T) {
 	}
 }
 
+// A tool that several NATS services have is ambiguous, also in one pool.
+func TestToolOfSeveralServices(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		spec := func(services ...string) events.ToolSpec {
+			return events.ToolSpec{Name: "same", Pool: "one", Effect: "pure", Risk: "low", Schema: json.RawMessage(`{}`), Services: services}
+		}
+		start := func() *refusal.Error {
+			p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
+			_, err := p.Pin(t.Context(), worker(func(a *events.Agent) { a.Tools = []string{"one/same"} }), launch.Task{Text: "Do it."})
+			var refused *refusal.Error
+			_ = errors.As(err, &refused)
+			return refused
+		}
+		require.NoError(t, p.bus.Announce(t.Context(), "one", "a", []events.ToolSpec{spec("x")}))
+		require.Nil(t, start())
+		require.NoError(t, p.bus.Announce(t.Context(), "one", "b", []events.ToolSpec{spec("y")}))
+		refused := start()
+		require.NotNil(t, refused, "two actors, each with one service")
+		require.Equal(t, refusal.CodeAmbiguousTool, refused.Code)
+		require.Contains(t, refused.Message, "the services x, y")
+		require.NoError(t, p.bus.Announce(t.Context(), "one", "b", nil))
+		require.Nil(t, start())
+		require.NoError(t, p.bus.Announce(t.Context(), "one", "a", []events.ToolSpec{spec("x", "y")}))
+		require.NotNil(t, start(), "one actor with both")
+	})
+}
+
 // A stored definition is parsed once, and a replaced one is parsed anew.
 func TestDefinitionIsParsedOnce(t *testing.T) {
 	onPad(t, func(t *testing.T, p *pad) {

@@ -372,6 +372,8 @@ type ToolSpec struct {
 	// posts the results. Timeout is how long after its delivery a call may be answered.
 	Client  bool     `json:"client,omitempty"`
 	Timeout Duration `json:"timeout,omitempty"`
+	// Services are the NATS services that have the tool; several make it ambiguous.
+	Services []string `json:"services,omitempty"`
 }
 
 // SplitTool splits what an agent's list of tools names: `tool`, of whichever pool, or

@@ -59,6 +59,9 @@ type Definition struct {
 	Retries int
 	// Asks marks a tool whose calls a human answers, see events.ToolSpec.
 	Asks bool
+	// Services are the NATS services that have the tool. A run does not start with a tool
+	// that several services have.
+	Services []string
 	// Breaker configures the tool's circuit breaker.
 	Breaker Breaker
 }
