@@ -51,7 +51,8 @@ type Config struct {
 	Peers ports.Peers
 	// Tools are the tools of this process. Required.
 	Tools *toolset.Registry
-	// Pools are the pools to serve. Empty: those of Tools.
+	// Pools are the pools to serve. Empty: those of Tools, and those of the tools that
+	// sources add while the actor runs.
 	Pools []string
 	// Blobs takes results that are too large; nil cuts them.
 	Blobs journal.Blobs
@@ -71,6 +72,9 @@ type Actor struct {
 	// elsewhere lends calls of tools that this actor does not have.
 	elsewhere *toolcall.Elsewhere
 
+	// anyPool says that the actor serves the pools of tools that appear, too.
+	anyPool bool
+
 	saying sync.Mutex
 	left   map[string][]string // what each pool's announcement leaves out
 }
@@ -84,7 +88,8 @@ func New(cfg Config) (*Actor, error) {
 	if cfg.Directory == nil || cfg.Tools == nil {
 		return nil, errors.New("actor: Directory and Tools are required")
 	}
-	if len(cfg.Pools) == 0 {
+	anyPool := len(cfg.Pools) == 0
+	if anyPool {
 		cfg.Pools = cfg.Tools.Pools()
 	}
 	if len(cfg.Pools) == 0 {
@@ -101,7 +106,7 @@ func New(cfg Config) (*Actor, error) {
 	if cfg.Peers == nil {
 		cfg.Peers = toolcall.PeersOf(cfg.Queue)
 	}
-	a := &Actor{cfg: cfg, left: map[string][]string{}, elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Logger)}
+	a := &Actor{cfg: cfg, anyPool: anyPool, left: map[string][]string{}, elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Logger)}
 	if a.guard, err = toolcall.NewGuard(cfg.Store, cfg.Approval, definitions(cfg.Tools)); err != nil {
 		return nil, err
 	}
@@ -157,10 +162,33 @@ func (a *Actor) Run(ctx context.Context) error {
 	return announce.During(ctx, a.cfg.Logger, a.Announce, a.withdraw, func(ctx context.Context) error {
 		watching, stop := context.WithCancel(ctx)
 		var watcher sync.WaitGroup
-		watcher.Go(func() { a.announceChanges(watching, changed) })
+		watcher.Go(func() { a.announceChanges(watching, changed, &watcher) })
 		defer func() { stop(); watcher.Wait() }()
 		return a.worker.Run(ctx)
 	})
+}
+
+// servePools runs an actor for each pool of a tool that this one does not serve yet, until
+// ctx ends.
+func (a *Actor) servePools(ctx context.Context, served map[string]bool, running *sync.WaitGroup) {
+	for _, pool := range a.cfg.Tools.Pools() {
+		if served[pool] {
+			continue
+		}
+		served[pool] = true
+		cfg := a.cfg
+		cfg.Pools = []string{pool}
+		running.Go(func() {
+			cfg.Logger.Info("serving the pool of a new tool", "pool", pool)
+			other, err := New(cfg)
+			if err == nil {
+				err = other.Run(ctx)
+			}
+			if err != nil {
+				cfg.Logger.Error("the pool of a new tool is not served any more", "pool", pool, "reason", err)
+			}
+		})
+	}
 }
 
 // announceEvery is the shortest time between two announcements of changed tools.
@@ -168,9 +196,16 @@ const announceEvery = time.Second
 
 // announceChanges announces the tools when a source changes them, first when changed is
 // closed, until ctx ends. If tools change all the time, it announces them in intervals.
-// The next refresh repeats an announcement that failed.
-func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}) {
+// The next refresh repeats an announcement that failed. It also serves new pools.
+func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}, running *sync.WaitGroup) {
+	served := map[string]bool{events.AgentsPool: true, events.ClientPool: true}
+	for _, pool := range a.cfg.Pools {
+		served[pool] = true
+	}
 	for {
+		if a.anyPool {
+			a.servePools(ctx, served, running)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -205,6 +240,7 @@ func Specs(tools *toolset.Registry, pool string) []events.ToolSpec {
 // outcome is unknown.
 type call struct {
 	tool.Call
+	at     events.Run
 	pool   string
 	batch  bool
 	info   reducer.ToolInfo
@@ -240,7 +276,6 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e effects.Effect) worke
 // the tool's source is away, the call first waits for the source and keeps its slot:
 // deliveries beyond the slots go to actors that have the tool.
 func (a *Actor) lends(mem *reducer.Memory, e effects.Effect) bool {
-	at     events.Run
 	state := mem.Call(e.CallID)
 	if e.Kind != effects.KindTool || state == nil {
 		return false
@@ -347,6 +382,7 @@ func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
 // run runs the tool.
 func (a *Actor) run(ctx context.Context, c call) worker.Result {
 	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool}
+	c.TraceParent = a.guard.TraceParent(c.at)
 	out := a.cfg.Tools.Execute(kept.under(ctx), c.Call)
 	return a.outcome(ctx, c, out, kept.taken())
 }
@@ -382,7 +418,6 @@ type sized struct {
 
 // fit returns the tools that fit into one announcement of at most so many bytes, and the
 // names of the others. Tools without a source are never left out. Of the others it leaves
-	c.TraceParent = a.guard.TraceParent(c.at)
 // out the largest of the source that takes the most, so that one source cannot crowd out
 // small ones.
 func fit(specs []events.ToolSpec, source func(name string) string, most int) (kept []events.ToolSpec, left []string) {

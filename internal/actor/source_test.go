@@ -90,6 +90,20 @@ func TestChangedToolsAreAnnouncedAtOnce(t *testing.T) {
 	})
 }
 
+// An actor that was given no pools serves those of tools that appear.
+func TestPoolsOfNewTools(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		source := spring(make(chan []tool.Tool))
+		registry := fed(t, source)
+		r.spawn(nil, func(c *actor.Config) { c.Tools = registry })
+		source <- []tool.Tool{pure("a", "web", says("a of web")), pure("b", "default", says("b"))}
+		synctest.Wait()
+		r.specs = append(actor.Specs(registry, "web"), actor.Specs(registry, "default")...)
+		require.Equal(t, "a of web", strings.TrimPrefix(r.outcome(r.plan("a")).Observation, "SUCCESS: "))
+		require.Equal(t, "b", strings.TrimPrefix(r.outcome(r.plan("b")).Observation, "SUCCESS: "))
+	})
+}
+
 // offers are the names that an actor offers now, by pool.
 type offers struct {
 	ports.Peers

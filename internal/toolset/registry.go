@@ -143,8 +143,8 @@ func (r *Registry) SourceOf(name string) string {
 	return ""
 }
 
-// Pools returns the pools of all tools, including those that sources may provide. They
-// are sorted, without duplicates, and do not change.
+// Pools returns the pools of all present tools and of all sources, sorted, without
+// duplicates.
 func (r *Registry) Pools() []string {
 	var pools []string
 	for _, t := range r.current.Load().tools {

@@ -42,7 +42,8 @@ func (c Call) IdempotencyKey() string { return c.Run + "/" + c.ID }
 type Source interface {
 	// Name returns the source's name, which is unique in its process.
 	Name() string
-	// Pools returns the pools that the source's tools may belong to. They do not change.
+	// Pools returns the pools that the source's tools belong to unless they name another
+	// one. They do not change. An actor that was given no pools serves those that appear.
 	Pools() []string
 	// Run serves the source until ctx ends and leaves nothing running. It calls put with
 	// all tools as soon as they are known, and again after every change; with none if
