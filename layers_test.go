@@ -164,6 +164,7 @@ var inner = map[string][]string{
 	"internal/natsconn":       {"internal/natsbus/api"},
 	"pkg/journal/natsbus":     {"internal/natsbus", "internal/natsconn"},
 	"pkg/tool/typed":          {"internal/schema"},
+	"pkg/tool/servicetool":    {"internal/schema", "internal/natsbus/api"},
 }
 
 // suites are the suites and generators for tests, with the package they are for.
@@ -180,8 +181,8 @@ var suites = map[string]string{
 
 // formats are libraries that turn bytes into bytes and stand for nothing outside,
 // so that any adapter may use them. S2 is what the server itself compresses with,
-// so it is in every build.
-var formats = []string{"github.com/klauspost/compress/s2"}
+// so it is in every build. Semver compares versions.
+var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/semver"}
 
 // stdOnly are the packages without any library from outside.
 var stdOnly = []string{"internal/codec", "internal/media", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp"}
@@ -326,8 +327,9 @@ func TestOutsideLibraries(t *testing.T) {
 // TestOneBusAdapter: only one adapter knows JetStream's API, so that only one
 // has to know what JetStream really does. bench and chaos are the exceptions: one
 // measures the bare loop beside ours, the other reads the log without our code.
+// servicetool asks NATS services, not JetStream.
 func TestOneBusAdapter(t *testing.T) {
-	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "internal/natsbus/pull", "internal/natsbus/recent", "internal/natsconn", "pkg/journal/natsbus", "pkg/embedded"}
+	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "internal/natsbus/pull", "internal/natsbus/recent", "internal/natsconn", "pkg/journal/natsbus", "pkg/embedded", "pkg/tool/servicetool"}
 	for dir, s := range sources(t) {
 		for p, file := range s.imports {
 			if !strings.HasPrefix(p, "github.com/nats-io/nats.go") {

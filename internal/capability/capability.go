@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"mime"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -92,6 +94,20 @@ func Kept(ctx context.Context, what, named string, data []byte) string {
 		return "[" + what + ", could not be kept: " + err.Error() + "]"
 	}
 	return "[" + what + ", kept as " + where + "]"
+}
+
+// Text returns the body of a tool's reply as the text of the result. An image or a PDF, as
+// its media type says, whose bytes are no text is kept instead.
+func Text(ctx context.Context, mediaType, body string) string {
+	image := strings.HasPrefix(mediaType, "image/")
+	if !image && !strings.HasPrefix(mediaType, "application/pdf") || utf8.ValidString(body) {
+		return body
+	}
+	what := "file"
+	if image {
+		what = "image"
+	}
+	return Kept(ctx, what, mediaType, []byte(body))
 }
 
 // UsesMemory reports whether the tool acts on memory: whether it, or a tool that it

@@ -5,7 +5,8 @@
 // failure is an observation for the model and never ends a run.
 //
 // Adapters are in the sub-packages: typed makes tools of Go functions; builtin, httptool,
-// exectool and mcptool make them of other things. All adapters pass one suite.
+// exectool, mcptool
+// and servicetool make them of other things. All adapters pass one suite.
 package tool
 
 import (
@@ -30,9 +31,9 @@ type Call struct {
 	ID        string
 	Name      string
 	Arguments string
-}
 	// TraceParent is the run's W3C trace context, if it has one.
 	TraceParent string
+}
 
 // IdempotencyKey returns a key by which a receiver recognises a repeated run of the same
 // call: `run/call id`.

@@ -33,7 +33,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -279,16 +278,10 @@ func (t *httpTool) read(ctx context.Context, res *http.Response) (string, error)
 	if err != nil {
 		return "", t.broken(ctx, n, err)
 	}
-	text, named := body.String(), res.Header.Get("Content-Type")
-	image := strings.HasPrefix(named, "image/")
-	if n <= t.max && (image || strings.HasPrefix(named, "application/pdf")) && !utf8.ValidString(text) {
-		what := "file"
-		if image {
-			what = "image"
-		}
-		return capability.Kept(ctx, what, named, []byte(text)), nil
+	if n <= t.max {
+		return capability.Text(ctx, res.Header.Get("Content-Type"), body.String()), nil
 	}
-	return truncate.Result(text, t.max, res.ContentLength), nil
+	return truncate.Result(body.String(), t.max, res.ContentLength), nil
 }
 
 // broken is the failure of an answer that ended in the middle of its body.
