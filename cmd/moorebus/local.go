@@ -123,6 +123,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	}
 	defer conn.Close()
 	f.tools, f.dir = options.Tools, conn.Where
+	wire.Connect(f.tools, conn.Bus.Conn())
 	defer f.tools.Start(ctx, logger)()
 	wire.AwaitTools(ctx, f.tools, logger)
 	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
@@ -168,7 +169,7 @@ func (f *localFlags) dev() string {
 	return strings.Join(command, " ")
 }
 
-// awaitTools waits for the tools of MCP servers and announces them.
+// awaitTools waits for the tools of MCP servers and NATS services and announces them.
 func (f *localFlags) awaitTools(ctx context.Context, h *host.Host) error {
 	if len(f.tools.Sources()) == 0 {
 		return nil // all tools are announced already

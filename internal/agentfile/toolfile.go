@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
@@ -18,9 +20,18 @@ type ToolFile struct {
 	Tools []ToolEntry `json:"tools"`
 	// MCP are the MCP servers whose tools are added; nil for none.
 	MCP *MCP `json:"-"`
+	// Services are the NATS services whose tools are added.
+	Services []ServiceEntry `json:"-"`
+	// AllServices adds the tools of all other NATS services. No key says so.
+	AllServices bool `json:"-"`
 }
 
-// ToolEntry is one tool: exactly one of HTTP, Exec, Builtin, Agent and Handoff is set.
+// ServiceEntry names a NATS service. Pool is the pool of its tools; empty: what the service
+// says.
+type ServiceEntry struct{ Service, Pool string }
+
+// ToolEntry is one tool: exactly one of HTTP, Exec, Builtin, Agent and Handoff is set. An
+// entry with Service stands for all tools of a NATS service; [ToolFile.Services] has it.
 type ToolEntry struct {
 	Name        string          `json:"name,omitempty"`
 	Description string          `json:"description,omitempty"`
@@ -33,6 +44,7 @@ type ToolEntry struct {
 	// the conversation.
 	Agent   string `json:"agent,omitempty"`
 	Handoff string `json:"handoff,omitempty"`
+	Service string `json:"service,omitempty"`
 
 	Effect  tool.Effect     `json:"effect,omitempty"`
 	Timeout events.Duration `json:"timeout,omitempty"`
@@ -118,7 +130,7 @@ func toolFile(node *strict.Node) (*ToolFile, error) {
 	}
 	for i := range f.Tools {
 		t := &f.Tools[i]
-		if t.Name == "" {
+		if t.Name == "" && t.Service == "" {
 			t.Name = t.usualName()
 		}
 		for _, err := range t.problems() {
@@ -129,6 +141,7 @@ func toolFile(node *strict.Node) (*ToolFile, error) {
 			errs = append(errs, node.Place("", fmt.Errorf("tools[%d].name: %q is the name of tools[%d] too; rename or remove one", i, t.Name, first)))
 		}
 	}
+	errs = append(errs, f.takeServices(node)...)
 	if err := errors.Join(append(errs, f.spread(node)...)...); err != nil {
 		return nil, err
 	}
@@ -138,9 +151,49 @@ func toolFile(node *strict.Node) (*ToolFile, error) {
 // ErrClientPool refuses an actor that would serve the pool of clients' tools.
 var ErrClientPool = fmt.Errorf("the pool %q is reserved for the tools of a run's client; an agent names them under client_tools", events.ClientPool)
 
+// takeServices moves the entries of services from Tools to Services.
+func (f *ToolFile) takeServices(node *strict.Node) []error {
+	var errs []error
+	tools := f.Tools[:0:0]
+	for i, t := range f.Tools {
+		if t.Service == "" {
+			tools = append(tools, t)
+			continue
+		}
+		if slices.ContainsFunc(f.Services, func(s ServiceEntry) bool { return s.Service == t.Service }) {
+			errs = append(errs, node.Place("", fmt.Errorf("tools[%d].service: %q is named twice; remove one", i, t.Service)))
+		}
+		f.Services = append(f.Services, ServiceEntry{t.Service, t.Pool})
+	}
+	f.Tools = tools
+	return errs
+}
+
+// serviceProblems returns what is wrong with the entry of a NATS service.
+func (t *ToolEntry) serviceProblems() []error {
+	var errs []error
+	if strings.ContainsFunc(t.Service, notInServiceName) {
+		errs = append(errs, fmt.Errorf(".service: %q is not the name of a NATS service; use a-z A-Z 0-9 _ -", t.Service))
+	}
+	if t.Pool != "" && (!events.ValidToken(t.Pool) || t.Pool == events.AgentsPool || t.Pool == events.ClientPool) {
+		errs = append(errs, fmt.Errorf(".pool: %q is not a pool of actors; use [a-z0-9][a-z0-9_-]{0,62}, but not %s and %s", t.Pool, events.AgentsPool, events.ClientPool))
+	}
+	if only := (ToolEntry{Service: t.Service, Pool: t.Pool}); !reflect.DeepEqual(*t, only) {
+		errs = append(errs, errors.New(".service: goes with pool alone; the service says the rest in the metadata of its endpoints"))
+	}
+	return errs
+}
+
+func notInServiceName(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+}
+
 // problems returns everything that is wrong with the entry. Each error begins with the path
 // from the entry.
 func (t *ToolEntry) problems() []error {
+	if t.Service != "" {
+		return t.serviceProblems()
+	}
 	var errs []error
 	bad := func(key, format string, args ...any) {
 		errs = append(errs, fmt.Errorf(key+": "+format, args...))
@@ -153,7 +206,7 @@ func (t *ToolEntry) problems() []error {
 	}
 	switch {
 	case kinds != 1:
-		bad("", "a tool is exactly one of http, exec, builtin, agent and handoff; this one (%q) is %d of them", t.Name, kinds)
+		bad("", "a tool is exactly one of http, exec, builtin, agent, handoff and service; this one (%q) is %d of them", t.Name, kinds)
 	case t.HTTP != nil:
 		errs = append(errs, t.HTTP.problems()...)
 	case t.Exec != nil && (len(t.Exec.Command) == 0 || t.Exec.Command[0] == ""):

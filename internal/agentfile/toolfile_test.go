@@ -54,6 +54,24 @@ func TestParseTools(t *testing.T) {
 	require.Equal(t, map[string]string{"Authorization": "Bearer secret", "X-Plain": "${KEY}"}, f.Tools[0].HTTP.Headers)
 }
 
+func TestServices(t *testing.T) {
+	f, err := agentfile.ParseTools([]byte("tools:\n- {service: text}\n- {builtin: calculator}\n- {service: shop, pool: web}\n"), agentfile.Auto)
+	require.NoError(t, err)
+	require.Len(t, f.Tools, 1)
+	require.Equal(t, []agentfile.ServiceEntry{{Service: "text"}, {Service: "shop", Pool: "web"}}, f.Services)
+	for entry, want := range map[string]string{
+		"{service: a.b}":                     `line 2: tools[0].service: "a.b" is not the name of a NATS service`,
+		"{service: a, pool: client}":         `tools[0].pool: "client" is not a pool of actors`,
+		"{service: a, timeout: 5s}":          "tools[0].service: goes with pool alone",
+		"{service: a, exec: {command: [x]}}": "tools[0].service: goes with pool alone",
+		"{service: a, name: b}":              "tools[0].service: goes with pool alone",
+		"{service: a}\n- {service: a}":       `tools[1].service: "a" is named twice`,
+	} {
+		_, err := agentfile.ParseTools([]byte("tools:\n- "+entry+"\n"), agentfile.Auto)
+		require.ErrorContains(t, err, want, entry)
+	}
+}
+
 func TestExpandErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"https://x/${MISSING}": "MISSING is not set",

@@ -82,8 +82,8 @@ func assistant(tools *agentfile.ToolFile) (events.Agent, error) {
 	return a.Resolve()
 }
 
-// AssistantTools returns the tools of the assistant: those of the tool file and of
-// its MCP servers in the registry (which may be nil), or some builtins without a file.
+// AssistantTools returns the tools of the assistant: those of the tool file, its MCP
+// servers and its NATS services in the registry (which may be nil), or some builtins without a file.
 func AssistantTools(file *agentfile.ToolFile, registry *toolset.Registry) []string {
 	if file == nil {
 		return []string{builtin.Calculator, builtin.CurrentTime}
@@ -92,7 +92,7 @@ func AssistantTools(file *agentfile.ToolFile, registry *toolset.Registry) []stri
 	for _, entry := range file.Tools {
 		names = append(names, entry.Name)
 	}
-	if registry != nil && file.MCP != nil {
+	if registry != nil && (file.MCP != nil || len(file.Services) > 0) {
 		builtins := builtin.Names()
 		for _, def := range registry.Definitions() {
 			if !slices.Contains(names, def.Name) && !slices.Contains(builtins, def.Name) {

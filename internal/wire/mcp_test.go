@@ -47,7 +47,7 @@ func TestMCPServersBesideOtherTools(t *testing.T) {
 tools: [{builtin: calculator}]
 mcp: {file: .mcp.json, servers: {web: {pool: remote, risk: critical, tools: [one]}}}
 `, `{"mcpServers": {"web": {"type": "http", "url": "`+web.URL+`/${WIRE_TEST_PATH}?k=query/literal", "headers": {"Authorization": "Bearer ${WIRE_TEST_TOKEN}"}}}}`)
-	registry, secrets, err := wire.ActorTools(file, []string{"remote"})
+	registry, secrets, err := wire.ActorTools(file, []string{"remote"}, false)
 	require.NoError(t, err)
 	require.Subset(t, secrets, []string{"Bearer a very secret token", "a very secret token", "path-secret", "query/literal", "query%2Fliteral"})
 	require.Equal(t, []string{"default", "remote"}, registry.Pools(), "before the server is there")
@@ -78,7 +78,7 @@ func TestMCPServersThatCannotBe(t *testing.T) {
 		"tools of \"c d\" and of \"c_d\" could":                   {"mcp: .mcp.json", `{"mcpServers": {"c d": {"command": "x"}, "c_d": {"command": "x"}, "c": {"command": "x"}}}`},
 		"streamable HTTP replaced":                                {"mcp: .mcp.json", `{"mcpServers": {"a": {"command": "x", "type": "sse"}}}`},
 	} {
-		_, _, err := wire.ActorTools(mcpTools(t, c[0], c[1]), nil)
+		_, _, err := wire.ActorTools(mcpTools(t, c[0], c[1]), nil, false)
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, ".mcp.json")
 	}
@@ -92,7 +92,7 @@ func TestVariablesOfMCPServersAreSecrets(t *testing.T) {
 	t.Setenv("WIRE_TEST_FOLDER", folder)
 	t.Setenv("WIRE_TEST_PROGRAM", "some-program")
 	file := mcpTools(t, "mcp: .mcp.json", `{"mcpServers": {"a": {"command": "${WIRE_TEST_PROGRAM}", "args": ["--key=${WIRE_TEST_ARG}", "${WIRE_TEST_FOLDER}"]}}}`)
-	_, secrets, err := wire.ActorTools(file, nil)
+	_, secrets, err := wire.ActorTools(file, nil, false)
 	require.NoError(t, err)
 	require.Equal(t, []string{"argument-secret"}, secrets)
 }

@@ -30,13 +30,16 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/moorebus/moorebus/pkg/tool/httptool"
 	"github.com/moorebus/moorebus/pkg/tool/mcptool"
+	"github.com/moorebus/moorebus/pkg/tool/servicetool"
+	"github.com/nats-io/nats.go"
 )
 
 // Tools makes the registry of a tool file, and returns the secrets in it: the values
 // of headers and of commands' environments, which must not reach the log. Variables
 // of the file are read from the environment.
 //
-// The tools of its MCP servers appear after the registry is started.
+// The tools of its MCP servers and NATS services appear after the registry is started, see
+// [Connect].
 func Tools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 	if err := file.Expand(os.LookupEnv); err != nil {
 		return nil, nil, err
@@ -59,21 +62,48 @@ func Tools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if len(file.Services) > 0 || file.AllServices {
+		services, err := serviceSource(file)
+		if err != nil {
+			return nil, nil, err
+		}
+		servers = append(servers, services)
+	}
 	registry, err := newRegistry(tools, servers...)
 	return registry, append(secrets, hidden...), err
 }
 
-// serverWait is how long a process waits for its MCP servers before it takes calls.
+// serviceSource makes the source of a file's NATS services.
+func serviceSource(file *agentfile.ToolFile) (*servicetool.Source, error) {
+	o := servicetool.Options{All: file.AllServices}
+	for _, s := range file.Services {
+		o.Services = append(o.Services, servicetool.Service{Name: s.Service, Pool: s.Pool})
+	}
+	return servicetool.New(o)
+}
+
+// Connect gives the sources of a registry that has not been started the connection to the
+// bus, on which they find NATS services.
+func Connect(registry *toolset.Registry, conn *nats.Conn) {
+	for _, s := range registry.Sources() {
+		if services, ok := s.(*servicetool.Source); ok {
+			services.Use(conn)
+		}
+	}
+}
+
+// serverWait is how long a process waits for its MCP servers and NATS services before it
+// takes calls.
 const serverWait = 15 * time.Second
 
-// AwaitTools waits until each MCP server of a started registry has listed its tools or
-// has proved unreachable, but not longer than serverWait. Calls that come earlier
-// would wait for their servers.
+// AwaitTools waits until each source of a started registry has listed its tools or has
+// proved unreachable, but not longer than serverWait. Calls that come earlier
+// would wait for their sources.
 func AwaitTools(ctx context.Context, registry *toolset.Registry, logger *slog.Logger) {
 	waiting, stop := context.WithTimeout(ctx, serverWait)
 	defer stop()
 	if !registry.Ready(waiting) && ctx.Err() == nil {
-		logger.Warn("not all MCP servers are up yet; their tools follow later", "waited", serverWait)
+		logger.Warn("not all MCP servers and NATS services are up yet; their tools follow later", "waited", serverWait)
 	}
 }
 
@@ -141,13 +171,14 @@ func entrySecrets(e *agentfile.ToolEntry) []string {
 }
 
 // ActorTools makes the registry of an actor: the tools of the file, which may hold an
-// agent too, or the builtins without a file. A pool without a tool is an error.
-func ActorTools(file string, pools []string) (*toolset.Registry, []string, error) {
+// agent too, or the builtins without a file; with services, the tools of all NATS services
+// besides. A pool without a tool is an error, unless services may have one.
+func ActorTools(file string, pools []string, services bool) (*toolset.Registry, []string, error) {
 	var registry *toolset.Registry
 	var secrets []string
 	if file == "" {
 		var err error
-		if registry, err = Builtins(); err != nil {
+		if registry, secrets, err = LocalTools(&agentfile.ToolFile{AllServices: services}); err != nil {
 			return nil, nil, err
 		}
 	} else {
@@ -158,9 +189,14 @@ func ActorTools(file string, pools []string) (*toolset.Registry, []string, error
 		if docs.Tools == nil {
 			return nil, nil, fmt.Errorf("%s: holds no tools; a tool file has the key `tools`", file)
 		}
+		docs.Tools.AllServices = services
 		if registry, secrets, err = Tools(docs.Tools); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", file, err)
 		}
+	}
+	isServices := func(s tool.Source) bool { _, is := s.(*servicetool.Source); return is }
+	if slices.ContainsFunc(registry.Sources(), isServices) {
+		return registry, secrets, nil // their metadata may name any pool
 	}
 	for _, pool := range pools {
 		if pool == events.ClientPool {

@@ -132,12 +132,12 @@ func TestToolsThatCannotBe(t *testing.T) {
 }
 
 func TestActorTools(t *testing.T) {
-	registry, _, err := wire.ActorTools("", nil)
+	registry, _, err := wire.ActorTools("", nil, false)
 	require.NoError(t, err)
 	require.Len(t, registry.Definitions(), 3+5, "and those of memory")
-	_, _, err = wire.ActorTools("", []string{"gpu"})
+	_, _, err = wire.ActorTools("", []string{"gpu"}, false)
 	require.ErrorContains(t, err, "gpu")
-	_, _, err = wire.ActorTools(write(t, "name: a\nllm: {provider: scripted, script: [{text: hi}]}\n"), nil)
+	_, _, err = wire.ActorTools(write(t, "name: a\nllm: {provider: scripted, script: [{text: hi}]}\n"), nil, false)
 	require.ErrorContains(t, err, "no tools")
 }
 
