@@ -43,7 +43,8 @@ the permissions that the transition table gives it. See deploy/nats.`,
   moorebus init --max-bytes 200GiB
   moorebus init --pool-max-ack-pending gpu=4
   moorebus init --pool-tools payments=pay,refund --pool-tools web=search
-  moorebus init --print-permissions --pools web,gpu --credentials keys > permissions.conf`,
+  moorebus init --print-permissions --pools web,gpu --credentials keys > permissions.conf
+  moorebus init --print-permissions --service 'text=text.>' --credentials keys > permissions.conf`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
@@ -64,6 +65,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
 	flags.StringVar(&p.Format, "format", setup.FormatConf, "with --print-permissions: nats-conf or json")
 	flags.StringVar(&p.Credentials, "credentials", "", "with --print-permissions: directory of the users' nkeys; missing ones are created (default: passwords by variables)")
+	flags.StringArrayVar(&p.Services, "service", nil, "with --print-permissions: `NAME=SUBJECT,SUBJECT` is a NATS service and the subjects of its endpoints, which actors may call; may be repeated")
 	log := cli.AddLogFlags(flags, slog.LevelWarn)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		for _, state := range *states {
@@ -77,8 +79,8 @@ the permissions that the transition table gives it. See deploy/nats.`,
 			p.Pools, p.Shards, p.Storage = s.Init.Pools, s.Init.Shards, s.Storage
 			return p.Write(cmd.OutOrStdout())
 		}
-		if p.Credentials != "" || flags.Changed("format") {
-			return cli.Usage("--credentials and --format are for --print-permissions")
+		if p.Credentials != "" || flags.Changed("format") || len(p.Services) > 0 {
+			return cli.Usage("--credentials, --format and --service are for --print-permissions")
 		}
 		at, err := cli.FindServer(url, os.Getenv)
 		if err != nil {

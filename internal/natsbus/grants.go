@@ -130,6 +130,34 @@ func (g *Grants) Ask() { g.publish[asks] = true }
 // WatchAsks allows to hear such questions, to answer them.
 func (g *Grants) WatchAsks() { g.subscribe[asks] = true }
 
+// CallServices allows to ask for NATS services, with replies for a user with that inbox
+// prefix.
+func (g *Grants) CallServices(prefix string) {
+	g.publish[api.ServiceInfo] = true
+	g.subscribe[api.ServiceReplies+prefix+".>"] = true
+}
+
+// CallService allows to ask for a NATS service by name, and to send it requests.
+func (g *Grants) CallService(name string, subjects []string) {
+	g.publish[api.ServiceInfo+"."+name] = true
+	for _, subject := range subjects {
+		g.publish[subject] = true
+	}
+}
+
+// Serve allows to be the NATS service of that name. Its answers are not allowed on whatever
+// subject a request names, which might be one of the log, but on those of [Grants.CallServices].
+func (g *Grants) Serve(name string, subjects []string) {
+	for _, verb := range []string{"PING", "INFO", "STATS"} {
+		verb = "$SRV." + verb
+		g.subscribe[verb], g.subscribe[verb+"."+name], g.subscribe[verb+"."+name+".*"] = true, true, true
+	}
+	for _, subject := range subjects {
+		g.subscribe[subject] = true
+	}
+	g.publish[api.ServiceReplies+">"] = true
+}
+
 // Announce allows to say which tools a pool has.
 func (g *Grants) Announce(pool string) { g.publish[kvSubjectPrefix+toolsPrefix+pool+".*"] = true }
 

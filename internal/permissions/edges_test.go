@@ -139,7 +139,7 @@ func TestDeniedAtOnce(t *testing.T) {
 	r := newRig(t)
 	users, err := Users(layout)
 	require.NoError(t, err)
-	for _, user := range names(users) {
+	for _, user := range roles(users) {
 		bus := r.open(t, user)
 		run := journaltest.NewRun(t, bus)
 		subject := events.Subject{Run: run, From: events.Done, To: events.Planning, Pool: events.DefaultPool}
@@ -351,7 +351,7 @@ func TestCheckOfARole(t *testing.T) {
 	r := newRig(t)
 	users, err := Users(layout)
 	require.NoError(t, err)
-	for _, user := range names(users) {
+	for _, user := range roles(users) {
 		began, unseen := time.Now(), 0
 		for _, f := range natsbus.Check(t.Context(), r.connect(t, user, nil), natsbus.Options{Logger: quiet, RequestTimeout: patience}) {
 			require.NotEqual(t, natsbus.Bad, f.Level, "%s: %s", user, f.What)
@@ -379,7 +379,7 @@ func TestWhoIs(t *testing.T) {
 	r := newRig(t)
 	users, err := Users(layout)
 	require.NoError(t, err)
-	for _, user := range names(users) {
+	for _, user := range roles(users) {
 		id, err := natsconn.WhoIs(t.Context(), r.connect(t, user, nil), 0, quiet)
 		require.NoError(t, err, user)
 		require.Equal(t, "ROLES", id.Account)

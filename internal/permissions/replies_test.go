@@ -139,7 +139,7 @@ func TestForgedReplies(t *testing.T) {
 	wake(t, r)
 	js, err := r.operator.JetStream()
 	require.NoError(t, err)
-	for _, user := range names(users) {
+	for _, user := range roles(users) {
 		f := forger{t: t, rig: r, conn: r.connect(t, user, nil), user: user}
 		for _, edge := range []string{"waiting_for_human.acting.web", "planning.done.default", ownEdge[user]} {
 			if edge == "" {
@@ -226,7 +226,7 @@ func TestForgedFeed(t *testing.T) {
 	users, err := Users(layout)
 	require.NoError(t, err)
 	wake(t, r)
-	for _, user := range names(users) {
+	for _, user := range roles(users) {
 		victim := journaltest.NewRun(t, r.log)
 		subject := events.Subject{Run: victim, From: events.Control, To: events.Nobody, Pool: events.DefaultPool}
 		first, err := r.log.Append(t.Context(), victim, 0, journal.Entry{Subject: subject, Body: []byte("first")})

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +30,11 @@ const patience = time.Minute
 
 var (
 	quiet  = slog.New(slog.DiscardHandler)
-	layout = Layout{Pools: []string{"web", "gpu", events.AgentsPool}, Storage: []journal.StorageOf{{Namespace: "default", Agent: "keeper"}}}
+	layout = Layout{
+		Pools:    []string{"web", "gpu", events.AgentsPool},
+		Storage:  []journal.StorageOf{{Namespace: "default", Agent: "keeper"}},
+		Services: []Service{{"text", []string{"text.>"}}, {"echo", []string{"echo", "say.*"}}},
+	}
 )
 
 // rig is a server with the generated configuration, set up by its operator.
@@ -147,6 +152,11 @@ func (r *rig) open(t *testing.T, user string) *natsbus.Bus {
 	bus, err := natsbus.Open(t.Context(), r.connect(t, user, nil), natsbus.Options{Logger: quiet, RequestTimeout: patience})
 	require.NoError(t, err)
 	return bus
+}
+
+// roles are the names of the users without those of services, which may not use the log.
+func roles(users []User) []string {
+	return slices.DeleteFunc(names(users), func(name string) bool { return strings.HasPrefix(name, ServicePrefix) })
 }
 
 // refusals are the subjects that the server refused, in the words of its errors.

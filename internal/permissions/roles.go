@@ -12,6 +12,7 @@ package permissions
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -19,16 +20,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool/servicetool"
 )
 
-// The names of users. The name of an actor is [ActorPrefix] and its pool.
+// The names of users. The name of an actor is [ActorPrefix] and its pool, that of a NATS service
+// [ServicePrefix] and its name.
 const (
-	Operator    = "operator"
-	Planner     = "planner"
-	Observer    = "observer"
-	Gateway     = "gateway"
-	Tap         = "tap"
-	ActorPrefix = "actor_"
+	Operator      = "operator"
+	Planner       = "planner"
+	Observer      = "observer"
+	Gateway       = "gateway"
+	Tap           = "tap"
+	ActorPrefix   = "actor_"
+	ServicePrefix = "service_"
 )
 
 // owned are the states out of which each role publishes.
@@ -58,8 +62,37 @@ type Layout struct {
 	Pools []string
 	// Storage are the agents whose storage actors and the observer may use.
 	Storage []journal.StorageOf
+	// Services are the NATS services whose tools actors call.
+	Services []Service
 	// Table is the transition table; nil: the built-in one.
 	Table *reducer.Table
+}
+
+// Service is a NATS service, and the subjects of its endpoints, which may have wildcards.
+type Service struct {
+	Name     string
+	Subjects []string
+}
+
+// serviceName is what NATS allows, within the length of a user's name.
+var serviceName = regexp.MustCompile("^[a-zA-Z0-9_-]{1,64}$")
+
+func (s Service) check() error {
+	if !serviceName.MatchString(s.Name) {
+		return fmt.Errorf("service %q is not a name of [a-zA-Z0-9_-]", s.Name)
+	}
+	if len(s.Subjects) == 0 {
+		return fmt.Errorf("service %s: name the subjects of its endpoints, as in %s=%s.>", s.Name, s.Name, s.Name)
+	}
+	for _, subject := range s.Subjects {
+		switch {
+		case servicetool.Reserved(subject):
+			return fmt.Errorf("service %s: the subject %q belongs to Moorebus or to the server, or covers such subjects", s.Name, subject)
+		case strings.ContainsAny(subject, " \t\r\n\"") || slices.Contains(strings.Split(subject, "."), ""):
+			return fmt.Errorf("service %s: %q is not a subject", s.Name, subject)
+		}
+	}
+	return nil
 }
 
 // withDefaults returns the layout with its defaults, or what is wrong with it.
@@ -84,6 +117,14 @@ func (l Layout) withDefaults() (Layout, error) {
 			return l, err
 		}
 	}
+	for i, s := range l.Services {
+		if err := s.check(); err != nil {
+			return l, err
+		}
+		if slices.ContainsFunc(l.Services[:i], func(o Service) bool { return o.Name == s.Name }) {
+			return l, fmt.Errorf("service %s is named twice", s.Name)
+		}
+	}
 	if l.Table == nil {
 		l.Table = reducer.DefaultTable()
 	}
@@ -91,7 +132,7 @@ func (l Layout) withDefaults() (Layout, error) {
 }
 
 // Users returns the users of the account ROLES: planner, observer, gateway, tap, an actor for each
-// pool, and [Custom] if the table has states of its own.
+// pool, a user for each NATS service, and [Custom] if the table has states of its own.
 func Users(l Layout) ([]User, error) {
 	l, err := l.withDefaults()
 	if err != nil {
@@ -101,7 +142,20 @@ func Users(l Layout) ([]User, error) {
 	for _, pool := range l.Pools {
 		users = append(users, l.user(ActorPrefix+pool, func(g *natsbus.Grants) { l.actor(g, pool) }))
 	}
+	for _, s := range l.Services {
+		users = append(users, s.user())
+	}
 	return append(append(users, l.user(Tap, l.tap)), l.custom()...), nil
+}
+
+// user returns the user of a service, which may do nothing else.
+func (s Service) user() User {
+	g := natsbus.NewGrants(1)
+	u := User{Name: ServicePrefix + s.Name, InboxPrefix: inboxOf(ServicePrefix + s.Name)}
+	g.Inbox(u.InboxPrefix)
+	g.Serve(s.Name, s.Subjects)
+	u.Publish, u.Subscribe = g.Publish(), g.Subscribe()
+	return u
 }
 
 // RolesOf returns the roles out of whose states a user may publish, sorted. A user should have one
@@ -120,8 +174,10 @@ func RolesOf(may func(subject string) bool) []string {
 	return roles
 }
 
+func inboxOf(user string) string { return "_INBOX_" + user }
+
 func (l Layout) user(name string, grant func(*natsbus.Grants)) User {
-	prefix := "_INBOX_" + name
+	prefix := inboxOf(name)
 	g := natsbus.NewGrants(l.Shards)
 	g.Inbox(prefix)
 	g.WhoIs()
@@ -181,6 +237,12 @@ func (l Layout) actor(g *natsbus.Grants, pool string) {
 	}
 	for _, of := range l.Storage {
 		g.UseStorage(of, journal.WrittenByActor)
+	}
+	if len(l.Services) > 0 {
+		g.CallServices(inboxOf(ActorPrefix + pool))
+	}
+	for _, s := range l.Services {
+		g.CallService(s.Name, s.Subjects)
 	}
 }
 

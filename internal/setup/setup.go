@@ -237,6 +237,8 @@ type Permissions struct {
 	Shards int
 	// Storage are the agents whose storage roles may use, as NAMESPACE/AGENT.
 	Storage []string
+	// Services are the NATS services whose tools actors call, as NAME=SUBJECT,SUBJECT.
+	Services []string
 	// Format is [FormatConf] or json.
 	Format string
 	// Credentials is the directory of the users' nkeys. Empty: users have passwords.
@@ -253,6 +255,12 @@ func (p *Permissions) Write(w io.Writer) error {
 		return err
 	}
 	layout := permissions.Layout{Pools: p.Pools, Shards: p.Shards, Storage: storage}
+	for _, service := range p.Services {
+		name, subjects, _ := strings.Cut(service, "=")
+		layout.Services = append(layout.Services, permissions.Service{
+			Name: name, Subjects: strings.FieldsFunc(subjects, func(r rune) bool { return r == ',' }),
+		})
+	}
 	var keys map[string]string
 	if p.Credentials != "" {
 		if keys, err = permissions.Keys(p.Credentials, layout); err != nil {
@@ -281,6 +289,9 @@ func (p *Permissions) command() string {
 	}
 	for _, of := range p.Storage {
 		words = append(words, "--storage "+of)
+	}
+	for _, service := range p.Services {
+		words = append(words, "--service "+cli.ShellWord(service))
 	}
 	if p.Credentials != "" {
 		words = append(words, "--credentials "+p.Credentials)

@@ -132,6 +132,15 @@ func (c *Client) Request(ctx context.Context, limit time.Duration, msg *nats.Msg
 	return answer, err
 }
 
+// ServiceReplies begins the subjects on which NATS services answer; the connection's inbox
+// prefix follows. They are no inboxes: a service could guess those from the ones that it
+// sees, and answer requests to JetStream.
+const ServiceReplies = "_SERVICES."
+
+// ServiceInfo is the subject on which services are asked what they are; the name of one may
+// follow.
+const ServiceInfo = "$SRV.INFO"
+
 // Prefix begins the subjects of JetStream's API.
 const Prefix = "$JS.API."
 

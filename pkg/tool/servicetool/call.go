@@ -1,7 +1,9 @@
 package servicetool
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -111,8 +113,45 @@ func (r *remote) request(ctx context.Context, client *api.Client, call tool.Call
 	if call.TraceParent != "" {
 		header.Set(headerTrace, call.TraceParent)
 	}
-	reply, err := client.Request(ctx, longest, &nats.Msg{Subject: r.subject, Data: []byte(arguments), Header: header})
+	reply, err := exchange(ctx, client, &nats.Msg{Subject: r.subject, Data: []byte(arguments), Header: header, Reply: newReply(client.NC)})
 	return reply, r.failure(ctx, err)
+}
+
+// newReply returns a subject for answers of services that nobody can guess.
+func newReply(conn *nats.Conn) string {
+	inboxes := cmp.Or(conn.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, "."))
+	return api.ServiceReplies + inboxes + "." + rand.Text()
+}
+
+// exchange sends a request and waits for the one answer. It fails at once if the server
+// refuses the subject or the connection breaks.
+func exchange(ctx context.Context, client *api.Client, msg *nats.Msg) (*nats.Msg, error) {
+	answers, failed := make(chan *nats.Msg, 1), make(chan error, 1)
+	sub, err := client.NC.ChanSubscribe(msg.Reply, answers)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // it fails only if the connection is closed
+	defer client.OnFailed(func(subject string) bool { return subject == msg.Subject }, func(err error) {
+		select {
+		case failed <- err:
+		default: // there is a reason already
+		}
+	})()
+	if err := client.NC.PublishMsg(msg); err != nil {
+		return nil, err
+	}
+	select {
+	case reply := <-answers:
+		if len(reply.Data) == 0 && reply.Header.Get("Status") == "503" {
+			return nil, nats.ErrNoResponders
+		}
+		return reply, nil
+	case err := <-failed:
+		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // failure classifies the errors of requests.

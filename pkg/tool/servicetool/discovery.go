@@ -33,7 +33,6 @@ const (
 	maxTools     = 2000
 
 	requestTimeout = 5 * time.Second
-	infoSubject    = "$SRV.INFO"
 )
 
 // instance is a living instance of a service.
@@ -76,14 +75,14 @@ type discovery struct {
 
 func newDiscovery(s *Source, client *api.Client, logger *slog.Logger, put func([]tool.Tool)) *discovery {
 	d := &discovery{
-		source: s, client: client, logger: logger, put: put, inbox: client.NC.NewInbox(), refused: make(chan error, 1),
+		source: s, client: client, logger: logger, put: put, inbox: newReply(client.NC), refused: make(chan error, 1),
 		services: map[string]*service{}, owners: map[string]string{}, said: map[string]bool{},
 	}
 	for _, named := range s.opts.Services {
-		d.asked = append(d.asked, &question{Service: named, subject: infoSubject + "." + named.Name})
+		d.asked = append(d.asked, &question{Service: named, subject: api.ServiceInfo + "." + named.Name})
 	}
 	if s.opts.All {
-		d.asked = append(d.asked, &question{subject: infoSubject})
+		d.asked = append(d.asked, &question{subject: api.ServiceInfo})
 	}
 	return d
 }

@@ -128,6 +128,7 @@ func TestErrorsOfServices(t *testing.T) {
 	}
 	r := b.rig(of("errors"))
 	for i, c := range cases {
+		r.await(fmt.Sprint("t", i), nil)
 		f := r.fails(c.want, fmt.Sprint("t", i))
 		require.Equal(t, c.message, f.Message)
 		require.Equal(t, c.passing, f.Passing)
