@@ -139,9 +139,12 @@ func (c *catalog) markSeen(now time.Time) {
 }
 
 func (o *offers) remembers(key string) bool {
+	begin, pattern := events.ToolPattern(key)
 	for name, pool := range o.before.First {
-		if key == toolKey("", name) || key == toolKey(pool, name) {
-			return true
+		for _, known := range []string{toolKey("", name), toolKey(pool, name)} {
+			if key == known || pattern && strings.HasPrefix(known, begin) {
+				return true
+			}
 		}
 	}
 	return slices.ContainsFunc(o.before.Providers, func(name string) bool { return key == providerKey(name) })
@@ -156,6 +159,13 @@ func (c *catalog) mayReturn(key string) bool {
 	now := c.clock()
 	if at, known := c.seen[key]; known && now.Sub(at) < renewal || !c.failed.IsZero() && now.Sub(c.failed) < renewal {
 		return true
+	}
+	if begin, pattern := events.ToolPattern(key); pattern {
+		for known, at := range c.seen {
+			if strings.HasPrefix(known, begin) && now.Sub(at) < renewal {
+				return true
+			}
+		}
 	}
 	return c.now.remembers(key) || len(c.now.providers) == 0 && now.Sub(c.began) < renewal
 }
@@ -209,17 +219,69 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.
 			return nil, "", refusal.New(refusal.Unprocessable, refusal.CodeUnknownTool,
 				"the tool %q is built into Moorebus and added where it is useful; leave it out", name).With(map[string]any{"tool": name})
 		}
-		if pool == "" {
-			pool = pools[name]
+		names := []string{name}
+		begin, pattern := events.ToolPattern(name)
+		if pattern {
+			names = o.matching(pool, begin)
 		}
-		spec, refused := o.pickTool(pool, name)
-		if refused != nil {
-			if refused.Code == refusal.CodeUnknownTool {
-				missing = toolKey(pool, name)
+		if len(names) == 0 {
+			return nil, toolKey(pool, name), refusal.New(refusal.Unprocessable, refusal.CodeUnknownTool,
+				"no announced tool begins with %q; announced: %s", begin, listed(namesOf(o.tools))).With(map[string]any{"tool": ref})
+		}
+		for _, name := range names {
+			if pattern && (slices.ContainsFunc(found, named(name)) || slices.ContainsFunc(a.Tools, bare(name))) {
+				continue // it is listed by its name, or another pattern found it
 			}
-			return nil, missing, refused.With(map[string]any{"tool": ref})
+			of := pool
+			if of == "" {
+				of = pools[name]
+			}
+			spec, refused := o.pickTool(of, name)
+			if refused != nil {
+				if refused.Code == refusal.CodeUnknownTool {
+					missing = toolKey(of, name)
+				}
+				return nil, missing, refused.With(map[string]any{"tool": ref})
+			}
+			found = append(found, spec)
 		}
-		found = append(found, spec)
+	}
+	return guided(found), "", nil
+}
+
+// matching returns the names of the announced tools that begin so, sorted. pool is empty for
+// those of any pool.
+func (o *offers) matching(pool, begin string) []string {
+	var names []string
+	for _, t := range o.tools {
+		if strings.HasPrefix(t.Name, begin) && (pool == "" || t.Pool == pool) {
+			names = append(names, t.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func named(name string) func(events.ToolSpec) bool {
+	return func(t events.ToolSpec) bool { return t.Name == name }
+}
+
+// bare returns whether a reference names the tool, in whichever pool.
+func bare(name string) func(ref string) bool {
+	return func(ref string) bool { _, other := events.SplitTool(ref); return other == name }
+}
+
+// guided moves each guide of the tools into the description of the first tool that has it. So
+// the model reads it once, and the log has what the model read.
+func guided(tools []events.ToolSpec) []events.ToolSpec {
+	var said []string
+	for i := range tools {
+		t := &tools[i]
+		if t.Guide != "" && !slices.Contains(said, t.Guide) {
+			said = append(said, t.Guide)
+			t.Description = strings.TrimSpace(t.Description + "\n\n" + t.Guide)
+		}
+		t.Guide = ""
 	}
 	for _, t := range a.ClientTools {
 		if refused := o.checkClientTool(a, t.Name); refused != nil {
@@ -227,7 +289,7 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.
 		}
 		found = append(found, t.Spec())
 	}
-	return found, "", nil
+	return tools
 }
 
 // checkClientTool refuses a client's tool that has the name of another one.
@@ -304,7 +366,7 @@ func (o *offers) mayRememberMore() bool {
 
 // SameTool reports whether two announcements are equal except for the pool.
 func SameTool(a, b events.ToolSpec) bool {
-	return a.Name == b.Name && a.Description == b.Description && a.Effect == b.Effect && a.Risk == b.Risk && a.Asks == b.Asks &&
+	return a.Name == b.Name && a.Description == b.Description && a.Effect == b.Effect && a.Risk == b.Risk && a.Asks == b.Asks && a.Guide == b.Guide &&
 		bytes.Equal(a.Schema, b.Schema) && slices.Equal(a.Services, b.Services)
 }
 

@@ -288,3 +288,47 @@ func TestWhoseToolItIs(t *testing.T) {
 		require.Equal(t, refusal.CodePending, refused.Code)
 	})
 }
+
+// A pattern stands for the announced tools that begin so. The guide of their server is in the
+// description of the first one.
+func TestPatterns(t *testing.T) {
+	pin := func(p *pad, t *testing.T, refs ...string) (names []string, tools []events.ToolSpec, refused *refusal.Error) {
+		start, err := p.Pin(t.Context(), worker(func(a *events.Agent) { a.Tools = refs }), launch.Task{Text: "Do it."})
+		if err != nil {
+			require.ErrorAs(t, err, &refused)
+			return nil, nil, refused
+		}
+		require.Equal(t, refs, start.Agent.Tools)
+		for _, tool := range start.Tools {
+			names = append(names, tool.Pool+"/"+tool.Name)
+		}
+		return names, start.Tools, nil
+	}
+	onPad(t, func(t *testing.T, p *pad) {
+		var specs []events.ToolSpec
+		for _, name := range []string{"git.push", "git.list", "git.list_all"} {
+			specs = append(specs, events.ToolSpec{Name: name, Description: "does " + name, Pool: "code", Effect: "pure", Risk: "low", Schema: json.RawMessage(`{"type":"object"}`), Guide: "Be quick."})
+		}
+		require.NoError(t, p.bus.Announce(t.Context(), "code", "b", specs))
+		p.announce(t, "other", "git.list", "lists otherwise")
+		_, _, refused := pin(p, t, "git.*")
+		require.Equal(t, refusal.CodeAmbiguousTool, refused.Code)
+		names, tools, refused := pin(p, t, "work", "code/git.*", "git.push")
+		require.Nil(t, refused)
+		require.Equal(t, []string{"default/work", "code/git.list", "code/git.list_all", "code/git.push"}, names)
+		require.Equal(t, "does git.list\n\nBe quick.", tools[1].Description)
+		require.Equal(t, "does git.list_all", tools[2].Description)
+		for _, tool := range tools {
+			require.Empty(t, tool.Guide)
+		}
+		names, _, _ = pin(p, t, "code/git.list*", "git.push*")
+		require.Equal(t, []string{"code/git.list", "code/git.list_all", "code/git.push"}, names)
+		_, _, refused = pin(p, t, "hub.*")
+		require.Equal(t, refusal.CodeUnknownTool, refused.Code)
+		require.Contains(t, refused.Message, `no announced tool begins with "hub."`)
+		require.NoError(t, p.bus.Withdraw(t.Context(), "code", "b"))
+		time.Sleep(2 * time.Second) // in the bubble
+		_, _, refused = pin(p, t, "code/git.*")
+		require.Equal(t, refusal.CodePending, refused.Code, "they were announced a moment ago")
+	})
+}

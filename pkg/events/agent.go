@@ -377,7 +377,8 @@ type ToolSpec struct {
 }
 
 // SplitTool splits what an agent's list of tools names: `tool`, of whichever pool, or
-// `pool/tool`. pool is empty where none is named.
+// `pool/tool`. pool is empty where none is named. The tool may be a pattern, see
+// [ToolPattern].
 func SplitTool(ref string) (pool, name string) {
 	pool, name, found := strings.Cut(ref, "/")
 	if !found {
@@ -385,6 +386,10 @@ func SplitTool(ref string) (pool, name string) {
 	}
 	return pool, name
 }
+
+// ToolPattern returns the beginning of the names that a pattern such as `server.*` stands for,
+// without its pool, and whether name is a pattern.
+func ToolPattern(name string) (begin string, pattern bool) { return strings.CutSuffix(name, "*") }
 
 // CheckNames reports what no list of the agent's tools may hold when the agent is
 // defined: a text that names no tool, a name that stands in tools or in the blacklist
@@ -402,6 +407,8 @@ func (a Agent) CheckNames() error {
 			return fmt.Errorf("tools[%d]: %q is neither a tool's name nor POOL/TOOL", i, ref)
 		case pool == ClientPool:
 			return fmt.Errorf("tools[%d]: %q: no actor serves the pool %q; put the tool under client_tools", i, ref, pool)
+		case strings.Contains(strings.TrimSuffix(name, "*"), "*"), name == "*":
+			return fmt.Errorf("tools[%d]: %q is no pattern: the * is its last character and follows the beginning of names, as in SERVER.*", i, ref)
 		case seen[name]:
 			return fmt.Errorf("tools[%d]: the name %q stands there twice; rename or remove one of the two, also if their pools differ", i, name)
 		}

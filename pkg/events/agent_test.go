@@ -254,3 +254,12 @@ func TestClientToolsAreChecked(t *testing.T) {
 	a.Tools = []string{"client/ask"}
 	require.ErrorContains(t, a.CheckNames(), "put the tool under client_tools")
 }
+
+func TestPatternsOfTools(t *testing.T) {
+	t.Parallel()
+	for ref, good := range map[string]bool{"git.*": true, "code/git.*": true, "list_*": true, "*": false, "code/*": false, "git.*.x": false, "**": false} {
+		a := events.DefaultAgent()
+		a.Tools = []string{ref}
+		require.Equal(t, good, a.CheckNames() == nil, ref)
+	}
+}

@@ -62,6 +62,9 @@ type Definition struct {
 	// Services are the NATS services that have the tool. A run does not start with a tool
 	// that several services have.
 	Services []string
+	// Guide is what the tool's server says about all of its tools. The model reads it once,
+	// after the description of the first of them.
+	Guide string
 	// Breaker configures the tool's circuit breaker.
 	Breaker Breaker
 }

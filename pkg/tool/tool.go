@@ -92,6 +92,8 @@ const (
 	// CodeOutcomeUnknown is the code of a call of class [Once] that was sent and not
 	// answered.
 	CodeOutcomeUnknown = "outcome_unknown"
+	// CodeInputRequired is the code of a call that needs an answer of a human.
+	CodeInputRequired = "input_required"
 )
 
 // Validator checks arguments against a JSON Schema. The error lists every violation with
