@@ -245,6 +245,8 @@ type call struct {
 	batch  bool
 	info   reducer.ToolInfo
 	policy *events.Approval
+	// started says that the log says, when the tool runs, that the call has started.
+	started bool
 }
 
 // act plans Acting and ParallelActing for one call.
@@ -256,10 +258,11 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e effects.Effect) worke
 	c := call{
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
 		at:   run, pool: state.Pool, batch: mem.Control.Batch, info: mem.Tools[state.Name], policy: mem.Control.Agent.Approval,
+		started: e.Started > 0 || !tool.Effect(state.Effect).Repeatable(),
 	}
 	work := a.remembers(run, mem, c)
 	if work == nil {
-		work = func(ctx context.Context) worker.Result { return a.run(ctx, c) }
+		work = func(ctx context.Context) worker.Result { return a.run(ctx, run, c) }
 	}
 	switch {
 	case tool.Effect(state.Effect).Repeatable():
@@ -380,10 +383,20 @@ func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
 }
 
 // run runs the tool.
-func (a *Actor) run(ctx context.Context, c call) worker.Result {
+func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
+	asked := &questions{}
+	if c.mayAsk() && !c.info.Asks {
+		var err error
+		if asked.answers, c.Call, err = a.guard.Answers(ctx, run, c.Call); err != nil {
+			return worker.Fail(err)
+		}
+	}
 	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool}
 	c.TraceParent = a.guard.TraceParent(c.at)
-	out := a.cfg.Tools.Execute(kept.under(ctx), c.Call)
+	out := a.cfg.Tools.Execute(asked.under(kept.under(ctx)), c.Call)
+	if question := asked.unanswered(); question != "" && out.Failure != nil && ctx.Err() == nil && c.mayAsk() {
+		return a.ask(c, question)
+	}
 	return a.outcome(ctx, c, out, kept.taken())
 }
 

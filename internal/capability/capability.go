@@ -46,10 +46,30 @@ type Memory = func(ctx context.Context, a Action) (string, error)
 // of that type is shown it. It is safe for concurrent use.
 type Keep = func(ctx context.Context, mediaType string, data []byte) (where string, err error)
 
+// Question puts a question to a human and returns nil if there is an answer that fits, else the
+// error with which the call has to end: it is made again when a human has answered. The same
+// question is asked with the same text. fits reads the answer and returns why it is of no use.
+// It is safe for concurrent use.
+type Question = func(text string, fits func(answer string) error) error
+
 type (
-	memoryKey struct{}
-	keepKey   struct{}
+	memoryKey   struct{}
+	keepKey     struct{}
+	questionKey struct{}
 )
+
+// WithQuestion returns a context whose tool may ask a human.
+func WithQuestion(ctx context.Context, ask Question) context.Context {
+	return context.WithValue(ctx, questionKey{}, ask)
+}
+
+// Ask asks a human for the tool of ctx, see [Question]. Without anyone to ask, it is an error.
+func Ask(ctx context.Context, text string, fits func(answer string) error) error {
+	if ask, ok := ctx.Value(questionKey{}).(Question); ok {
+		return ask(text, fits)
+	}
+	return tool.Failf(tool.CodeInputRequired, "a human would have to answer, and nobody can be asked here: %s", text)
+}
 
 // WithMemory returns a context whose tool may use memory.
 func WithMemory(ctx context.Context, memory Memory) context.Context {

@@ -245,18 +245,19 @@ type evidence struct {
 // from.
 func (g *Guard) evidence(ctx context.Context, run events.Run, callID string) (*evidence, error) {
 	found := &evidence{callID: callID}
-	return found, g.gather(ctx, run, 0, found)
+	return found, g.gather(ctx, run, 0, found.add)
 }
 
-// gather adds the events of the run's log up to event until (0: its head), those of the
-// oldest ancestor first. [Guard.pinned] has bounded the number of ancestors.
-func (g *Guard) gather(ctx context.Context, run events.Run, until uint64, found *evidence) error {
+// gather passes the events of the run's log up to event until (0: its head) to add, those of
+// the oldest ancestor first, each with the state that its subject leaves. [Guard.pinned] has
+// bounded the number of ancestors.
+func (g *Guard) gather(ctx context.Context, run events.Run, until uint64, add func(events.State, events.Payload)) error {
 	pinned, err := g.pinned(ctx, run)
 	if err != nil {
 		return err
 	}
 	if fork := pinned.fork; fork != nil && events.CheckID(fork.Run) == nil {
-		if err := g.gather(ctx, events.NewRun(run.Namespace, fork.Run, g.log.Shards()), fork.At, found); err != nil {
+		if err := g.gather(ctx, events.NewRun(run.Namespace, fork.Run, g.log.Shards()), fork.At, add); err != nil {
 			return err
 		}
 	}
@@ -271,7 +272,7 @@ func (g *Guard) gather(ctx context.Context, run events.Run, until uint64, found 
 		}
 		e, err := g.machine.Codec().Decode(rec.Body)
 		if err == nil && e.Run == run.ID && (until == 0 || e.N <= until) {
-			found.add(s.From, e.Data)
+			add(s.From, e.Data)
 		}
 	}
 	return nil
@@ -355,14 +356,22 @@ func (v *evidence) lacks(c tool.Call, asks bool) string {
 // call's attempts. The error is the log's or the context's.
 func (g *Guard) Refusal(ctx context.Context, run events.Run, c tool.Call) (string, error) {
 	var refusal string
-	err := worker.Outage.Do(ctx, func(ctx context.Context) (err error) {
+	err := throughOutage(ctx, func(ctx context.Context) (err error) {
 		refusal, err = g.refusal(ctx, run, c)
+		return err
+	})
+	return strings.ToValidUTF8(refusal, "\uFFFD"), err
+}
+
+// throughOutage reads from the log, again after an outage.
+func throughOutage(ctx context.Context, read func(context.Context) error) error {
+	return worker.Outage.Do(ctx, func(ctx context.Context) error {
+		err := read(ctx)
 		if !worker.Passing(err) && !errors.Is(err, journal.ErrNotReady) {
 			return retry.Stop(err)
 		}
 		return err
 	}, nil)
-	return strings.ToValidUTF8(refusal, "\uFFFD"), err
 }
 
 // inForce returns what holds for the run's calls after its event until (0: now): what its

@@ -1,0 +1,90 @@
+package actor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// questions are what a call's tool asks a human while it runs. A question without an answer
+// ends the run of the tool. The call then waits in the log, and the tool runs again with the
+// answer.
+type questions struct {
+	answers []toolcall.Answer
+
+	mu sync.Mutex
+	// open is the question that needs an answer; empty: none does.
+	open string
+}
+
+// under returns the context of the call's tool.
+func (q *questions) under(ctx context.Context) context.Context {
+	return capability.WithQuestion(ctx, q.ask)
+}
+
+// ask is a [capability.Question]. The last answer to a question counts.
+func (q *questions) ask(text string, fits func(answer string) error) error {
+	asked := text
+	for i := len(q.answers) - 1; i >= 0; i-- {
+		if a := q.answers[i]; strings.HasSuffix(a.Question, text) {
+			err := fits(a.Text)
+			if err == nil {
+				return nil
+			}
+			asked = fmt.Sprintf("The answer %q was not accepted: %s.\n%s", a.Text, err, text)
+			break
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.open == "" {
+		q.open = asked
+	}
+	return tool.Failf(tool.CodeInputRequired, "a human has to answer before the call can go on, and cannot be asked from a batch of calls, "+
+		"or about a tool that has an argument %q of its own. %s", toolcall.AnswerKey, asked)
+}
+
+// unanswered returns the question that ended the run of the tool, if there is one.
+func (q *questions) unanswered() string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.open
+}
+
+// mayAsk reports whether the call may wait for a human. A batch cannot, and an answer has to be
+// told from the tool's arguments.
+func (c call) mayAsk() bool {
+	var schema struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	_ = json.Unmarshal([]byte(c.info.Schema), &schema) // what cannot be read has none
+	_, taken := schema.Properties[toolcall.AnswerKey]
+	return !c.batch && !taken
+}
+
+// ask has a human answer the question. The log has to say first that the call started.
+func (a *Actor) ask(c call, question string) worker.Result {
+	risk := c.info.Risk
+	if risk == "" {
+		risk = string(tool.Low)
+	}
+	asks := worker.Done(&events.HumanApprovalRequired{
+		ToolCallReply: events.ToolCallReply{Calls: []events.Call{}},
+		Requests: []events.Request{{
+			CallID: c.ID, Tool: c.Name, Arguments: c.Arguments, Risk: risk, Asks: true, Reason: a.cfg.Results.Redact(strings.ToValidUTF8(question, "\uFFFD")),
+		}},
+		Deadline: c.policy.Deadline(a.cfg.Store.Now()),
+	})
+	if c.started {
+		return asks
+	}
+	return worker.Then(&events.ToolCallStarted{CallID: c.ID}, func(context.Context) worker.Result { return asks })
+}

@@ -1,0 +1,97 @@
+package actor_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// buyer asks two questions in each run. It counts what it bought.
+func buyer(effect tool.Effect, bought *[]string) *fn {
+	f := &fn{def: tool.Definition{Name: "pay", Effect: effect}}
+	f.run = func(ctx context.Context, c tool.Call) (string, error) {
+		said := map[string]string{}
+		for _, question := range []string{"How many?", "Where to?"} {
+			err := capability.Ask(ctx, question, func(answer string) error {
+				if answer == "hm" {
+					return fmt.Errorf("that is no answer")
+				}
+				said[question] = answer
+				return nil
+			})
+			if err != nil {
+				return "", err
+			}
+		}
+		*bought = append(*bought, c.Arguments)
+		return "bought " + said["How many?"] + " to " + said["Where to?"], nil
+	}
+	return f
+}
+
+// A tool that asks while it runs waits in the log, and runs again with each answer.
+func TestToolThatAsksWhileItRuns(t *testing.T) {
+	for _, effect := range []tool.Effect{tool.Pure, tool.Once} {
+		t.Run(string(effect), func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				spec := payTool
+				spec.Effect = string(effect)
+				var bought []string
+				run := r.under(never, spec, &events.LLMToolCall{ToolCallReply: calls(1)})
+				r.spawn([]tool.Tool{buyer(effect, &bought)})
+				answer := func(question, arguments string) {
+					mem := r.Await(run, func(mem *reducer.Memory) bool {
+						return mem.PendingApproval != nil && mem.PendingApproval.Requests[0].Reason == question
+					})
+					request := mem.PendingApproval.Requests[0]
+					require.True(t, request.Asks)
+					require.JSONEq(t, `{"amount":1}`, request.Arguments)
+					r.Append(run, events.WaitingForHuman, &events.HumanModified{Decision: saying("c1", "modified", arguments)})
+				}
+				answer("How many?", `{"amount":1,"answer":"hm"}`)
+				answer("The answer \"hm\" was not accepted: that is no answer.\nHow many?", `{"amount":1,"answer":"two"}`)
+				answer("Where to?", `{"amount":1,"answer":"Rome"}`)
+				require.Equal(t, "SUCCESS: bought two to Rome", r.outcome(run).Observation)
+				require.Equal(t, []string{`{"amount":1}`}, bought, "the tool does not get the answer as an argument")
+			})
+		})
+	}
+}
+
+// An answer that a model writes counts for nothing.
+func TestAnswerOfAModel(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		reply := calls(1)
+		reply.Calls[0].Arguments = `{"amount":1,"answer":"two"}`
+		var bought []string
+		run := r.under(never, payTool, &events.LLMToolCall{ToolCallReply: reply})
+		r.spawn([]tool.Tool{buyer(tool.Once, &bought)})
+		mem := r.AwaitState(run, events.WaitingForHuman)
+		require.Equal(t, "How many?", mem.PendingApproval.Requests[0].Reason)
+		require.Empty(t, bought)
+	})
+}
+
+// A batch cannot wait, and neither can a tool with an argument of that name.
+func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		var bought []string
+		run := r.under(never, payTool, &events.LLMParallelToolCalls{ToolCallReply: calls(2)})
+		own := payTool
+		own.Schema = []byte(`{"type":"object","properties":{"answer":{"type":"string"}}}`)
+		other := r.under(never, own, &events.LLMToolCall{ToolCallReply: calls(1)})
+		r.spawn([]tool.Tool{buyer(tool.Once, &bought)})
+		require.Contains(t, r.results(run)["c1"].Observation, "cannot be asked from a batch of calls")
+		out := r.outcome(other)
+		require.Equal(t, tool.CodeInputRequired, out.Code)
+		require.Contains(t, out.Observation, "How many?")
+		require.Empty(t, bought)
+	})
+}

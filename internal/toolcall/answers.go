@@ -1,0 +1,65 @@
+package toolcall
+
+import (
+	"context"
+	"slices"
+
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// AnswerKey is the key that a decision on a question adds to the call's arguments.
+const AnswerKey = "answer"
+
+// Answer is what a human said to a question of a running call.
+type Answer struct{ Question, Text string }
+
+// Answers returns what humans answered to questions of a call that had started, in the order of
+// the questions, and the call without the last answer among its arguments. Only answers that
+// the log has count: a model may write an argument of that name itself.
+func (g *Guard) Answers(ctx context.Context, run events.Run, c tool.Call) ([]Answer, tool.Call, error) {
+	rest, answer := withoutAnswer(c.Arguments)
+	if answer == "" {
+		return nil, c, nil
+	}
+	var answers []Answer
+	var question, last string
+	observe := func(from events.State, p events.Payload) {
+		switch p := p.(type) {
+		case *events.HumanApprovalRequired:
+			question = ""
+			i := slices.IndexFunc(p.Requests, func(r events.Request) bool { return r.CallID == c.ID && r.Asks })
+			if i >= 0 && from == events.Acting {
+				question = p.Requests[i].Reason
+			}
+		case *events.HumanModified:
+			if from == events.WaitingForHuman && p.CallID == c.ID && question != "" {
+				_, text := withoutAnswer(p.Arguments)
+				answers, last, question = append(answers, Answer{question, text}), p.Arguments, ""
+			}
+		}
+	}
+	err := throughOutage(ctx, func(ctx context.Context) error {
+		answers, question, last = nil, "", ""
+		return g.gather(ctx, run, 0, observe)
+	})
+	if err != nil || last != c.Arguments {
+		return nil, c, err
+	}
+	c.Arguments = rest
+	return answers, c, nil
+}
+
+// withoutAnswer returns arguments without their answer, which is empty if they have none.
+func withoutAnswer(arguments string) (rest, answer string) {
+	node, err := strict.ParseJSON([]byte(arguments))
+	if err != nil || node.Kind != strict.Object {
+		return arguments, ""
+	}
+	without, value := node.Without(AnswerKey)
+	if value == nil || value.Kind != strict.String {
+		return arguments, ""
+	}
+	return string(without.JSON()), value.Text
+}
