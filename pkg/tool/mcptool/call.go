@@ -28,20 +28,29 @@ type remote struct {
 	server *server
 	name   string // the server's own name for it
 	def    tool.Definition
+	// ask makes the request and returns its result as the model sees it.
+	ask func(ctx context.Context, client *mcp.ClientSession, arguments json.RawMessage, meta mcp.Meta) (string, error)
 }
 
 func (r *remote) Definition() tool.Definition { return r.def }
 
 // Run calls the tool. It tells the server to stop when ctx ends.
-func (r *remote) Run(ctx context.Context, call tool.Call) (string, error) {
+func (r *remote) Run(ctx context.Context, call tool.Call) (said string, err error) {
 	arguments, err := object(call.Arguments)
 	if err != nil {
 		return "", err
 	}
-	res, err := r.call(ctx, &mcp.CallToolParams{
-		Name: r.name, Arguments: arguments,
-		Meta: mcp.Meta{metaIdempotencyKey: call.IdempotencyKey(), metaRun: call.Run, metaCall: call.ID},
+	meta := mcp.Meta{metaIdempotencyKey: call.IdempotencyKey(), metaRun: call.Run, metaCall: call.ID}
+	err = r.server.request(ctx, func(ctx context.Context, client *mcp.ClientSession) (err error) {
+		said, err = r.ask(ctx, client, arguments, meta)
+		return err
 	})
+	return said, err
+}
+
+// callTool is the ask of a tool of the server.
+func (r *remote) callTool(ctx context.Context, client *mcp.ClientSession, arguments json.RawMessage, meta mcp.Meta) (string, error) {
+	res, err := client.CallTool(ctx, &mcp.CallToolParams{Name: r.name, Arguments: arguments, Meta: meta})
 	if err != nil {
 		return "", err
 	}
@@ -55,23 +64,29 @@ func (r *remote) Run(ctx context.Context, call tool.Call) (string, error) {
 	return said, nil
 }
 
-// call makes the call. If the session did not send it, because the session was ending or
+// request makes a request. If the session did not send it, because the session was ending or
 // nobody listens at the address, the next session gets it. A server's own answer can look
 // like that, since the SDK distinguishes its errors by codes that a server may use as well.
-func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
+func (s *server) request(ctx context.Context, send func(context.Context, *mcp.ClientSession) error) error {
 	waiting, stop := context.WithTimeout(ctx, patience(ctx))
 	defer stop()
 	for {
-		session, err := r.server.await(ctx, waiting.Done())
+		session, err := s.await(ctx, waiting.Done())
 		if err != nil {
-			return nil, err
+			return err
 		}
 		marked, sent := watchSent(ctx)
 		leave := session.enter()
-		res, err := session.client.CallTool(marked, params)
+		asking, end := session.inquire(marked, s.opts.Name)
+		err = send(asking, session.client)
+		open := end()
 		leave()
-		if err == nil {
-			return res, nil
+		var failed *tool.Failure
+		switch {
+		case open != nil:
+			return open
+		case err == nil || errors.As(err, &failed):
+			return err
 		}
 		gone := unreached(err)
 		closed := errors.Is(err, mcp.ErrConnectionClosed)
@@ -82,7 +97,7 @@ func (r *remote) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.Cal
 		case gone != nil && session.end != nil && ctx.Err() == nil:
 			session.end(gone) // the next round waits for its successor
 		case sent.Load() || !closed && !errors.Is(err, errOver) || ctx.Err() != nil:
-			return nil, r.server.failure(ctx, session, err)
+			return s.failure(ctx, session, err)
 		}
 		select {
 		case <-session.ended:
@@ -105,8 +120,8 @@ func unreached(err error) error {
 // The SDK keeps only its text.
 func answered(err error) error {
 	said := err.Error()
-	if _, inner, found := strings.Cut(said, `calling "tools/call": `); found {
-		said = inner
+	if _, inner, found := strings.Cut(said, `calling "`); found {
+		_, said, _ = strings.Cut(inner, `": `)
 	}
 	return tool.Failf(tool.CodeFailed, "%s", said)
 }

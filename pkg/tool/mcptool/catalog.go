@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -41,29 +42,97 @@ type listing struct {
 	read  int
 }
 
-// list reads the server's tools page by page, up to the bounds.
+// list reads the server's tools page by page, up to the bounds, and adds those for its
+// resources and prompts.
 func (s *server) list(ctx context.Context, session *mcp.ClientSession) (*listing, error) {
 	l := &listing{left: map[string]string{}}
+	has := session.InitializeResult().Capabilities
+	if has == nil {
+		has = &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}
+	}
+	if has.Tools != nil || has.Resources == nil && has.Prompts == nil {
+		if err := s.listTools(ctx, session, l); err != nil {
+			return nil, err
+		}
+	}
+	if has.Resources != nil {
+		s.addOwn(l, resourceTools)
+	}
+	if has.Prompts != nil {
+		s.addOwn(l, promptTools)
+	}
+	s.guide(l, session.InitializeResult().Instructions)
+	s.missing(l)
+	return l, nil
+}
+
+func (s *server) listTools(ctx context.Context, session *mcp.ClientSession, l *listing) error {
 	params := &mcp.ListToolsParams{}
 	for range maxPages {
 		page, err := session.ListTools(ctx, params)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, t := range page.Tools {
 			if full := s.add(l, t); full {
 				l.cut()
-				return l, nil
+				return nil
 			}
 		}
 		if page.NextCursor == "" {
-			s.missing(l)
-			return l, nil
+			return nil
 		}
 		params = &mcp.ListToolsParams{Cursor: page.NextCursor}
 	}
 	l.cut()
-	return l, nil
+	return nil
+}
+
+// addOwn adds tools that the server does not list, unless it has tools of these names.
+func (s *server) addOwn(l *listing, tools []ownTool) {
+	for _, t := range tools {
+		name := toolName(s.opts.Name, t.name)
+		taken := slices.ContainsFunc(l.tools, func(o tool.Tool) bool { return o.Definition().Name == name })
+		if taken || !s.wants(t.name) || len(l.tools) == maxTools {
+			continue
+		}
+		l.found = append(l.found, t.name)
+		def := tool.Definition{Name: name, Description: t.description, Schema: t.schema, Effect: tool.Idempotent, Risk: tool.Low}
+		made := &remote{server: s, name: t.name, def: def, ask: t.ask}
+		made.def = tool.Redefine(made, s.opts.Over).Definition().WithDefaults()
+		l.tools = append(l.tools, made)
+	}
+}
+
+// wants reports whether a tool is offered, by the server's own name.
+func (s *server) wants(name string) bool {
+	return len(s.opts.Tools) == 0 || slices.ContainsFunc(s.opts.Tools, func(wanted string) bool { return matches(wanted, name) })
+}
+
+// matches reports whether a name is the wanted one, or begins as a pattern such as `list_*`.
+func matches(wanted, name string) bool {
+	begin, pattern := strings.CutSuffix(wanted, "*")
+	return name == wanted || pattern && strings.HasPrefix(name, begin)
+}
+
+// maxGuide bounds the server's instructions, in bytes.
+const maxGuide = 4 << 10
+
+// guide gives every tool the server's instructions. With many tools they are left out, since
+// the announcement of each tool has them.
+func (s *server) guide(l *listing, instructions string) {
+	instructions = strings.TrimSpace(instructions)
+	if instructions == "" || len(l.tools) == 0 {
+		return
+	}
+	said := fmt.Sprintf("Instructions of the server %s for its tools: %s", s.opts.Name, truncate.Prefix(instructions, maxGuide))
+	if len(said)*len(l.tools) > maxListed {
+		l.left["instructions"] = fmt.Sprintf("the server's instructions for %d tools are longer than %d KiB; offer fewer of its tools", len(l.tools), maxListed>>10)
+		return
+	}
+	for _, t := range l.tools {
+		t.(*remote).def.Guide = said
+	}
 }
 
 // add accepts a tool or notes why not. It reports whether the list has reached a bound.
@@ -72,7 +141,7 @@ func (s *server) add(l *listing, t *mcp.Tool) (full bool) {
 		return false
 	}
 	l.read += sizeOf(t)
-	if len(s.opts.Tools) > 0 && !slices.Contains(s.opts.Tools, t.Name) {
+	if !s.wants(t.Name) {
 		return l.read > maxRead
 	}
 	if len(l.tools) == maxTools {
@@ -88,7 +157,9 @@ func (s *server) add(l *listing, t *mcp.Tool) (full bool) {
 		l.reject(t.Name, err)
 	} else {
 		l.size += size
-		l.tools = append(l.tools, &remote{server: s, name: t.Name, def: def})
+		made := &remote{server: s, name: t.Name, def: def}
+		made.ask = made.callTool
+		l.tools = append(l.tools, made)
 	}
 	return l.read > maxRead
 }
@@ -108,7 +179,7 @@ func (l *listing) cut() {
 // missing notes the wanted tools that the server does not have.
 func (s *server) missing(l *listing) {
 	for _, name := range s.opts.Tools {
-		if !slices.Contains(l.found, name) {
+		if _, cut := l.left[""]; !cut && !slices.ContainsFunc(l.found, func(found string) bool { return matches(name, found) }) {
 			l.left[name] = "the server does not have it, but the tool list of its file names it"
 		}
 	}

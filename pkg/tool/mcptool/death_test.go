@@ -231,7 +231,7 @@ func TestHTTPRedirectsAreNotFollowed(t *testing.T) {
 	r := startWeb(t, w)
 	require.Empty(t, r.Definitions())
 	require.Zero(t, asked.Load(), "the headers went elsewhere")
-	require.Contains(t, r.log.String(), "Temporary Redirect")
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "Temporary Redirect") }, within, 10*time.Millisecond)
 }
 
 // A server without a stream of its own, which does not even say so.
@@ -279,7 +279,7 @@ func TestServersThatDoNotComeUp(t *testing.T) {
 	t.Run("no such command", func(t *testing.T) {
 		t.Parallel()
 		r := start(t, Options{Name: "srv", Command: []string{"no-such-command-anywhere"}})
-		require.Contains(t, r.log.String(), "cannot be started")
+		require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "cannot be started") }, within, 10*time.Millisecond)
 	})
 }
 
@@ -294,7 +294,7 @@ func TestServerThatKnowsOnlyLaterVersions(t *testing.T) {
 	t.Parallel()
 	r := startStdio(t, "modern")
 	require.Equal(t, "{}", r.says(t, "echo"))
-	require.True(t, r.server.modern)
+	require.False(t, r.server.legacy)
 	r.says(t, "grow")
 	require.Eventually(t, func() bool { return r.has("grown") }, within, 10*time.Millisecond)
 }

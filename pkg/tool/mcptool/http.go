@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -46,6 +48,11 @@ type exchange struct {
 	life context.Context
 	// end ends the session.
 	end func(error)
+	// discover bounds the answer to server/discover.
+	discover time.Duration
+	// unready is why the server could not say which versions it knows, if it is not ready. The
+	// session then fails with it: another handshake would show an older server than there is.
+	unready atomic.Pointer[error]
 }
 
 // transport returns the transport of the session.
@@ -74,6 +81,39 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, errOver
 	}
+	if why := x.unready.Load(); why != nil {
+		return nil, *why
+	}
+	if msg, ok := messageOf(req).(*jsonrpc.Request); ok && msg.Method == methodDiscover {
+		return x.askVersions(req)
+	}
+	return x.send(req)
+}
+
+// askVersions sends server/discover. A server that does not answer it, or with nothing, counts
+// as one that does not know it, so that the SDK goes on with the older handshake.
+func (x *exchange) askVersions(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithTimeout(req.Context(), x.discover)
+	res, err := x.send(req.WithContext(ctx))
+	switch {
+	case err != nil && starting(err):
+		cancel()
+		x.unready.Store(&err)
+		return nil, err
+	case err != nil:
+		cancel()
+		return empty(req, http.StatusNotFound), nil
+	case res.ContentLength == 0 && res.StatusCode/100 == 2:
+		cancel()
+		_ = res.Body.Close() // it is empty
+		return empty(req, http.StatusNotFound), nil
+	}
+	res.Body = &cancelling{res.Body, cancel}
+	return res, nil
+}
+
+// send sends a request of the session.
+func (x *exchange) send(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(req.Context())
 	detach := context.AfterFunc(x.life, cancel)
 	done := func() { detach(); cancel() }
@@ -169,9 +209,12 @@ func (x *exchange) stream(req *http.Request, cancel context.CancelFunc) (*http.R
 }
 
 // streamless returns the answer of a server without such a stream.
-func streamless(req *http.Request) *http.Response {
+func streamless(req *http.Request) *http.Response { return empty(req, http.StatusMethodNotAllowed) }
+
+// empty returns an answer with nothing but a status.
+func empty(req *http.Request, status int) *http.Response {
 	return &http.Response{
-		StatusCode: http.StatusMethodNotAllowed, Status: "405 Method Not Allowed", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		StatusCode: status, Status: fmt.Sprint(status, " ", http.StatusText(status)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{}, Body: http.NoBody, Request: req,
 	}
 }

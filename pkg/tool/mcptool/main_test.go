@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 )
@@ -156,7 +157,24 @@ func ptr[T any](v T) *T { return &v }
 
 // newServer is a server of the SDK with a tool for each thing that can happen.
 func newServer(mode string) *mcp.Server {
-	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	var o *mcp.ServerOptions
+	if mode == "library" {
+		o = &mcp.ServerOptions{Instructions: "Look before you leap."}
+	}
+	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, o)
+	if mode == "library" || mode == "old" {
+		addLibrary(s)
+	}
+	if mode == "old" {
+		s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+			return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+				if method == "server/discover" {
+					return nil, &jsonrpc.Error{Code: -32601, Message: "method not found"}
+				}
+				return next(ctx, method, req)
+			}
+		})
+	}
 	if mode == "modern" {
 		s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 			return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -251,14 +269,13 @@ func mixed(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 func ask(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	//lint:ignore SA1019 servers still ask for it
 	_, sampling := r.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 1, Messages: []*mcp.SamplingMessage{}})
-	_, elicit := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "your password?", RequestedSchema: map[string]any{"type": "object"}})
 	//lint:ignore SA1019 servers still ask for it
 	roots, rootsErr := r.Session.ListRoots(ctx, nil)
 	count := 0
 	if roots != nil {
 		count = len(roots.Roots)
 	}
-	return words(fmt.Sprintf("sampling refused: %v; elicitation refused: %v; roots: %d %v", sampling != nil, elicit != nil, count, rootsErr != nil)), nil
+	return words(fmt.Sprintf("sampling refused: %v; roots: %d %v", sampling != nil, count, rootsErr != nil)), nil
 }
 
 func flood(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {

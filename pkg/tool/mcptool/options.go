@@ -17,6 +17,9 @@
 //	idempotentHint                  idempotent, else once
 //	destructiveHint false           risk medium, else high
 //
+// A server with resources has the tools list_resources and read_resource too, and one with
+// prompts list_prompts and get_prompt. The server's instructions are the tools' Guide.
+//
 // Annotations are claims of the server. A server that lies can have a call made twice, or
 // without an approval. [Options.Over] overrides them.
 //
@@ -32,8 +35,21 @@
 // [Options.MaxMessage] bytes; a longer one ends the session. A list of tools has at most
 // 1,000 tools and 4 MiB, and is read at most once a second. Notifications are dropped,
 // except that the list has changed. Requests that come faster than they are answered end
-// the session. A call ends with its context. Servers may ask nothing of us: sampling,
-// elicitation and roots are declined.
+// the session. A call ends with its context. Servers may ask for sampling and roots, and
+// are declined.
+//
+// # Handshake
+//
+// The source asks for version 2026-07-28 of the protocol first, with server/discover, and
+// takes the older handshake if the server does not know that request, or a command does not
+// answer it in time. Later sessions begin with what the server knew.
+//
+// # Questions
+//
+// A server may ask a human while it works on a call (elicitation, as a form). The call then
+// ends with code input_required. An actor has a human answer and makes the call again, and
+// the server gets the answer when it asks the same. In versions before 2026-07-28 a question
+// does not say which call it is about: it is cancelled if several are in flight.
 //
 // # Processes
 //
@@ -89,7 +105,8 @@ type Options struct {
 	// Over overrides the definition of every tool with its set fields, except name,
 	// description and schema.
 	Over tool.Definition
-	// Tools are the tools that are offered, by the server's own names. Default: all.
+	// Tools are the tools that are offered, by the server's own names or by patterns such as
+	// `list_*`. Default: all.
 	Tools []string
 
 	// MaxMessage bounds one message of the server in bytes. Default 16 MiB.

@@ -36,6 +36,9 @@ const (
 	probeEvery  = 30 * time.Second
 	listTimeout = 15 * time.Second
 	probeAgain  = time.Second
+	// discoverWait is how long a command may take to answer server/discover. Commands that
+	// know no such request may not answer at all.
+	discoverWait = 5 * time.Second
 	// relistEvery is the shortest time between two lists after notifications of changes.
 	relistEvery = time.Second
 )
@@ -44,7 +47,8 @@ const (
 type server struct {
 	opts     Options
 	endpoint *endpoint // nil for a command
-	modern   bool      // the server knows only later versions of the protocol
+	legacy   bool      // the server knew no stateless version of the protocol
+	discover time.Duration
 	probe    time.Duration
 	conceal  *strings.Replacer
 
@@ -63,7 +67,7 @@ func New(o Options) (tool.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{opts: o, changed: make(chan struct{}), probe: probeEvery, conceal: concealer(o), last: errors.New("it has not been started yet")}
+	s := &server{opts: o, changed: make(chan struct{}), probe: probeEvery, discover: discoverWait, conceal: concealer(o), last: errors.New("it has not been started yet")}
 	if o.URL != "" {
 		s.endpoint = newEndpoint(o)
 	}

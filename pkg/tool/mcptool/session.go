@@ -6,14 +6,18 @@ import (
 	"errors"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// legacy is the protocol version that is tried first, since it has sessions whose end is
-// visible. Servers that know only later versions say so.
-const legacy = "2025-11-25"
+// The versions of the protocol. Since stateless, requests stand alone, and a server is asked
+// with server/discover which versions it knows. legacy is the last one before.
+const (
+	stateless = "2026-07-28"
+	legacy    = "2025-11-25"
+)
 
 // session is one connection to a server.
 type session struct {
@@ -35,6 +39,8 @@ type session struct {
 	end func(error)
 
 	calls atomic.Int64 // in flight
+	// asking are the calls in flight, which a server may ask about.
+	asking inquiries
 }
 
 // captured is a transport that keeps its connection.
@@ -49,14 +55,14 @@ func (c *captured) Connect(ctx context.Context) (_ mcp.Connection, err error) {
 	return c.conn, err
 }
 
-// dial connects to the server within ctx. version is a version of the protocol; empty means
-// the latest.
+// dial connects to the server within ctx. version is the version of the protocol that is tried
+// first.
 func (s *server) dial(ctx context.Context, logger *slog.Logger, version string) (*session, error) {
 	ses := &session{look: make(chan struct{}, 1), ended: make(chan struct{}), inlet: &inlet{}}
 	ses.life, ses.cut = context.WithCancelCause(context.Background())
 	var transport captured
 	if s.endpoint != nil {
-		x := &exchange{endpoint: s.endpoint, inlet: ses.inlet, life: ses.life, end: func(why error) {
+		x := &exchange{endpoint: s.endpoint, inlet: ses.inlet, life: ses.life, discover: s.discover, end: func(why error) {
 			ses.cut(why)
 			go func() { _ = transport.conn.Close() }() // it tells the server, which takes time; the next close waits for it
 		}}
@@ -66,10 +72,11 @@ func (s *server) dial(ctx context.Context, logger *slog.Logger, version string) 
 		if err != nil {
 			return nil, err
 		}
-		ses.inlet, transport.Transport = &p.inlet, p
+		ses.inlet, transport.Transport = &p.inlet, &discovering{process: p, wait: s.discover}
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "moorebus", Version: "1"}, &mcp.ClientOptions{
-		Capabilities: &mcp.ClientCapabilities{}, // servers may ask for nothing
+		Capabilities:       &mcp.ClientCapabilities{}, // servers may ask for nothing but a human's answer
+		ElicitationHandler: ses.elicited,
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {
 			ses.inlet.handled()
 			ses.lookSoon()
@@ -78,8 +85,8 @@ func (s *server) dial(ctx context.Context, logger *slog.Logger, version string) 
 	// Closing the connection ends the handshake at once. The context alone does not if the
 	// server does not read or sends an endless answer.
 	stop := context.AfterFunc(ctx, func() {
-		if p, ok := transport.Transport.(*process); ok {
-			killGroup(p.cmd)
+		if p, ok := transport.Transport.(*discovering); ok {
+			killGroup(p.process.cmd)
 			return
 		}
 		ses.cut(context.Cause(ctx))
@@ -103,21 +110,37 @@ func (s *server) dial(ctx context.Context, logger *slog.Logger, version string) 
 	return ses, nil
 }
 
-// connect dials with a version of the protocol that the server knows.
+// connect dials with the newest version of the protocol that the server knows. A server that
+// knew only older ones is asked for those first.
 func (s *server) connect(ctx context.Context, logger *slog.Logger) (*session, error) {
-	if s.modern {
-		return s.dial(ctx, logger, "")
+	first, second := stateless, legacy
+	if s.legacy {
+		first, second = second, first
 	}
-	ses, err := s.dial(ctx, logger, legacy)
-	if err == nil || answerOf(err) == nil {
-		return ses, err
+	ses, err := s.dialFirst(ctx, logger, first)
+	if err != nil && ctx.Err() == nil && (answerOf(err) != nil || errors.Is(err, context.DeadlineExceeded)) {
+		var later error
+		if ses, later = s.dial(ctx, logger, second); later != nil {
+			return nil, err
+		}
+		err = nil
 	}
-	ses, later := s.dial(ctx, logger, "")
-	if later != nil {
+	if err != nil {
 		return nil, err
 	}
-	s.modern = true
+	s.legacy = ses.client.InitializeResult().ProtocolVersion < stateless
 	return ses, nil
+}
+
+// dialFirst dials a URL in half of the time that there is, which leaves the other half for
+// another version. A command gets all of it: it may have to be downloaded first.
+func (s *server) dialFirst(ctx context.Context, logger *slog.Logger, version string) (*session, error) {
+	if deadline, ok := ctx.Deadline(); ok && s.endpoint != nil {
+		half, stop := context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer stop()
+		return s.dial(half, logger, version)
+	}
+	return s.dial(ctx, logger, version)
 }
 
 // lookSoon requests a list of the server's tools.

@@ -29,7 +29,7 @@ const (
 	outputGrace = time.Second
 )
 
-// process is a server that is a command: the transport and the connection of one session.
+// process is a server that is a command: the connection of one session.
 type process struct {
 	cmd    *exec.Cmd
 	stdin  *os.File
@@ -52,10 +52,7 @@ type process struct {
 	garbage bool // some output was not a message
 }
 
-var (
-	_ mcp.Transport  = (*process)(nil)
-	_ mcp.Connection = (*process)(nil)
-)
+var _ mcp.Connection = (*process)(nil)
 
 // startProcess starts the command.
 func startProcess(o Options, logger *slog.Logger, conceal *strings.Replacer) (*process, error) {
@@ -98,9 +95,6 @@ func closeAll(files ...*os.File) {
 		}
 	}
 }
-
-// Connect returns the process.
-func (p *process) Connect(context.Context) (mcp.Connection, error) { return p, nil }
 
 // SessionID returns "", since a process is one session.
 func (p *process) SessionID() string { return "" }
