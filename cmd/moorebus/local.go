@@ -41,6 +41,8 @@ type localFlags struct {
 	namespace string
 	// reasoning shows all that models reasoned.
 	reasoning bool
+	// share lets other processes of this user run roles on the data directory.
+	share bool
 	// dir is the data directory, once it is open.
 	dir string
 	// snapshotEvery is --snapshot-every, keep what dev purges.
@@ -109,13 +111,13 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	if err != nil {
 		return err
 	}
-	serve.Alone = true
+	serve.Alone, serve.Share = !f.share, f.share
 	if serve.Listen == "" {
 		// This user's other commands find the address and the token in the data
 		// directory.
 		serve.Listen, serve.Token = "127.0.0.1:0", wire.NewToken()
-		// No role of another process can be connected.
-		serve.Init.Alone = true
+		// Else no role of another process can be connected.
+		serve.Init.Alone = !f.share
 	}
 	conn, err := f.bus.Open(ctx, cli.OpenOptions{Name: "moorebus/" + f.role.Instance, Serve: serve, Logger: logger})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -285,6 +286,58 @@ func TestMCPWithAnAgentOfAFile(t *testing.T) {
 	res, err := callAgent(t.Context(), session, "adder", "Add.")
 	require.NoError(t, err)
 	require.Equal(t, "It is 42.", textOf(t, res))
+}
+
+// Two processes share a data directory. When the one with the server is killed, the other one
+// goes on: with the call that it is at, and with new ones.
+func TestMCPSharesADataDirectory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts processes
+	}
+	data := filepath.Join(t.TempDir(), "data")
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(mcpAgents["adder"]), 0o600))
+	waiter := filepath.Join(t.TempDir(), "waiter.yaml")
+	require.NoError(t, os.WriteFile(waiter, []byte(strings.Replace(mcpAgents["waiter"], "mode: chat", "mode: task", 1)), 0o600))
+
+	first := moorebusMCP(t, "--data", data, "--agent", file)
+	one, _ := mcpClient(t, &mcp.CommandTransport{Command: first})
+	second := moorebusMCP(t, "--data", data, "--agent", waiter)
+	two, _ := mcpClient(t, &mcp.CommandTransport{Command: second})
+	third := moorebusMCP(t, "--data", data, "--agent", file)
+	three, _ := mcpClient(t, &mcp.CommandTransport{Command: third})
+	for _, session := range []*mcp.ClientSession{one, three} {
+		res, err := callAgent(t.Context(), session, "adder", "Add.")
+		require.NoError(t, err)
+		require.Equal(t, "It is 42.", textOf(t, res))
+	}
+	done := make(chan *mcp.CallToolResult, 1)
+	go func() { res, _ := callAgent(t.Context(), two, "waiter", "Wait."); done <- res }()
+	moorebus := func(args ...string) (string, error) {
+		cmd := exec.Command("moorebus", append(args, "--data", data)...)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	var run string
+	require.Eventually(t, func() bool {
+		out, err := moorebus("runs", "--state", "waiting_for_human", "-o", "json")
+		require.NoError(t, err, out)
+		run = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(out)
+		return run != ""
+	}, time.Minute, 100*time.Millisecond)
+
+	require.NoError(t, first.Process.Kill())
+	_ = one.Close() // its process is gone
+	res, err := callAgent(t.Context(), three, "adder", "Add.")
+	require.NoError(t, err)
+	require.Equal(t, "It is 42.", textOf(t, res))
+	require.Eventually(t, func() bool { // a command may come while the next process takes over
+		out, err := moorebus("answer", run, "so so", "--by", "ann")
+		return err == nil || strings.Contains(out, "already")
+	}, time.Minute, 100*time.Millisecond)
+	res = <-done
+	require.NotNil(t, res)
+	require.Equal(t, "never said", textOf(t, res))
 }
 
 func TestMCPThatCannotBe(t *testing.T) {

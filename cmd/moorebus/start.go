@@ -225,7 +225,8 @@ only, unless --insecure-no-auth says otherwise.
 
 The agents are those stored on the bus, which needs workers (moorebus dev, or the
 roles). With --agent FILE it is that agent only, on an embedded server in this
-process.`,
+process. Several such processes share a data directory: one of them has the server,
+and when it ends another one goes on with it.`,
 		Example: `  moorebus mcp --agent examples/quickstart.yaml
   NATS_URL=nats://localhost moorebus mcp --agents researcher,writer
   claude mcp add moorebus -- moorebus mcp`,
@@ -235,6 +236,7 @@ process.`,
 	bus := cli.AddDataFlags(cmd.Flags(), os.Getenv)
 	bus.Local = func() bool { return local.agentFile != "" }
 	local = addLocalFlagsBeside(cmd, bus)
+	local.share = true
 	cmd.Flags().StringSliceVar(&names, "agents", nil, "names of the stored agents to offer, with commas (default all)")
 	cmd.Flags().StringVar(&listen, "listen", "", "`address` to serve streamable HTTP on, instead of stdin and stdout")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

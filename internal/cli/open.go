@@ -29,6 +29,8 @@ type Conn struct {
 	// Where says for people what was opened: a URL or a directory. From says what named
 	// it, see [Place].
 	Where, From string
+	// shared is the directory that this process shares, else nil.
+	shared *shared
 }
 
 // Close closes the connection and stops the server if there is one.
@@ -36,6 +38,9 @@ func (c *Conn) Close() {
 	c.NATS.Close()
 	if c.Server != nil {
 		c.Server.Shutdown()
+	}
+	if c.shared != nil {
+		c.shared.close()
 	}
 }
 
@@ -71,6 +76,8 @@ type Serve struct {
 	// Alone refuses a directory that another process serves, instead of joining
 	// that process.
 	Alone bool
+	// Share joins such a process, and serves the directory in its place when it ends.
+	Share bool
 	// Init says how the streams are set up.
 	Init natsbus.InitOptions
 }
@@ -202,6 +209,9 @@ func (o *OpenOptions) dial(ctx context.Context, connect natsconn.ConnectOptions)
 }
 
 func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
+	if o.Serve != nil && o.Serve.Share {
+		return o.openShared(ctx, dir)
+	}
 	settings := embedded.Options{Dir: dir, Logger: o.Logger, Fatal: flushFailed}
 	FsyncAuto.set(&settings)
 	if s := o.Serve; s != nil {

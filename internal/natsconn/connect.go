@@ -42,6 +42,10 @@ type ConnectOptions struct {
 	Name string
 	// Logger gets what happens to the connection; nil: slog's default.
 	Logger *slog.Logger
+	// Dialer makes the connections of a bus whose address may change; nil: TCP. TokenOf then
+	// returns the token for the last one.
+	Dialer  nats.CustomDialer
+	TokenOf func() string
 	// Wait makes Connect wait for a server that is not there yet, instead of
 	// failing; roles set it.
 	Wait bool
@@ -130,6 +134,9 @@ func (o ConnectOptions) options() ([]nats.Option, error) {
 			}
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) { log.Info("the bus is back", "url", c.ConnectedUrlRedacted()) }),
+	}
+	if o.Dialer != nil {
+		opts = append(opts, nats.SetCustomDialer(o.Dialer), nats.TokenHandler(o.TokenOf), nats.IgnoreDiscoveredServers())
 	}
 	auth, err := o.auth()
 	return append(opts, auth...), err
