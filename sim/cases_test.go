@@ -144,7 +144,7 @@ const (
 )
 
 // livenessCases are all of them.
-var livenessCases = slices.Concat(usualCases, followedCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases, subrunCases)
+var livenessCases = slices.Concat(usualCases, followedCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases, subrunCases, clientCases)
 
 var usualCases = []*livenessCase{
 	{row: rowStart, event: events.TypeStart, from: events.Idle, asked: true, then: itself, points: timedPoints},

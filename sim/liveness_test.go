@@ -221,7 +221,8 @@ func (p *played) awaitTimers(ctx context.Context) {
 	left := func() bool {
 		return slices.ContainsFunc([]string{p.run(), p.w.plan.Runs[0].ID}, func(id string) bool {
 			run := p.w.placed(id)
-			return p.w.audit.view(id).terminal && (p.w.journal.HasTimer(run, journal.TimerRun) || p.w.journal.HasTimer(run, journal.TimerApproval))
+			return p.w.audit.view(id).terminal &&
+				slices.ContainsFunc(journal.TimerKinds(), func(kind string) bool { return p.w.journal.HasTimer(run, kind) })
 		})
 	}
 	for give := time.Now().Add(4 * stall); left() && time.Now().Before(give) && ctx.Err() == nil; {
