@@ -193,7 +193,7 @@ var roles = []string{"internal/planner", "internal/actor", "internal/subagent", 
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/capability", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
-	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media",
+	"internal/jsondiff", "internal/statepatch", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media",
 	"internal/livetext", "internal/sharedlog", "internal/ports", "internal/journalcheck",
 	"internal/refusal", "internal/replyfacts",
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/a2a"
+	"github.com/moorebus/moorebus/internal/agui"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi"
@@ -72,8 +73,12 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			if err != nil {
 				return errors.Join(err, listener.Close())
 			}
+			face, err := agui.On(c, r.Bus, r.Logger)
+			if err != nil {
+				return errors.Join(err, listener.Close())
+			}
 			server, err := httpapi.New(httpapi.Config{
-				Control: c, Feed: r.Bus, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
+				Control: c, Feed: r.Bus, Faces: []route.Face{face}, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
 				Faces:      []route.Face{a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(wire.TokenVariable) != ""})},
 				MaxStreams: clients.Max, MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Logger: r.Logger,
 			})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/a2a"
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/agui"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/internal/effects"
@@ -215,8 +216,12 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 	if o.Listener == nil {
 		return nil
 	}
+	face, err := agui.On(h.gateway, o.Bus, o.Logger)
+	if err != nil {
+		return err
+	}
 	h.http, err = httpapi.New(httpapi.Config{
-		Control: h.gateway, Feed: o.Bus, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
+		Control: h.gateway, Feed: o.Bus, Faces: []route.Face{face}, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
 		Faces:      []route.Face{a2a.New(a2a.Config{Control: h.gateway, Feed: o.Bus, Agent: o.A2AAgent, Token: o.Token != ""})},
 		MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Logger: o.Logger,
 	})

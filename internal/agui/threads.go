@@ -1,0 +1,371 @@
+package agui
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// thread is what is kept of a client's thread: its runs, the newest last. The newest may not
+// have been started.
+type thread struct {
+	Runs []string `json:"runs"`
+}
+
+// maxRuns is how many runs of a thread are known.
+const maxRuns = 16
+
+// errLostRace says that something else happened to the thread meanwhile.
+var errLostRace = errors.New("another request was faster")
+
+// openTries is how often a request is tried that loses races.
+const openTries = 8
+
+// place is a turn of a run. First is the number of its first event, again whether an earlier
+// request opened it.
+type place struct {
+	run   events.Run
+	first uint64
+	again bool
+}
+
+func (s *server) thread(ctx context.Context, of journal.StorageOf, id string) (t thread, revision uint64, err error) {
+	value, revision, err := s.Threads.Thread(ctx, of, id)
+	if errors.Is(err, journal.ErrNotFound) {
+		return t, 0, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(value, &t)
+	}
+	return t, revision, err
+}
+
+// open finds or opens the turn of a request. Opening appends what the request brings. It may
+// be repeated at any point.
+func (s *server) open(ctx context.Context, of journal.StorageOf, in *request) (place, error) {
+	if _, err := s.Control.Agent(ctx, of.Namespace, of.Agent); err != nil {
+		return place{}, err
+	}
+	for range openTries {
+		p, err := s.tryOpen(ctx, of, in)
+		if !errors.Is(err, errLostRace) {
+			return p, err
+		}
+	}
+	return place{}, refusal.New(refusal.Conflict, refusal.CodeTurnOpen, "other requests change the thread all the time; try again")
+}
+
+func (s *server) tryOpen(ctx context.Context, of journal.StorageOf, in *request) (place, error) {
+	t, revision, err := s.thread(ctx, of, in.ThreadID)
+	if err != nil {
+		return place{}, err
+	}
+	for i, id := range slices.Backward(t.Runs) {
+		first, err := s.find(ctx, of.Namespace, id, in.RunID)
+		if err != nil {
+			return place{}, err
+		}
+		if first > 0 {
+			p := place{s.Control.Store.Place(of.Namespace, id), first, true}
+			if i == len(t.Runs)-1 {
+				err = s.repeat(ctx, p, in)
+			}
+			return p, err
+		}
+	}
+	if len(t.Runs) > 0 {
+		last := t.Runs[len(t.Runs)-1]
+		var now position
+		err := s.Control.View(ctx, of.Namespace, last, func(run *runlog.Run) (err error) {
+			now, err = s.plan(run.Memory(), in)
+			return err
+		})
+		switch {
+		case refusal.Is(err, refusal.CodeRunNotFound):
+			return s.start(ctx, of, t, in) // whoever named the run did not come to start it
+		case refusal.Is(err, refusal.CodeRunPurged):
+			now.ended = true
+		case err != nil:
+			return place{}, err
+		}
+		if !now.ended {
+			return s.goOn(ctx, s.Control.Store.Place(of.Namespace, last), now)
+		}
+	}
+	t.Runs = append(t.Runs, s.Control.Store.NewID())
+	t.Runs = t.Runs[max(0, len(t.Runs)-maxRuns):]
+	value, err := json.Marshal(t)
+	if err != nil {
+		return place{}, err
+	}
+	if err := s.Threads.PutThread(ctx, of, in.ThreadID, value, revision); err != nil {
+		if errors.Is(err, journal.ErrConflict) {
+			err = errLostRace
+		}
+		return place{}, err
+	}
+	return s.start(ctx, of, t, in)
+}
+
+// find returns the number of the event that opened a turn of a run; 0: none did.
+func (s *server) find(ctx context.Context, ns, id, turnID string) (uint64, error) {
+	records, err := s.Control.Events(ctx, ns, id, 1)
+	if access.IsMissing(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	n := uint64(0)
+	for rec, err := range records {
+		if err != nil {
+			return 0, err
+		}
+		n++
+		if !bytes.Contains(rec.Body, []byte(customKey)) {
+			continue
+		}
+		if e := s.Control.Decode(rec); e != nil {
+			if t, ok := opens(e); ok && t.RunID == turnID {
+				return n, nil
+			}
+		}
+	}
+	return 0, nil
+}
+
+// start starts the newest run of a thread.
+func (s *server) start(ctx context.Context, of journal.StorageOf, t thread, in *request) (place, error) {
+	id := t.Runs[len(t.Runs)-1]
+	known := map[string]bool{}
+	for _, earlier := range t.Runs[:len(t.Runs)-1] {
+		err := s.Control.View(ctx, of.Namespace, earlier, func(run *runlog.Run) error {
+			kept := turnOf(run.Memory()).Known
+			for _, m := range in.messages {
+				known[m.ID] = known[m.ID] || run.Memory().Knows(m.ID) || slices.Contains(kept, m.ID)
+			}
+			return nil
+		})
+		if err != nil && !access.IsMissing(err) {
+			return place{}, err
+		}
+	}
+	next := turn{RunID: in.RunID, State: in.kept(), Context: notNull(in.Context), Tools: in.tools}
+	var messages []message
+	for _, m := range in.messages {
+		switch {
+		case m.Role != roleUser || slices.Contains(next.Messages, m.ID):
+		case known[m.ID]:
+			next.Known = append(next.Known, m.ID)
+		default:
+			messages, next.Messages = append(messages, m), append(next.Messages, m.ID)
+		}
+	}
+	value, err := json.Marshal(next)
+	if err != nil {
+		return place{}, err
+	}
+	req := control.StartRequest{
+		AgentName: of.Agent, Mode: events.ModeChat, RunID: id, ClientTools: in.clientTools(), Custom: map[string]json.RawMessage{customKey: value},
+	}
+	var more []control.Input
+	for i, m := range messages {
+		if i == 0 {
+			req.Task, req.Parts, req.MessageID = m.text, m.parts, m.ID
+		} else {
+			more = append(more, m.input())
+		}
+	}
+	if _, err := s.Control.Start(ctx, of.Namespace, req); err != nil {
+		if refusal.Is(err, refusal.CodeRunExists) {
+			err = errLostRace
+		}
+		return place{}, err
+	}
+	p := place{run: s.Control.Store.Place(of.Namespace, id), first: 1}
+	if len(more) > 0 {
+		_, err = s.Control.Inputs(ctx, of.Namespace, id, more)
+	}
+	return p, err
+}
+
+func (m *message) input() control.Input {
+	if m.Role == roleTool {
+		return control.ToolCallResult{CallID: m.ToolCallID, Success: m.Error == "", Text: resultText(m)}
+	}
+	return control.UserMessage{MessageID: m.ID, Content: m.text, Parts: m.parts}
+}
+
+func resultText(m *message) string {
+	switch {
+	case m.Error != "" && m.text == "":
+		return m.Error
+	case len(m.parts) > 0:
+		return events.TextOf(m.parts)
+	}
+	return m.text
+}
+
+// position is where a run stands, and what a request brings to it.
+type position struct {
+	ended  bool
+	n      uint64
+	turn   turn
+	inputs []control.Input
+	// answers are the decisions on calls that wait for one.
+	answers []events.Decision
+}
+
+// plan says what a request brings to a run that rests, or refuses it.
+func (s *server) plan(mem *reducer.Memory, in *request) (p position, err error) {
+	if s.Control.Table.Terminal(mem.State) {
+		return position{ended: true}, nil
+	}
+	last := turnOf(mem)
+	conflict := func(code, format string, args ...any) *refusal.Error {
+		return access.Conflict(mem, code, format, args...)
+	}
+	undecided := decisions.Undecided(mem.PendingApproval)
+	p = position{n: mem.N, turn: turn{
+		RunID: in.RunID, State: in.kept(), Context: notNull(in.Context), Tools: in.tools, Known: last.Known, Results: map[string]string{},
+	}}
+	for _, d := range in.answers {
+		switch {
+		case slices.Contains(undecided, d.CallID):
+			p.answers, p.turn.Decisions = append(p.answers, d), append(p.turn.Decisions, d.CallID)
+		case d.Decision != events.DecisionRejected && rests(s.Control.Table, mem):
+			return p, conflict(refusal.CodeNotWaiting, "interrupt %.100q does not wait for an answer", d.CallID)
+		}
+	}
+	switch {
+	case last.Tools != in.tools:
+		return p, conflict(refusal.CodeToolsChanged, "tools: are not those that the thread began with, and a run's tools do not change")
+	case !rests(s.Control.Table, mem):
+		return p, conflict(refusal.CodeTurnOpen, "the turn %.100q is open; wait for its end, or follow it with the same runId", last.RunID)
+	case len(undecided) > 0 && len(p.answers) == 0:
+		return p, conflict(refusal.CodeInterrupted, "calls wait for decisions; answer their interrupts in resume").With(map[string]any{"interrupts": undecided})
+	}
+	p.inputs = p.turn.take(mem, in)
+	return p, nil
+}
+
+// take notes which messages of the request are new to the run, and returns them.
+func (t *turn) take(mem *reducer.Memory, in *request) (inputs []control.Input) {
+	open := mem.ClientCalls()
+	for i := range in.messages {
+		m := &in.messages[i]
+		switch {
+		case m.Role == roleUser && !mem.Knows(m.ID) && !slices.Contains(t.Known, m.ID) && !slices.Contains(t.Messages, m.ID):
+			t.Messages = append(t.Messages, m.ID)
+		case m.Role == roleTool && t.Results[m.ToolCallID] == "" &&
+			slices.ContainsFunc(open, func(c reducer.CallState) bool { return c.ID == m.ToolCallID }):
+			t.Results[m.ToolCallID] = m.ID
+		default:
+			continue
+		}
+		inputs = append(inputs, m.input())
+	}
+	return inputs
+}
+
+// goOn opens the next turn of a run that rests.
+func (s *server) goOn(ctx context.Context, at events.Run, p position) (place, error) {
+	value, err := json.Marshal(p.turn)
+	if err != nil {
+		return place{}, err
+	}
+	opening := control.KeepCustom{Key: customKey, Make: func(mem *reducer.Memory) (json.RawMessage, error) {
+		if mem.N != p.n {
+			return nil, errLostRace
+		}
+		return value, nil
+	}}
+	_, err = s.Control.Inputs(ctx, at.Namespace, at.ID, append([]control.Input{opening}, p.inputs...))
+	if refusal.Is(err, refusal.CodeRunEnded) {
+		err = errLostRace
+	}
+	if err != nil {
+		return place{}, err
+	}
+	return place{run: at, first: p.n + 1}, s.decide(ctx, at, p.answers)
+}
+
+// decide makes decisions, except those that somebody else made.
+func (s *server) decide(ctx context.Context, at events.Run, answers []events.Decision) error {
+	for _, d := range answers {
+		_, err := s.Control.Decide(ctx, at.Namespace, at.ID, d)
+		if err != nil && !refusal.Is(err, refusal.CodeAlreadyDecided, refusal.CodeApprovalExpired, refusal.CodeNotWaiting, refusal.CodeRunEnded) {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeat appends what the first request for the turn did not come to append, as far as the
+// turn is the run's last.
+func (s *server) repeat(ctx context.Context, p place, in *request) error {
+	t, mem, err := s.history(ctx, p.run)
+	if err != nil || t.turn.RunID != in.RunID {
+		return err
+	}
+	open := mem.ClientCalls()
+	var inputs []control.Input
+	for i := range in.messages {
+		m := &in.messages[i]
+		if m.Role == roleUser && slices.Contains(t.turn.Messages, m.ID) && !mem.Knows(m.ID) ||
+			m.Role == roleTool && t.turn.Results[m.ToolCallID] == m.ID &&
+				slices.ContainsFunc(open, func(c reducer.CallState) bool { return c.ID == m.ToolCallID }) {
+			inputs = append(inputs, m.input())
+		}
+	}
+	if len(inputs) > 0 {
+		_, err := s.Control.Inputs(ctx, p.run.Namespace, p.run.ID, inputs)
+		if err != nil && !refusal.Is(err, refusal.CodeRunEnded) {
+			return err
+		}
+	}
+	return s.decide(ctx, p.run, slices.DeleteFunc(slices.Clone(in.answers), func(d events.Decision) bool {
+		return !slices.Contains(t.undecided, d.CallID)
+	}))
+}
+
+// history translates a run to the head of its log, for nobody.
+func (s *server) history(ctx context.Context, run events.Run) (*Translator, *reducer.Memory, error) {
+	t := NewTranslator(s.Control.Table, "", nil)
+	fold := runlog.NewFold(s.Control.Log, s.Control.Store.Machine(), run)
+	for rec, err := range s.Control.Log.Read(ctx, run, 0) {
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := t.record(ctx, fold, rec); err != nil {
+			return nil, nil, err
+		}
+	}
+	return t, fold.Memory(), nil
+}
+
+// record folds and translates the next record.
+func (t *Translator) record(ctx context.Context, fold *runlog.Fold, rec journal.Record) error {
+	if access.NotOfLog(rec) {
+		return nil
+	}
+	e, err := fold.Apply(ctx, rec)
+	if err != nil && !runlog.Refused(err) {
+		return err
+	}
+	if err != nil {
+		e = nil // a client is shown that the run ends
+	}
+	return t.Event(fold.Memory(), e, rec.Body)
+}
