@@ -4,6 +4,7 @@ package capability
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"mime"
 	"strings"
@@ -69,6 +70,19 @@ func Ask(ctx context.Context, text string, fits func(answer string) error) error
 		return ask(text, fits)
 	}
 	return tool.Failf(tool.CodeInputRequired, "a human would have to answer, and nobody can be asked here: %s", text)
+}
+
+// WithUnwanted returns a context whose tool may ask why the context has ended. cause is the cause
+// that ctx has if the call's result is no longer wanted.
+func WithUnwanted(ctx context.Context, cause error) context.Context {
+	return context.WithValue(ctx, unwantedKey{}, cause)
+}
+
+// Unwanted reports whether the context of a call has ended because nobody wants the result any
+// more. It is false if the process ends: then another one may carry out the call again.
+func Unwanted(ctx context.Context) bool {
+	cause, ok := ctx.Value(unwantedKey{}).(error)
+	return ok && errors.Is(context.Cause(ctx), cause)
 }
 
 // WithMemory returns a context whose tool may use memory.

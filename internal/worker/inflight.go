@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -18,7 +19,7 @@ type effect struct {
 	run    events.Run
 	key    string
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	// done is closed at the end; nil while nothing waits for it.
 	done chan struct{}
 	// delay is when the work is to be tried again, set before done is closed.
@@ -26,6 +27,10 @@ type effect struct {
 	// lending says that the effect is lent now. It is guarded by inFlight.mu.
 	lending bool
 }
+
+// ErrUnwanted is the cause of the end of an effect's context if the run no longer wants the effect,
+// and nobody will. A process that ends has another cause.
+var ErrUnwanted = fmt.Errorf("the run no longer wants it: %w", context.Canceled)
 
 // inFlight are the effects in flight in this process, by key. An effect that ended is
 // removed before another one may begin under its key, so a cancelled effect never removes
@@ -47,7 +52,7 @@ func (fs *inFlight) register(ctx context.Context, run events.Run, key string) (f
 		}
 	}
 	f = &effect{run: run, key: key}
-	f.ctx, f.cancel = context.WithCancel(ctx)
+	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	fs.byRun[run] = append(ofRun, f)
 	return f, true
 }
@@ -129,7 +134,7 @@ func (fs *inFlight) remove(f *effect) {
 	}
 	done := f.done
 	fs.mu.Unlock()
-	f.cancel()
+	f.cancel(nil)
 	if done != nil {
 		close(done)
 	}
@@ -146,7 +151,7 @@ func (fs *inFlight) cancelUnwanted(run *runlog.Run) {
 	}
 	for _, f := range ofRun {
 		if _, wanted := run.Effect(f.key); !wanted {
-			f.cancel()
+			f.cancel(ErrUnwanted)
 		}
 	}
 }
