@@ -10,6 +10,10 @@ import (
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
+// IdempotentMessages is the extension of A2A by which a server promises that a message which it
+// gets again begins no other task.
+const IdempotentMessages = "https://github.com/moorebus/moorebus/a2a/idempotent-messages/v1"
+
 func (f *Face) getDefaultCard(w http.ResponseWriter, r *http.Request) error {
 	ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
 	defer stop()
@@ -63,10 +67,12 @@ func (f *Face) writeCard(ctx context.Context, w http.ResponseWriter, r *http.Req
 	c := card{
 		Name: name, Description: description, Version: hash[:min(len(hash), 12)],
 		SupportedInterfaces: []cardInterface{{URL: baseURL(r) + "/v1/a2a/" + name, ProtocolBinding: "HTTP+JSON", ProtocolVersion: Version}},
-		Capabilities:        capabilities{Streaming: true},
-		DefaultInputModes:   []string{"text/plain", "application/json", "image/png", "image/jpeg", "application/pdf"},
-		DefaultOutputModes:  []string{output},
-		Skills:              []skill{{ID: name, Name: name, Description: description, Tags: []string{"agent"}}},
+		Capabilities: capabilities{Streaming: true, Extensions: []extension{{
+			URI: IdempotentMessages, Description: "A message that comes again belongs to the task that it belonged to before, and begins no other.",
+		}}},
+		DefaultInputModes:  []string{"text/plain", "application/json", "image/png", "image/jpeg", "application/pdf"},
+		DefaultOutputModes: []string{output},
+		Skills:             []skill{{ID: name, Name: name, Description: description, Tags: []string{"agent"}}},
 	}
 	if f.cfg.Token {
 		c.SecuritySchemes = map[string]securityScheme{"bearer": {HTTP: httpScheme{Scheme: "Bearer", Description: "The gateway's token."}}}

@@ -163,6 +163,13 @@ type capabilities struct {
 	Streaming         bool `json:"streaming"`
 	PushNotifications bool `json:"pushNotifications"`
 	ExtendedAgentCard bool `json:"extendedAgentCard"`
+
+	Extensions []extension `json:"extensions"`
+}
+
+type extension struct {
+	URI         string `json:"uri"`
+	Description string `json:"description"`
 }
 
 type securityScheme struct {

@@ -302,6 +302,10 @@ func TestAgentsAsTools(t *testing.T) {
 		"{agent: a, timeout: 0m}":             "leave it out",
 		"{handoff: a, timeout: 5s}":           ".timeout: does not belong to this kind of tool",
 		"{builtin: calculator, pool: agents}": `.pool: "agents" is reserved`,
+		"{name: x, a2a: nowhere}":             ".a2a: is not an absolute http or https URL",
+		"{a2a: 'http://localhost/x'}":         `.name: "" is not a tool's name`,
+		"{builtin: a, headers: {a: b}}":       ".headers: belongs to a2a",
+		"{name: x, a2a: 'http://localhost/x', http: {url: 'http://localhost'}}": "is 2 of them",
 	} {
 		_, err := agentfile.ParseTools([]byte("tools:\n- "+entry+"\n"), agentfile.Auto)
 		require.ErrorContains(t, err, want, entry)

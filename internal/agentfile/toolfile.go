@@ -30,7 +30,7 @@ type ToolFile struct {
 // says.
 type ServiceEntry struct{ Service, Pool string }
 
-// ToolEntry is one tool: exactly one of HTTP, Exec, Builtin, Agent and Handoff is set. An
+// ToolEntry is one tool: exactly one of HTTP, Exec, Builtin, Agent, Handoff and A2A is set. An
 // entry with Service stands for all tools of a NATS service; [ToolFile.Services] has it.
 type ToolEntry struct {
 	Name        string          `json:"name,omitempty"`
@@ -45,6 +45,9 @@ type ToolEntry struct {
 	Agent   string `json:"agent,omitempty"`
 	Handoff string `json:"handoff,omitempty"`
 	Service string `json:"service,omitempty"`
+	// A2A is the URL of the card of an agent that speaks A2A, Headers are sent to it.
+	A2A     string            `json:"a2a,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
 
 	Effect  tool.Effect     `json:"effect,omitempty"`
 	Timeout events.Duration `json:"timeout,omitempty"`
@@ -199,7 +202,7 @@ func (t *ToolEntry) problems() []error {
 		errs = append(errs, fmt.Errorf(key+": "+format, args...))
 	}
 	kinds := 0
-	for _, set := range []bool{t.HTTP != nil, t.Exec != nil, t.Builtin != "", t.Agent != "", t.Handoff != ""} {
+	for _, set := range []bool{t.HTTP != nil, t.Exec != nil, t.Builtin != "", t.Agent != "", t.Handoff != "", t.A2A != ""} {
 		if set {
 			kinds++
 		}
@@ -211,6 +214,14 @@ func (t *ToolEntry) problems() []error {
 		errs = append(errs, t.HTTP.problems()...)
 	case t.Exec != nil && (len(t.Exec.Command) == 0 || t.Exec.Command[0] == ""):
 		bad(".exec.command", "is missing; write the program and its arguments as a list")
+	}
+	if len(t.Headers) > 0 && t.A2A == "" {
+		bad(".headers", "belongs to a2a; those of an http tool stand below http")
+	}
+	if t.A2A != "" && !hasVariable(t.A2A) {
+		if err := checkURL(t.A2A); err != nil {
+			bad(".a2a", "%w", err)
+		}
 	}
 	if !validName(t.Name) {
 		bad(".name", "%q is not a tool's name; use 1 to 64 of a-z A-Z 0-9 _ . -", t.Name)
@@ -310,7 +321,7 @@ func (t *ToolEntry) Definition() tool.Definition {
 }
 
 // Expand replaces ${VAR} and ${VAR:-default} in the URLs and header values of
-// the HTTP tools and the environments of the programs. lookup is a function such
+// the HTTP tools and A2A agents, and the environments of the programs. lookup is a function such
 // as os.LookupEnv. A variable that is not set and has no default is an error.
 func (f *ToolFile) Expand(lookup func(name string) (string, bool)) error {
 	x := expander{lookup: lookup}
@@ -323,6 +334,15 @@ func (f *ToolFile) Expand(lookup func(name string) (string, bool)) error {
 			if len(x.errs) == 0 {
 				if err := checkURL(h.URL); err != nil {
 					x.errs = append(x.errs, fmt.Errorf("%s.http.url: with its variables filled in it %w", path, err))
+				}
+			}
+		}
+		if t.A2A != "" {
+			t.A2A = x.expand(path+".a2a", t.A2A)
+			x.expandMap(path+".headers", t.Headers)
+			if len(x.errs) == 0 {
+				if err := checkURL(t.A2A); err != nil {
+					x.errs = append(x.errs, fmt.Errorf("%s.a2a: with its variables filled in it %w", path, err))
 				}
 			}
 		}

@@ -72,6 +72,17 @@ func TestServices(t *testing.T) {
 	}
 }
 
+func TestAgentsElsewhereAreExpanded(t *testing.T) {
+	f, err := agentfile.ParseTools([]byte("tools:\n- {name: far, a2a: '${HOST}/a2a', headers: {Authorization: 'Bearer ${KEY}'}}\n"), agentfile.Auto)
+	require.NoError(t, err)
+	require.ErrorContains(t, f.Expand(env(map[string]string{"HOST": "se-cret", "KEY": "k"})), "tools[0] (far).a2a: with its variables filled in it is not an absolute")
+	f, err = agentfile.ParseTools([]byte("tools:\n- {name: far, a2a: '${HOST}/a2a', headers: {Authorization: 'Bearer ${KEY}'}}\n"), agentfile.Auto)
+	require.NoError(t, err)
+	require.NoError(t, f.Expand(env(map[string]string{"HOST": "http://far.example", "KEY": "k"})))
+	require.Equal(t, "http://far.example/a2a", f.Tools[0].A2A)
+	require.Equal(t, map[string]string{"Authorization": "Bearer k"}, f.Tools[0].Headers)
+}
+
 func TestExpandErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"https://x/${MISSING}": "MISSING is not set",

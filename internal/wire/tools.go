@@ -26,6 +26,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/a2atool"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/moorebus/moorebus/pkg/tool/httptool"
@@ -45,11 +46,20 @@ func Tools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 		return nil, nil, err
 	}
 	tools := make([]tool.Tool, 0, len(file.Tools))
+	var sources []tool.Source
 	var secrets []string
 	for i := range file.Tools {
 		entry := &file.Tools[i]
 		if entry.OfAgent() {
 			continue // nothing runs here: see [Subagents]
+		}
+		if entry.A2A != "" {
+			agent, err := a2atool.New(a2atool.Options{URL: entry.A2A, Headers: entry.Headers, Over: entry.Definition()})
+			if err != nil {
+				return nil, nil, err
+			}
+			sources, secrets = append(sources, agent), append(secrets, entrySecrets(entry)...)
+			continue
 		}
 		made, err := oneTool(entry)
 		if err != nil {
@@ -69,7 +79,7 @@ func Tools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 		}
 		servers = append(servers, services)
 	}
-	registry, err := newRegistry(tools, servers...)
+	registry, err := newRegistry(tools, append(sources, servers...)...)
 	return registry, append(secrets, hidden...), err
 }
 
@@ -163,6 +173,12 @@ func entrySecrets(e *agentfile.ToolEntry) []string {
 	var values []string
 	if e.HTTP != nil {
 		values = slices.AppendSeq(values, maps.Values(e.HTTP.Headers))
+	}
+	for _, value := range e.Headers {
+		values = append(values, value)
+		if _, token, found := strings.Cut(value, " "); found {
+			values = append(values, token)
+		}
 	}
 	if e.Exec != nil {
 		values = slices.AppendSeq(values, maps.Values(e.Exec.Env))
