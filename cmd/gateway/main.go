@@ -78,8 +78,8 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 				return errors.Join(err, listener.Close())
 			}
 			server, err := httpapi.New(httpapi.Config{
-				Control: c, Feed: r.Bus, Faces: []route.Face{face}, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
-				Faces:      []route.Face{a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(wire.TokenVariable) != ""})},
+				Control: c, Feed: r.Bus, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
+				Faces:      []route.Face{face, a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(wire.TokenVariable) != ""})},
 				MaxStreams: clients.Max, MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Logger: r.Logger,
 			})
 			if err != nil {

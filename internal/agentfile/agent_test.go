@@ -294,7 +294,7 @@ func TestAgentsAsTools(t *testing.T) {
 	require.Equal(t, "transfer_to_heir", f.Tools[1].Name)
 	require.True(t, f.Tools[0].OfAgent() && f.Tools[1].OfAgent() && !f.Tools[2].OfAgent())
 	for entry, want := range map[string]string{
-		"{agent: a, handoff: b}":              "exactly one of http, exec, builtin, agent, handoff and service",
+		"{agent: a, handoff: b}":              "exactly one of http, exec, builtin, agent, handoff, a2a and service",
 		"{agent: No Name}":                    `.agent: "No Name" is not an agent's name`,
 		"{agent: a, pool: web}":               `.pool: agents are called in the pool "agents" alone`,
 		"{agent: a, retries: 2}":              ".retries: does not belong to this kind of tool",

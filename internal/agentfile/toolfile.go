@@ -209,7 +209,7 @@ func (t *ToolEntry) problems() []error {
 	}
 	switch {
 	case kinds != 1:
-		bad("", "a tool is exactly one of http, exec, builtin, agent, handoff and service; this one (%q) is %d of them", t.Name, kinds)
+		bad("", "a tool is exactly one of http, exec, builtin, agent, handoff, a2a and service; this one (%q) is %d of them", t.Name, kinds)
 	case t.HTTP != nil:
 		errs = append(errs, t.HTTP.problems()...)
 	case t.Exec != nil && (len(t.Exec.Command) == 0 || t.Exec.Command[0] == ""):

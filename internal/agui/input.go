@@ -15,6 +15,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi/inputs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -229,7 +230,7 @@ func (r *Resume) decision() (d events.Decision, err error) {
 	default:
 		node, err := strict.ParseJSON(r.Payload)
 		if err == nil {
-			d, err = route.Decision(node)
+			d, err = inputs.Decision(node)
 		}
 		if err != nil {
 			return d, fmt.Errorf("payload: %s", err.Error())

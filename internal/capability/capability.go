@@ -57,6 +57,7 @@ type (
 	memoryKey   struct{}
 	keepKey     struct{}
 	questionKey struct{}
+	unwantedKey struct{}
 )
 
 // WithQuestion returns a context whose tool may ask a human.

@@ -221,8 +221,8 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 		return err
 	}
 	h.http, err = httpapi.New(httpapi.Config{
-		Control: h.gateway, Feed: o.Bus, Faces: []route.Face{face}, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
-		Faces:      []route.Face{a2a.New(a2a.Config{Control: h.gateway, Feed: o.Bus, Agent: o.A2AAgent, Token: o.Token != ""})},
+		Control: h.gateway, Feed: o.Bus, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
+		Faces:      []route.Face{face, a2a.New(a2a.Config{Control: h.gateway, Feed: o.Bus, Agent: o.A2AAgent, Token: o.Token != ""})},
 		MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Logger: o.Logger,
 	})
 	return err

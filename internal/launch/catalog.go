@@ -246,6 +246,12 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.
 			found = append(found, spec)
 		}
 	}
+	for _, t := range a.ClientTools {
+		if refused := o.checkClientTool(a, t.Name); refused != nil {
+			return nil, "", refused
+		}
+		found = append(found, t.Spec())
+	}
 	return guided(found), "", nil
 }
 
@@ -282,12 +288,6 @@ func guided(tools []events.ToolSpec) []events.ToolSpec {
 			t.Description = strings.TrimSpace(t.Description + "\n\n" + t.Guide)
 		}
 		t.Guide = ""
-	}
-	for _, t := range a.ClientTools {
-		if refused := o.checkClientTool(a, t.Name); refused != nil {
-			return nil, "", refused
-		}
-		found = append(found, t.Spec())
 	}
 	return tools
 }

@@ -39,7 +39,7 @@ import (
 // of headers and of commands' environments, which must not reach the log. Variables
 // of the file are read from the environment.
 //
-// The tools of its MCP servers and NATS services appear after the registry is started, see
+// The tools of its MCP servers, A2A agents and NATS services appear after the registry is started, see
 // [Connect].
 func Tools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 	if err := file.Expand(os.LookupEnv); err != nil {

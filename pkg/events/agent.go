@@ -374,6 +374,9 @@ type ToolSpec struct {
 	Timeout Duration `json:"timeout,omitempty"`
 	// Services are the NATS services that have the tool; several make it ambiguous.
 	Services []string `json:"services,omitempty"`
+	// Guide is what the tool's server says about all of its tools. Announcements have it.
+	// Start has it once, in the description of the first tool with that guide.
+	Guide string `json:"guide,omitempty"`
 }
 
 // SplitTool splits what an agent's list of tools names: `tool`, of whichever pool, or

@@ -17,7 +17,6 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // Route is one request that the HTTP API answers. From the routes the server registers the
@@ -136,30 +135,6 @@ func DecodeObject(node *strict.Node, into any) error {
 		return BadRequest("the body is %s, want a JSON object", node.Kind)
 	}
 	return strict.Decode(node, into)
-}
-
-// Decision reads the body of a human's decision. Package decisions checks what it says.
-func Decision(node *strict.Node) (events.Decision, error) {
-	var body struct {
-		CallID   string `json:"call_id"`
-		Decision string `json:"decision"`
-		// Arguments are an object, or its JSON in a string.
-		Arguments json.RawMessage `json:"arguments"`
-		Reason    string          `json:"reason"`
-		By        string          `json:"by"`
-	}
-	if err := DecodeObject(node, &body); err != nil {
-		return events.Decision{}, err
-	}
-	d := events.Decision{CallID: body.CallID, Decision: body.Decision, Arguments: string(body.Arguments), Reason: body.Reason, By: body.By}
-	if d.Arguments != "" && d.Arguments[0] != '{' {
-		d.Arguments = ""
-		if err := json.Unmarshal(body.Arguments, &d.Arguments); err != nil || d.Arguments == "" {
-			return d, refusal.New(refusal.Invalid, refusal.CodeBadDecision,
-				"arguments: leave them out, or give the call's new arguments as an object or as its JSON in a string")
-		}
-	}
-	return d, nil
 }
 
 // Parameters returns the query's values. It refuses unknown keys and keys that are given twice.
