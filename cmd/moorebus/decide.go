@@ -170,23 +170,11 @@ func (c *client) waiting(ctx context.Context, id, callID string) (events.Request
 
 // answerTo returns a function that fills in the answer to a question.
 func answerTo(text string) func(events.Request, *events.Decision) error {
-	return func(waits events.Request, d *events.Decision) error {
-		arguments := map[string]json.RawMessage{}
+	return func(waits events.Request, d *events.Decision) (err error) {
 		if waits.Tool != "" && !waits.Asks {
 			return fmt.Errorf("call %q of %s is not a question; use approve or reject", waits.CallID, waits.Tool)
 		}
-		if waits.Arguments != "" {
-			if err := json.Unmarshal([]byte(waits.Arguments), &arguments); err != nil {
-				return fmt.Errorf("the question's arguments: %w", err)
-			}
-		}
-		answer, err := json.Marshal(text)
-		if err != nil {
-			return err
-		}
-		arguments["answer"] = answer
-		all, err := json.Marshal(arguments)
-		d.Arguments = string(all)
+		d.Arguments, err = decisions.Answered(waits.Arguments, text)
 		return err
 	}
 }

@@ -288,6 +288,118 @@ func TestMCPWithAnAgentOfAFile(t *testing.T) {
 	require.Equal(t, "It is 42.", textOf(t, res))
 }
 
+// questioner calls an agent with a client that asks its user, and returns the questions.
+func questioner(t *testing.T, transport mcp.Transport, version string, answer func(*mcp.ElicitParams) *mcp.ElicitResult) (*mcp.ClientSession, func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var asked []string
+	client := mcp.NewClient(&mcp.Implementation{Name: "asker", Version: "1"}, &mcp.ClientOptions{
+		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, r.Params.Message)
+			return answer(r.Params), nil
+		},
+	})
+	session, err := client.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = session.Close() })
+	require.Equal(t, version, session.InitializeResult().ProtocolVersion)
+	return session, func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(asked) }
+}
+
+// A client that can ask its user is asked for approvals and answers, in both versions of the
+// protocol and on both transports.
+func TestMCPAsksTheUser(t *testing.T) {
+	b := mcpBus(t)
+	const agent = `
+name: shopper
+llm: {provider: scripted, script: [{calls: [{name: ask_human, arguments: {question: "Which?"}}]}, {calls: [{name: calculator, arguments: {expression: "1+1"}}]}, {text: "done: {{observation -1}} {{observation -2}}"}]}
+tools: [ask_human, calculator]
+approval: {policy: tools, tools: [calculator]}
+`
+	_, err := b.host.Gateway().PutAgent(t.Context(), "", "shopper", []byte(agent), agentfile.YAML)
+	require.NoError(t, err)
+	listening := moorebusMCP(t, "--nats", b.url, "--listen", "127.0.0.1:0")
+	listening.Stderr = nil
+	stderr, err := listening.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, listening.Start())
+	t.Cleanup(func() {
+		_ = listening.Process.Signal(syscall.SIGTERM)
+		_ = listening.Wait()
+		http.DefaultClient.CloseIdleConnections()
+	})
+	line, err := bufio.NewReader(stderr).ReadString('\n')
+	require.NoError(t, err)
+	url := strings.TrimSpace(strings.TrimPrefix(line, "serving MCP at "))
+	for _, version := range []string{"2026-07-28", "2025-11-25"} {
+		for name, transport := range map[string]func() mcp.Transport{
+			"stdio": func() mcp.Transport { return &mcp.CommandTransport{Command: moorebusMCP(t, "--nats", b.url)} },
+			"http":  func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: url} },
+		} {
+			t.Run(version+" "+name, func(t *testing.T) {
+				verdict := "approve"
+				session, asked := questioner(t, transport(), version, func(p *mcp.ElicitParams) *mcp.ElicitResult {
+					if strings.Contains(p.Message, "Which?") {
+						return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"answer": "the red one"}}
+					}
+					return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"decision": verdict, "reason": "too dear"}}
+				})
+				res, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "shopper", Arguments: map[string]any{"task": "Buy."}})
+				require.NoError(t, err)
+				require.Equal(t, "done: 2 the red one", textOf(t, res))
+				require.Len(t, asked(), 2)
+				require.Equal(t, "The agent shopper asks: Which?", asked()[0])
+				require.Contains(t, asked()[1], `The agent shopper wants to call calculator with {"expression":"1+1"}. Risk: low.`)
+				verdict = "reject"
+				res, err = session.CallTool(t.Context(), &mcp.CallToolParams{Name: "shopper", Arguments: map[string]any{"task": "Buy."}})
+				require.NoError(t, err)
+				require.Contains(t, textOf(t, res), "too dear")
+			})
+		}
+	}
+	t.Run("a state of another server", func(t *testing.T) {
+		session, _ := mcpClient(t, &mcp.StreamableClientTransport{Endpoint: url})
+		_, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "shopper", Arguments: map[string]any{"task": "Buy."}, RequestState: "Zm9yZ2Vk"})
+		require.ErrorContains(t, err, "requestState is not one of this server")
+	})
+}
+
+// An agent's tool says what it returns and what it can do.
+func TestMCPDescribesAgents(t *testing.T) {
+	b := mcpBus(t)
+	for name, text := range map[string]string{
+		"typed":   "name: typed\nllm: {provider: scripted, script: [{text: '{\"sum\": 3}'}]}\noutput_schema: {type: object, properties: {sum: {type: integer}}, required: [sum]}\ntools: [calculator]\n",
+		"listed":  "name: listed\nllm: {provider: scripted, script: [{text: '[1]'}]}\noutput_schema: {type: array}\n",
+		"unknown": "name: unknown\nllm: {provider: scripted, script: [{text: x}]}\ntools: [nobody.has]\n",
+	} {
+		_, err := b.host.Gateway().PutAgent(t.Context(), "", name, []byte(text), agentfile.YAML)
+		require.NoError(t, err)
+	}
+	session, _ := mcpClient(t, &mcp.CommandTransport{Command: moorebusMCP(t, "--nats", b.url)})
+	tools := map[string]*mcp.Tool{}
+	for tool, err := range session.Tools(t.Context(), nil) {
+		require.NoError(t, err)
+		tools[tool.Name] = tool
+	}
+	require.Equal(t, map[string]any{"type": "object", "properties": map[string]any{"sum": map[string]any{"type": "integer"}}, "required": []any{"sum"}}, tools["typed"].OutputSchema)
+	require.True(t, tools["typed"].Annotations.ReadOnlyHint)
+	require.False(t, *tools["typed"].Annotations.DestructiveHint)
+	require.False(t, *tools["typed"].Annotations.OpenWorldHint)
+	require.Contains(t, tools["listed"].OutputSchema.(map[string]any)["properties"], "run_id")
+	require.False(t, tools["unknown"].Annotations.ReadOnlyHint)
+	require.True(t, *tools["unknown"].Annotations.DestructiveHint)
+
+	res, err := callAgent(t.Context(), session, "typed", "Add.")
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{"sum": 3.0}, res.StructuredContent)
+	require.NotEmpty(t, res.Meta[mcpserve.MetaRun])
+	res, err = callAgent(t.Context(), session, "listed", "List.")
+	require.NoError(t, err)
+	require.Equal(t, "[1]", res.StructuredContent.(map[string]any)["answer"])
+}
+
 // Two processes share a data directory. When the one with the server is killed, the other one
 // goes on: with the call that it is at, and with new ones.
 func TestMCPSharesADataDirectory(t *testing.T) {

@@ -49,6 +49,14 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ending, cancel)()
+	c := newCaller(req)
+	if req.Params.RequestState != "" {
+		run, err := s.resume(ctx, c)
+		if err != nil {
+			return s.refused(ctx, err)
+		}
+		return s.finish(ctx, c, run)
+	}
 	task, err := taskOf(req.Params.Arguments)
 	if err != nil {
 		return failed(outcome{Code: "invalid_arguments", Message: err.Error()}), nil
@@ -65,12 +73,44 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 		}
 		return s.refused(ctx, err)
 	}
-	mem, err := s.follow(ctx, run, notifier(req))
+	return s.finish(ctx, c, run)
+}
+
+// finish waits for the end of the run, or until the client has to be asked.
+func (s *Server) finish(ctx context.Context, c *caller, run events.Run) (*mcp.CallToolResult, error) {
+	s.setOpen(run, false)
+	mem, err := s.follow(ctx, run, c)
+	var asks *asksError
+	if errors.As(err, &asks) {
+		s.setOpen(run, true)
+		return s.asks(c, run, asks.requests, mem.Control.Agent.Name), nil
+	}
 	if err != nil {
 		s.cancel(ctx, run)
 		return nil, err
 	}
 	return result(run.ID, mem), nil
+}
+
+// setOpen notes whether the run's client is to call again.
+func (s *Server) setOpen(run events.Run, open bool) {
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	if open {
+		s.open[run.ID] = run
+	} else {
+		delete(s.open, run.ID)
+	}
+}
+
+// cancelOpen cancels the runs whose clients cannot call again.
+func (s *Server) cancelOpen(ctx context.Context) {
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	for id, run := range s.open {
+		s.cancel(ctx, run)
+		delete(s.open, id)
+	}
 }
 
 // start starts the run, even if the client disconnects meanwhile.
@@ -119,31 +159,39 @@ func (s *Server) refused(ctx context.Context, err error) (*mcp.CallToolResult, e
 	return nil, err
 }
 
-// follow reports the run's transitions until it ends.
-func (s *Server) follow(ctx context.Context, run events.Run, report func(n uint64, line string)) (*reducer.Memory, error) {
+// follow reads the run to its end. It reports what happens, and asks the client what the run
+// asks a human, see [Server.ask].
+func (s *Server) follow(ctx context.Context, run events.Run, c *caller) (*reducer.Memory, error) {
 	fold := runlog.NewFold(s.o.Log, s.machine(), run)
 	mem := fold.Memory()
+	report := notifier(ctx, c.req)
 	var began time.Time
+	defer func() { c.stop() }()
 	err := fold.Follow(ctx, run, func(_ journal.Record, e *events.Event, refused error) error {
-		if refused == nil {
-			if began.IsZero() {
-				began = e.Time
-			}
-			report(e.N, console.EventLine(e, began, false))
+		if refused != nil {
+			return nil
 		}
-		return nil
+		if began.IsZero() {
+			began = e.Time
+		}
+		report(e.N, console.EventLine(e, began, false))
+		if mem.State != events.WaitingForHuman {
+			c.stop()
+			return nil
+		}
+		return s.ask(ctx, c, run)
 	})
 	return mem, err
 }
 
 // notifier returns what reports a call's progress to the client, if it asked for that.
-func notifier(req *mcp.CallToolRequest) func(n uint64, what string) {
+func notifier(ctx context.Context, req *mcp.CallToolRequest) func(n uint64, what string) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
 		return func(uint64, string) {}
 	}
 	return func(n uint64, what string) {
-		ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
+		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout) // it goes to the stream of the call
 		defer stop()
 		// A client may miss a notification: nothing depends on it.
 		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(n), Message: what})
@@ -172,6 +220,9 @@ func result(id string, mem *reducer.Memory) *mcp.CallToolResult {
 	case mem.FinalAnswer != nil:
 		o.Answer, o.Incomplete = mem.FinalAnswer, mem.Control.Incomplete
 	}
+	if o.Code == "" && givesObject(mem.Control.Agent.OutputSchema) {
+		return structured(o)
+	}
 	if o.Code != "" {
 		return failed(o)
 	}
@@ -183,6 +234,18 @@ func result(id string, mem *reducer.Memory) *mcp.CallToolResult {
 	if o.Incomplete {
 		res.Content = append(res.Content, &mcp.TextContent{Text: "The answer is incomplete: it was cut off."})
 	}
+	return res
+}
+
+// structured is the result of an agent with an output schema: its answer is the structured
+// content.
+func structured(o outcome) *mcp.CallToolResult {
+	if o.Answer == nil || o.Incomplete || !json.Valid([]byte(*o.Answer)) {
+		o.Code, o.Message = "incomplete", "the answer was cut off and does not fit the agent's output schema"
+		return failed(o)
+	}
+	res := finished(o, *o.Answer)
+	res.StructuredContent = json.RawMessage(*o.Answer)
 	return res
 }
 

@@ -26,6 +26,7 @@ const drain = 5 * time.Second
 // must send it as a bearer token. Cross-origin requests are refused, and over loopback so are
 // requests for other host names.
 func (s *Server) ServeHTTP(ctx context.Context, listener net.Listener, token string) error {
+	defer s.cancelOpen(ctx)
 	defer s.calls.Wait()
 	defer s.shutDown()
 	defer s.watch(ctx)()
@@ -53,11 +54,21 @@ func (s *Server) ServeHTTP(ctx context.Context, listener net.Listener, token str
 }
 
 func (s *Server) handler(token string) http.Handler {
-	protocol := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.mcp }, &mcp.StreamableHTTPOptions{
+	server := func(*http.Request) *mcp.Server { return s.mcp }
+	sessions := mcp.NewStreamableHTTPHandler(server, &mcp.StreamableHTTPOptions{
 		Logger: s.o.Logger, SessionTimeout: idleSession, PropagateRequestCancellation: true,
 	})
+	requests := mcp.NewStreamableHTTPHandler(server, &mcp.StreamableHTTPOptions{
+		Logger: s.o.Logger, Stateless: true, PropagateRequestCancellation: true,
+	})
 	mux := http.NewServeMux()
-	mux.Handle(Path, authorized(token, protocol))
+	mux.Handle(Path, authorized(token, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Mcp-Protocol-Version") >= stateless {
+			requests.ServeHTTP(w, r)
+			return
+		}
+		sessions.ServeHTTP(w, r)
+	})))
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 

@@ -9,7 +9,7 @@ package mcpserve
 
 import (
 	"context"
-	"encoding/json"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -58,12 +58,17 @@ type Server struct {
 	mcp *mcp.Server
 
 	refreshing sync.Mutex
-	// offered is the description of each agent that is a tool.
+	// offered is each agent's tool as JSON.
 	offered map[string]string
 	// beginning guards closed: no call begins after the server waits for the calls.
 	beginning sync.Mutex
 	closed    bool
 	calls     sync.WaitGroup
+	// key seals what clients bring back with their answers.
+	key []byte
+	// open are the runs whose clients are asked something and have not called again.
+	asking sync.Mutex
+	open   map[string]events.Run
 	// ending is the context of the calls, stop ends it.
 	ending context.Context
 	stop   context.CancelFunc
@@ -97,7 +102,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, offered: map[string]string{}}
+	s := &Server{o: o, offered: map[string]string{}, key: make([]byte, 32), open: map[string]events.Run{}}
+	_, _ = rand.Read(s.key) // it never fails
 	s.ending, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "moorebus", Version: "1"}, &mcp.ServerOptions{
 		Logger:       o.Logger,
@@ -106,7 +112,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	})
 	s.mcp.AddReceivingMiddleware(s.fresh)
 	if o.Agent != nil {
-		s.offer(o.Agent.Name, o.Agent.Description)
+		s.offer(o.Agent, s.announced(ctx))
 		return s, nil
 	}
 	if err := s.refresh(ctx); err != nil {
@@ -123,6 +129,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 // Serve serves one client until it disconnects or ctx ends, and returns when the runs of its
 // calls have ended. Use a server once.
 func (s *Server) Serve(ctx context.Context, t mcp.Transport) error {
+	defer s.cancelOpen(ctx)
 	defer s.calls.Wait()
 	defer s.shutDown()
 	defer s.watch(ctx)()
@@ -183,13 +190,20 @@ func (s *Server) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	announced := s.announced(ctx)
 	there := map[string]bool{}
 	for _, info := range stored {
 		if len(s.o.Names) > 0 && !slices.Contains(s.o.Names, info.Name) {
 			continue
 		}
 		there[info.Name] = true
-		s.offer(info.Name, s.description(ctx, info.Name))
+		a := s.definition(ctx, info.Name)
+		if a == nil && s.offered[info.Name] == "" {
+			a = &events.Agent{Name: info.Name, Tools: []string{"?"}} // a definition of another build: what it can do is not known
+		}
+		if a != nil {
+			s.offer(a, announced)
+		}
 	}
 	for name := range s.offered {
 		if !there[name] {
@@ -200,31 +214,18 @@ func (s *Server) refresh(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) description(ctx context.Context, name string) string {
+// definition returns a stored agent, or nil if it cannot be read.
+func (s *Server) definition(ctx context.Context, name string) *events.Agent {
 	data, err := s.o.Control.Agent(ctx, s.o.Namespace, name)
 	if err != nil {
-		return s.offered[name]
+		return nil
 	}
 	a, err := agentfile.ParseDefinition(data, agentfile.JSON, agentfile.Options{})
 	if err != nil {
-		return s.offered[name]
+		return nil
 	}
-	return a.Description
-}
-
-// taskSchema is the input of every tool.
-var taskSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What the agent is to do, with everything that it has to know."}},"required":["task"],"additionalProperties":false}`)
-
-// offer adds the tool of an agent, unless it exists with this description.
-func (s *Server) offer(name, description string) {
-	if known, there := s.offered[name]; there && known == description {
-		return
-	}
-	s.offered[name] = description
-	if description == "" {
-		description = "Gives a task to the agent " + name + " and returns its answer."
-	}
-	s.mcp.AddTool(&mcp.Tool{Name: name, Description: description, InputSchema: taskSchema}, s.call)
+	a.Name = name
+	return &a
 }
 
 func (s *Server) machine() *reducer.Machine { return s.o.Store.Machine() }

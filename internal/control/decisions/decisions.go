@@ -196,6 +196,24 @@ func unprocessable(code, format string, args ...any) *refusal.Error {
 	return refusal.New(refusal.Unprocessable, code, format, args...)
 }
 
+// Answered returns the arguments of a decision that answers a question: those of the request,
+// which may be empty, and the answer.
+func Answered(request, answer string) (string, error) {
+	arguments := map[string]json.RawMessage{}
+	if request != "" {
+		if err := json.Unmarshal([]byte(request), &arguments); err != nil {
+			return "", fmt.Errorf("the question's arguments: %w", err)
+		}
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		return "", err
+	}
+	arguments["answer"] = text
+	all, err := json.Marshal(arguments)
+	return string(all), err
+}
+
 // withoutAnswer returns the arguments of a decision on a question without the answer, which is
 // not in the tool's schema, and whether there is an answer. Arguments that are not an object
 // pass: the check of the arguments refuses them.
