@@ -190,9 +190,9 @@ func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
 }
 
 // dial connects to a server.
-func (o *OpenOptions) dial(ctx context.Context, connect natsconn.ConnectOptions) (*Conn, error) {
+func (o *OpenOptions) dial(ctx context.Context, connect natsconn.ConnectOptions, more ...nats.Option) (*Conn, error) {
 	connect.Name, connect.Logger, connect.Wait = o.Name, o.Logger, o.Wait
-	conn, err := natsconn.Connect(ctx, connect)
+	conn, err := natsconn.Connect(ctx, connect, more...)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -49,7 +50,7 @@ func (o *OpenOptions) openShared(ctx context.Context, dir string) (*Conn, error)
 		Dir: dir, Listen: o.Serve.Listen, Token: o.Serve.Token, Logger: o.Logger, Fatal: flushFailed,
 	}}
 	fsync.set(&s.settings)
-	conn, err := o.dial(ctx, natsconn.ConnectOptions{Dialer: s, TokenOf: s.tokenNow})
+	conn, err := o.dial(ctx, natsconn.ConnectOptions{}, nats.SetCustomDialer(s), nats.TokenHandler(s.tokenNow), nats.IgnoreDiscoveredServers())
 	if err != nil {
 		s.close()
 		if s.failed != nil {

@@ -42,10 +42,6 @@ type ConnectOptions struct {
 	Name string
 	// Logger gets what happens to the connection; nil: slog's default.
 	Logger *slog.Logger
-	// Dialer makes the connections of a bus whose address may change; nil: TCP. TokenOf then
-	// returns the token for the last one.
-	Dialer  nats.CustomDialer
-	TokenOf func() string
 	// Wait makes Connect wait for a server that is not there yet, instead of
 	// failing; roles set it.
 	Wait bool
@@ -60,8 +56,9 @@ const (
 )
 
 // Connect opens a connection that reconnects for ever. If the first attempt
-// fails, it either returns the error or, with Wait, tries until ctx ends.
-func Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, error) {
+// fails, it either returns the error or, with Wait, tries until ctx ends. more are options that
+// go before those that follow from o.
+func Connect(ctx context.Context, o ConnectOptions, more ...nats.Option) (*nats.Conn, error) {
 	opts, err := o.options()
 	if err != nil {
 		return nil, fmt.Errorf("connect to the bus: %w", err)
@@ -71,7 +68,7 @@ func Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, error) {
 		url = nats.DefaultURL
 	}
 	connected := make(chan struct{}, 1)
-	opts = append(opts, nats.RetryOnFailedConnect(o.Wait), nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
+	opts = append(append(opts, more...), nats.RetryOnFailedConnect(o.Wait), nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
 	conn, err := nats.Connect(url, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the bus at %s: %w", redact(url), connectError(err))
@@ -134,9 +131,6 @@ func (o ConnectOptions) options() ([]nats.Option, error) {
 			}
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) { log.Info("the bus is back", "url", c.ConnectedUrlRedacted()) }),
-	}
-	if o.Dialer != nil {
-		opts = append(opts, nats.SetCustomDialer(o.Dialer), nats.TokenHandler(o.TokenOf), nats.IgnoreDiscoveredServers())
 	}
 	auth, err := o.auth()
 	return append(opts, auth...), err
