@@ -116,6 +116,7 @@ var lower = map[string][]string{
 	"internal/llmhttp":          {"internal/media", "pkg/llm", "internal/providers", "internal/retry"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
 	"internal/agentfile/strict": {},
+	"internal/docschema":        {"pkg/events", "pkg/tool", "internal/agentfile", "internal/providers"},
 	"internal/approval":         {"pkg/events", "pkg/reducer"},
 	"internal/toolcall":         {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
 	"internal/contextedit":      {"pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
@@ -195,7 +196,7 @@ var rolesMay = []string{
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/statepatch", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media",
 	"internal/livetext", "internal/sharedlog", "internal/ports", "internal/journalcheck",
-	"internal/refusal", "internal/replyfacts",
+	"internal/refusal", "internal/replyfacts", "internal/docschema",
 }
 
 // partsOf are the packages that belong to one role, with the role, and onTop those that

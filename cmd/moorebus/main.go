@@ -28,7 +28,7 @@ else to the bus of the context selected in the nats CLI.`,
 		tapCommand(), runsCommand(), showCommand(), traceCommand(),
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
-		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(),
+		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		exportCommand(), importCommand(), purgeCommand(),
 		deadCommand(), initCommand(), doctorCommand(),
 	)

@@ -461,3 +461,13 @@ func (r row) serves(address string) bool {
 func loopback(host string) bool {
 	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
 }
+
+// Choices returns the values of the keys that have a fixed set, by key; the key may be a list
+// of them. The empty value is not among them.
+func Choices() map[string][]string {
+	all := map[string][]string{}
+	for key, values := range choices {
+		all[key] = slices.DeleteFunc(slices.Clone(values), func(s string) bool { return s == "" })
+	}
+	return all
+}

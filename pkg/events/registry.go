@@ -67,6 +67,14 @@ func Types() []Type {
 	return types
 }
 
+// New returns an empty payload of a built-in type, nil for any other type.
+func New(t Type) Payload {
+	if r := rowOf[t]; r != nil {
+		return r.fresh()
+	}
+	return nil
+}
+
 // TypeOf returns the event type that a payload belongs to.
 func TypeOf(p Payload) Type { return p.eventType() }
 

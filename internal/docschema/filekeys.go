@@ -1,0 +1,76 @@
+package docschema
+
+import (
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/tool"
+)
+
+// toolName is the pattern of the names of tools in a tool file.
+const toolName = "^[A-Za-z0-9_.-]{0,64}$"
+
+// emptyOr allows a text to be empty.
+func emptyOr(pattern string) string { return "^(" + strings.Trim(pattern, "^$") + ")?$" }
+
+var (
+	risks   = choice(tool.Low, tool.Medium, tool.High, tool.Critical)
+	effects = choice(tool.Pure, tool.Idempotent, tool.Once)
+)
+
+// toolKeys are the keys of a tool file.
+var toolKeys = []key{
+	{"tools", "The tools. Each is exactly one of http, exec, builtin, agent and handoff.", nil},
+	{"tools[].name", "The tool's name. Default: that of its builtin or agent.", []limit{named(toolName)}},
+	{"tools[].description", "What the tool does, for the model. A builtin has its own.", nil},
+	{"tools[].schema", "The JSON Schema of the arguments. A builtin has its own.", []limit{mapping}},
+	{"tools[].http", "A tool behind a URL. The request's body is the arguments, and a 2xx answer's body the result.", nil},
+	{"tools[].http.url", "The URL; ${NAME} and ${NAME:-default} are environment variables.", []limit{there}},
+	{"tools[].http.method", "The method. Default: POST.", []limit{named(toolName)}},
+	{"tools[].http.headers", "Headers of each request; variables as in the URL.", nil},
+	{"tools[].exec", "A tool that is a program. It reads the arguments on stdin and writes the result to stdout.", nil},
+	{"tools[].exec.command", "The program and its arguments.", []limit{there, func(s *jsonschema.Schema) { s.MinItems = jsonschema.Ptr(1) }}},
+	{"tools[].exec.env", "The program's whole environment; variables as in a URL.", nil},
+	{"tools[].exec.dir", "The folder that it runs in.", nil},
+	{"tools[].builtin", "The name of a tool that Moorebus has. The name memory stands for the five tools of memory.", []limit{example("calculator", "memory", "read_file", "http_get", "ask_human")}},
+	{"tools[].agent", "A stored agent that answers the calls.", []limit{named(emptyOr(name))}},
+	{"tools[].handoff", "A stored agent that takes over the conversation.", []limit{named(emptyOr(name))}},
+	{"tools[].effect", "What a repeated call does: nothing (pure), the same as one (idempotent), or harm (once).", []limit{effects}},
+	{"tools[].timeout", "How long a call may take, such as 30s.", nil},
+	{"tools[].retries", "How often a failed call is tried again.", []limit{least(0)}},
+	{"tools[].pool", "The pool of actors that has the tool.", []limit{named(emptyOr(name))}},
+	{"tools[].risk", "The risk, for approval policies. Default: low.", []limit{risks}},
+	{"tools[].breaker", "The circuit breaker: after some failures in a row the tool is not called for a time.", nil},
+	{"tools[].breaker.failures", "How many failures in a row. Default: 5.", []limit{least(0)}},
+	{"tools[].breaker.open", "How long the tool is not called then. Default: 30s.", nil},
+	{"tools[].breaker.off", "Have no breaker.", nil},
+	{"tools[].sandbox", "The sandbox of a program. Only for exec.", []limit{choice("strict", "off"), usually("strict")}},
+	{"tools[].root", "The folder that the builtin read_file is confined to.", nil},
+	{"tools[].hosts", "The hosts that the builtin http_get may reach.", nil},
+	{"mcp", "The file of MCP servers whose tools are added: its path, or {file, servers}.", []limit{there}},
+	{"mcp.file", "The path of the file, relative to this one.", []limit{there}},
+	{"mcp.servers", "How the tools of a server are offered, by its name.", nil},
+	{"mcp.servers.*", "The settings of one server.", nil},
+	{"mcp.servers.*.pool", "The pool of the server's tools.", []limit{named(emptyOr(name))}},
+	{"mcp.servers.*.risk", "Their risk.", []limit{risks}},
+	{"mcp.servers.*.effect", "What a repeated call of them does.", []limit{effects}},
+	{"mcp.servers.*.timeout", "How long a call may take.", nil},
+	{"mcp.servers.*.tools", "The tools that are offered, by the server's own names. Default: all.", nil},
+}
+
+// providerKeys are the keys of a provider file, below the names of the providers.
+var providerKeys = []key{
+	{"providers.*.kind", "The API that the provider speaks.", []limit{one(strings.Split(strings.ReplaceAll(providers.Kinds(), " or ", ", "), ", ")...)}},
+	{"providers.*.base_url", "The address. Default: that of the kind; ${NAME} and ${NAME:-default} are environment variables.", nil},
+	{"providers.*.api_key", "The key itself; variables as in the address.", nil},
+	{"providers.*.api_key_env", "The environment variable that holds the key.", []limit{named("^([A-Za-z_][A-Za-z0-9_]*)?$")}},
+	{"providers.*.model", "The model that is asked where the agent names none.", nil},
+	{"providers.*.headers", "Headers of each request.", nil},
+	{"providers.*.query", "Parameters of the address.", nil},
+	{"providers.*.extra_body", "Further keys of each request's body.", nil},
+	{"providers.*.like", "A row of the table of models (docs/models.md), for an address that is in none.", nil},
+	{"providers.*.capabilities", "What this server takes otherwise than the table of models says (docs/models.md).", nil},
+	{"providers.*.max_tokens", "The most tokens of a reply of an agent that does not say it. Only for kind anthropic.", []limit{least(0)}},
+}
