@@ -1,0 +1,90 @@
+package refusal_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/refusal"
+)
+
+var kinds = map[string]refusal.Kind{
+	"Invalid": refusal.Invalid, "Unauthorized": refusal.Unauthorized, "Forbidden": refusal.Forbidden, "NotFound": refusal.NotFound,
+	"WrongMethod": refusal.WrongMethod, "Conflict": refusal.Conflict, "TooLarge": refusal.TooLarge, "WrongMedia": refusal.WrongMedia,
+	"Unprocessable": refusal.Unprocessable, "TooMany": refusal.TooMany, "Internal": refusal.Internal, "Unavailable": refusal.Unavailable,
+}
+
+// codes returns the constants of the codes by their names.
+func codes(t *testing.T) map[string]string {
+	file, err := parser.ParseFile(token.NewFileSet(), "refusal.go", nil, parser.SkipObjectResolution)
+	require.NoError(t, err)
+	all := map[string]string{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, is := n.(*ast.ValueSpec); is && strings.HasPrefix(spec.Names[0].Name, "Code") {
+			all[spec.Names[0].Name] = strings.Trim(spec.Values[0].(*ast.BasicLit).Value, `"`)
+		}
+		return true
+	})
+	return all
+}
+
+// Every code has its meaning, and nothing else has one.
+func TestEveryCodeHasItsMeaning(t *testing.T) {
+	all := codes(t)
+	require.Len(t, refusal.Meanings(), len(all))
+	for name, code := range all {
+		meaning, known := refusal.Meanings()[code]
+		require.True(t, known, "%s has no meaning: add it to Meanings in codes.go", name)
+		require.NotEmpty(t, meaning.Kinds, name)
+		require.True(t, strings.HasSuffix(meaning.Text, "."), name)
+	}
+}
+
+// Wherever a refusal is made of a kind and a code, the code's meaning has that kind. From it
+// the HTTP API documents the status.
+func TestCodesHaveTheKindsTheyAreMadeWith(t *testing.T) {
+	named, made := codes(t), 0
+	check := func(file string, call *ast.CallExpr) {
+		for i, arg := range call.Args[:len(call.Args)-1] {
+			kind, code := selected(arg), selected(call.Args[i+1])
+			if _, is := kinds[kind]; !is || named[code] == "" {
+				continue
+			}
+			made++
+			require.Contains(t, refusal.Meanings()[named[code]].Kinds, kinds[kind], "%s makes %s with the kind %s: add the kind in internal/refusal/codes.go", file, code, kind)
+		}
+	}
+	require.NoError(t, filepath.WalkDir("../..", func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			if call, is := n.(*ast.CallExpr); is && len(call.Args) > 1 {
+				check(file, call)
+			}
+			return true
+		})
+		return nil
+	}))
+	require.Greater(t, made, 40)
+}
+
+// selected returns the name that is selected from package refusal, or "".
+func selected(e ast.Expr) string {
+	if s, is := e.(*ast.SelectorExpr); is {
+		if x, is := s.X.(*ast.Ident); is && x.Name == "refusal" {
+			return s.Sel.Name
+		}
+	}
+	return ""
+}
