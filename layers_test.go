@@ -224,7 +224,7 @@ func ofRole(role string) []string {
 
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
-	"internal/commandtest", "internal/natstest", "internal/nodetest", "internal/control/controltest",
+	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest",
 	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
 	"internal/parity", "internal/permissions", "internal/runprint", "internal/session", "internal/terminal", "internal/wire"}
 

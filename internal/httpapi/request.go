@@ -15,22 +15,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// statuses are the HTTP statuses of refusals.
-var statuses = map[refusal.Kind]int{
-	refusal.Invalid:       http.StatusBadRequest,
-	refusal.Unauthorized:  http.StatusUnauthorized,
-	refusal.Forbidden:     http.StatusForbidden,
-	refusal.NotFound:      http.StatusNotFound,
-	refusal.WrongMethod:   http.StatusMethodNotAllowed,
-	refusal.Conflict:      http.StatusConflict,
-	refusal.TooLarge:      http.StatusRequestEntityTooLarge,
-	refusal.WrongMedia:    http.StatusUnsupportedMediaType,
-	refusal.Unprocessable: http.StatusUnprocessableEntity,
-	refusal.TooMany:       http.StatusTooManyRequests,
-	refusal.Internal:      http.StatusInternalServerError,
-	refusal.Unavailable:   http.StatusServiceUnavailable,
-}
-
 // refusalOf turns errors of the log, the bus and the document readers into refusals. It is the
 // only place that does.
 func refusalOf(err error) *refusal.Error {

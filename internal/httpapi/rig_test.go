@@ -21,6 +21,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/openapitest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -63,6 +64,8 @@ type rig struct {
 	controltest.World
 	control *control.Controller
 	url     string
+	// client checks each answer against the description of the API.
+	client *http.Client
 	// stop ends the gateway and returns what Run returned.
 	stop func() error
 }
@@ -92,6 +95,7 @@ func newRig(t *testing.T, b controltest.Bus, tweak func(*config)) *rig {
 	require.NoError(t, err)
 	server := httptest.NewServer(s.Handler())
 	r.url = server.URL
+	r.client = &http.Client{Transport: &openapitest.Transport{Base: http.DefaultTransport, Fail: t.Errorf}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- worker.RunAll(ctx, c.Run, s.Run) }()
@@ -151,7 +155,7 @@ func (r *rig) request(method, path, body string, header ...string) *http.Respons
 		}
 		req.Header.Set(header[i], header[i+1])
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := r.client.Do(req)
 	require.NoError(r.T, err)
 	r.T.Cleanup(func() { _ = res.Body.Close() })
 	return res

@@ -44,14 +44,19 @@ func (s *Server) postRun(ctx context.Context, r *route.Request) (any, error) {
 	return result, err
 }
 
+// startBody is the body of POST /v1/runs. Agent and Task have readers of their own.
+type startBody struct {
+	Agent    route.AgentOrName `json:"agent" jsonschema:"The name of a stored agent, or a definition."`
+	Task     route.Content     `json:"task,omitempty" jsonschema:"What the run is for. Default: the agent's own task."`
+	Mode     events.Mode       `json:"mode,omitempty" jsonschema:"task or chat. Default: the agent's."`
+	TaskType string            `json:"task_type,omitempty" jsonschema:"Selects one of the agent's models. Default: default."`
+	RunID    string            `json:"run_id,omitempty" jsonschema:"An unused lower-case UUIDv7. Default: a new one."`
+}
+
 func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err error) {
 	rest, agent := node.Without("agent")
 	rest, task := rest.Without("task")
-	var body struct {
-		Mode     events.Mode `json:"mode"`
-		TaskType string      `json:"task_type"`
-		RunID    string      `json:"run_id"`
-	}
+	var body startBody
 	if err := route.DecodeObject(rest, &body); err != nil {
 		return req, err
 	}
@@ -150,6 +155,15 @@ func (s *Server) postInputs(ctx context.Context, r *route.Request) (any, error) 
 	return s.control.Inputs(ctx, r.Namespace(), r.ID(), all)
 }
 
+// decisionBody is the body of a decision.
+type decisionBody struct {
+	CallID    string          `json:"call_id" jsonschema:"The call that waits."`
+	Decision  string          `json:"decision" jsonschema:"approved, modified or rejected."`
+	Arguments json.RawMessage `json:"arguments,omitempty" jsonschema:"The new arguments of a modified call: an object, or its JSON in a string."`
+	Reason    string          `json:"reason,omitempty" jsonschema:"Why. The model is told the reason of a rejection."`
+	By        string          `json:"by" jsonschema:"Who decided."`
+}
+
 func (s *Server) postDecision(ctx context.Context, r *route.Request) (any, error) {
 	node, err := r.Node()
 	if err != nil {
@@ -173,11 +187,14 @@ func command(do func(ctx context.Context, ns, id string, by events.By) (access.R
 	}
 }
 
+// budgetBody is the body of a raised budget: the limits that change.
+type budgetBody struct {
+	events.Budget
+	events.By
+}
+
 func (s *Server) postBudget(ctx context.Context, r *route.Request) (any, error) {
-	var body struct {
-		events.Budget
-		events.By
-	}
+	var body budgetBody
 	node, err := r.Node()
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi/openapi"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -109,6 +110,7 @@ func New(cfg Config) (*Server, error) {
 		}),
 	}
 	s.frames = frames{codec: s.codec(), kept: map[position]*madeFrame{}}
+	s.openAPI = sync.OnceValues(func() ([]byte, error) { return openapi.Document(s.table()) })
 	s.handler = s.routes()
 	return s, nil
 }
@@ -160,7 +162,7 @@ func (s *Server) Run(ctx context.Context) error {
 func ServeWaiting(listener *net.TCPListener) (end func() error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_ = route.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"}) // a client that is gone needs no error
+		_ = route.WriteJSON(w, http.StatusOK, health{"ok"}) // a client that is gone needs no error
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "waiting for the bus"))
@@ -189,8 +191,13 @@ func (l keptOpen) Close() error { return l.SetDeadline(time.Unix(1, 0)) }
 // readyTimeout bounds the requests of /readyz to the bus.
 const readyTimeout = 5 * time.Second
 
+// health is what a probe is told.
+type health struct {
+	Status string `json:"status"`
+}
+
 func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {
-	return route.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	return route.WriteJSON(w, http.StatusOK, health{"ok"})
 }
 
 func (s *Server) getReady(w http.ResponseWriter, r *http.Request) error {
@@ -199,7 +206,7 @@ func (s *Server) getReady(w http.ResponseWriter, r *http.Request) error {
 	if err := s.ready(ctx); err != nil {
 		return refusal.Wrap(err, refusal.Unavailable, unavailableCode(err), "not ready: %s", err.Error())
 	}
-	return route.WriteJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+	return route.WriteJSON(w, http.StatusOK, health{"ready"})
 }
 
 func (s *Server) ready(ctx context.Context) error {
@@ -245,6 +252,16 @@ func (s *Server) metrics() string {
 func (s *Server) getMetrics(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_, _ = w.Write([]byte(s.metrics())) // a client that is gone needs no error
+	return nil
+}
+
+func (s *Server) getOpenAPI(w http.ResponseWriter, _ *http.Request) error {
+	document, err := s.openAPI()
+	if err != nil {
+		return refusal.Fault("openapi.json: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(document) // a client that is gone needs no error
 	return nil
 }
 

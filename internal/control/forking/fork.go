@@ -29,12 +29,12 @@ const (
 // /v1/runs/{id}/fork.
 type Request struct {
 	// At is the last event of the parent that the fork has, from 1.
-	At uint64 `json:"at"`
+	At uint64 `json:"at" jsonschema:"The last event of the parent that the fork has."`
 	// Patch is a JSON merge patch (RFC 7396) over the agent's definition and the run's
 	// task, task_type and mode. May be empty.
-	Patch json.RawMessage `json:"patch"`
+	Patch json.RawMessage `json:"patch,omitempty" jsonschema:"A JSON merge patch over the agent's definition, task, task_type and mode."`
 	// RunID is the id of the fork, an unused lower-case UUIDv7. Empty: a new one.
-	RunID string `json:"run_id"`
+	RunID string `json:"run_id,omitempty" jsonschema:"The fork's id, an unused lower-case UUIDv7. Default: a new one."`
 	// Key, if not empty, makes the request safe to repeat: a repeated request returns the
 	// fork of the first one. It has 1 to 255 visible ASCII characters; over HTTP it is the
 	// header Idempotency-Key. A request has a Key or a RunID, not both.

@@ -27,16 +27,23 @@ type Route struct {
 	Handle  Endpoint
 	// Summary says in one sentence what the request does.
 	Summary string
-	// Query are the parameters of the query.
-	Query []Parameter
-	// Body and Answer are values of the Go types of the request's body and of the answer;
-	// nil: none, or as Stream says.
+	// Query are the parameters of the query, Headers those in headers.
+	Query, Headers []Parameter
+	// Body and Answer are values of the Go types of the request's body and of the answer, or
+	// JSON Schemas (*jsonschema.Schema of google/jsonschema-go); nil: none, or as Streams says.
 	Body, Answer any
+	// Example is a body that the documents show; empty: none.
+	Example string
+	// Bodies are the media types of the body. Default: JSON.
+	Bodies []string
 	// Status is that of a successful answer; 0 is 200.
 	Status int
-	// Streams are the media types of an answer that is a stream.
+	// Streams are the media types of an answer that is a stream. Events are the kinds of
+	// server-sent events in it, with what they hold.
 	Streams []string
-	// Codes are the error codes that this request can have, besides those of all requests.
+	Events  []Parameter
+	// Codes are the error codes that this request can have, besides those that follow from
+	// the rest of the row: see package openapi.
 	Codes []string
 	// Open requests need no token.
 	Open bool
@@ -45,8 +52,42 @@ type Route struct {
 	WriteError func(w http.ResponseWriter, e *refusal.Error, status int)
 }
 
-// Parameter is a parameter of the query.
+// Parameter is a parameter of a request, or a kind of server-sent event.
 type Parameter struct{ Name, Description string }
+
+// Values of bodies that have several forms.
+type (
+	// AgentOrName is the name of a stored agent, or a definition.
+	AgentOrName any
+	// Content is a text, or a list of parts.
+	Content any
+)
+
+// RunCodes are the error codes of requests about a run, and ChangeCodes those of requests that
+// append to its log.
+var (
+	RunCodes    = []string{refusal.CodeBadNamespace, refusal.CodeRunNotFound, refusal.CodeRunPurged, refusal.CodeParentGone, refusal.CodeUnknownTable}
+	ChangeCodes = slices.Concat(RunCodes, []string{refusal.CodeRunEnded, refusal.CodeConflict, refusal.CodeTooLarge})
+)
+
+// statuses are the HTTP statuses of refusals.
+var statuses = map[refusal.Kind]int{
+	refusal.Invalid:       http.StatusBadRequest,
+	refusal.Unauthorized:  http.StatusUnauthorized,
+	refusal.Forbidden:     http.StatusForbidden,
+	refusal.NotFound:      http.StatusNotFound,
+	refusal.WrongMethod:   http.StatusMethodNotAllowed,
+	refusal.Conflict:      http.StatusConflict,
+	refusal.TooLarge:      http.StatusRequestEntityTooLarge,
+	refusal.WrongMedia:    http.StatusUnsupportedMediaType,
+	refusal.Unprocessable: http.StatusUnprocessableEntity,
+	refusal.TooMany:       http.StatusTooManyRequests,
+	refusal.Internal:      http.StatusInternalServerError,
+	refusal.Unavailable:   http.StatusServiceUnavailable,
+}
+
+// StatusOf returns the HTTP status of a refusal.
+func StatusOf(kind refusal.Kind) int { return statuses[kind] }
 
 // Face is a part of the HTTP API. Its event streams are of those that it is given.
 type Face interface {

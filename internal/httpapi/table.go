@@ -1,0 +1,177 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/httpapi/inputs"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Error codes of several requests.
+var (
+	// agentCodes are of requests that define an agent, pinCodes of those that pin its tools.
+	agentCodes = []string{refusal.CodeBadNamespace, refusal.CodeBadAgent, refusal.CodeBadApproval, refusal.CodeBadEstimator, refusal.CodeBadOutputSchema}
+	pinCodes   = slices.Concat(agentCodes, []string{
+		refusal.CodeAgentNotFound, refusal.CodeAmbiguousTool, refusal.CodeBadToolSchema, refusal.CodePending, refusal.CodeUnknownProvider,
+		refusal.CodeUnknownTool, refusal.CodeUnknownRef, refusal.CodeEmptyTask, refusal.CodeBadRunID, refusal.CodeRunExists, refusal.CodeRunPurged, refusal.CodeConflict,
+	})
+)
+
+func with(codes []string, more ...string) []string { return slices.Concat(codes, more) }
+
+const eventStream = "text/event-stream"
+
+// runEvents are the server-sent events of a run's stream.
+var runEvents = []route.Parameter{
+	{Name: "TYPE", Description: "An event of the run, by its type. id is its number, data its body as it is stored."},
+	{Name: "chunk", Description: "Text that a model is still writing, {message_id, offset, text, kind}, without an id. kind is text or reasoning."},
+	{Name: "tool_call_delta", Description: "A part of a call that a model is still writing, with the kind tool_call, without an id."},
+	{Name: "state", Description: "With view=state, before all events: the run as GET /v1/runs/{id} shows it."},
+}
+
+// runState is [access.RunState] with the type of its memory.
+type runState struct {
+	access.RunState
+	Memory reducer.Memory `json:"memory"`
+}
+
+// table has every request of the API.
+func (s *Server) table() []route.Route {
+	rows := slices.Concat(s.runRows(), s.commandRows(), s.otherRows())
+	for _, face := range s.cfg.Faces {
+		rows = append(rows, face.Routes()...)
+	}
+	return rows
+}
+
+// runRows start runs and show them.
+func (s *Server) runRows() []route.Route {
+	return []route.Route{
+		{
+			Pattern: "POST /v1/runs", Handle: route.JSON(http.StatusCreated, s.postRun), Status: http.StatusCreated,
+			Summary: "Starts a run. Without a task the agent's own task is started.",
+			Body:    startBody{}, Answer: control.StartResult{}, Codes: pinCodes, Example: `{"agent": "researcher", "task": "What is 1+1?"}`,
+		},
+		{
+			Pattern: "GET /v1/runs", Handle: route.JSON(http.StatusOK, s.getRuns), Summary: "Lists the runs of the namespace, newest first.",
+			Query: []route.Parameter{
+				{Name: "state", Description: "Only runs in this state."}, {Name: "limit", Description: "The most runs of the answer."},
+				{Name: "after", Description: "Runs older than this one: the next of the previous answer."},
+			},
+			Answer: list.Page{}, Codes: []string{refusal.CodeBadNamespace},
+		},
+		{
+			Pattern: "GET /v1/runs/{id}", Handle: route.JSON(http.StatusOK, s.getRun), Summary: "Shows a run and its memory, now or after one of its events.",
+			Query:  []route.Parameter{{Name: "at", Description: "The number of the event. Default: the last one."}},
+			Answer: runState{}, Codes: route.RunCodes,
+		},
+		{
+			Pattern: "GET /v1/runs/{id}/events", Handle: s.getRunEvents,
+			Summary: "Returns the stored events of a run: one body per line up to the last event, or, with Accept: text/event-stream, a stream that ends after the run's last event.",
+			Query:   []route.Parameter{{Name: "from", Description: "The number of the first event. Default: 1."}, {Name: "view", Description: "state: begin with the state before the first event."}},
+			Headers: []route.Parameter{{Name: "Last-Event-ID", Description: "The number of the last event that the client has. It goes before from."}},
+			Streams: []string{"application/x-ndjson", eventStream}, Events: runEvents, Codes: with(route.RunCodes, refusal.CodeTooManyStreams),
+		},
+		{
+			Pattern: "POST /v1/runs/{id}/fork", Handle: route.JSON(http.StatusOK, s.postFork), Summary: "Starts a run that continues from an event of this one.",
+			Headers: []route.Parameter{{Name: forking.KeyHeader, Description: "Makes the request safe to repeat: it returns the fork of the first one."}},
+			Body:    forking.Request{}, Answer: forking.Result{}, Example: `{"at": 1, "patch": {"task": "What is 2+2?"}}`,
+			Codes: slices.Concat(pinCodes, route.ChangeCodes, []string{
+				refusal.CodeBadPatch, refusal.CodeBadParameter, refusal.CodeBadKey, refusal.CodeKeyReused, refusal.CodeRunPoisoned, refusal.CodeTooManyForks,
+			}),
+		},
+		{
+			Pattern: "GET /v1/events", Handle: s.getEvents, Summary: "Streams the events of all runs of the namespace, from a position or from now on.",
+			Query: []route.Parameter{
+				{Name: "state", Description: "Only events that enter this state or wake its workers."}, {Name: "type", Description: "Only events of this type."},
+				{Name: "from_seq", Description: "The position after which the stream begins, SHARD:SEQ[,SHARD:SEQ…]."},
+			},
+			Headers: []route.Parameter{{Name: "Last-Event-ID", Description: "As from_seq. It goes before it."}},
+			Streams: []string{eventStream}, Codes: []string{refusal.CodeBadNamespace, refusal.CodeTooManyStreams},
+			Events: []route.Parameter{{Name: "TYPE", Description: "An event, by its type. id is the position in every shard, data its body as it is stored."}},
+		},
+	}
+}
+
+// commandRows change runs.
+func (s *Server) commandRows() []route.Route {
+	rows := []route.Route{
+		{
+			Pattern: "POST /v1/runs/{id}/inputs", Handle: route.JSON(http.StatusOK, s.postInputs), Summary: "Posts messages, edits of the context and other inputs to a run, all or none.",
+			Body: inputs.Schema(), Answer: control.InputsResult{}, Example: `[{"type": "user-message", "content": "Hello."}]`,
+			Codes: with(route.ChangeCodes, refusal.CodeBadInput, refusal.CodeNotYours, refusal.CodeUnknownCall, refusal.CodeUnknownRef),
+		},
+		{
+			Pattern: "POST /v1/runs/{id}/decisions", Handle: route.JSON(http.StatusOK, s.postDecision), Summary: "Decides on a call that waits for a human.",
+			Body: decisionBody{}, Answer: access.Result{}, Example: `{"call_id": "call_1", "decision": "approved", "by": "ada"}`,
+			Codes: with(route.ChangeCodes, refusal.CodeBadDecision, refusal.CodeUnknownCall, refusal.CodeNotWaiting, refusal.CodeAlreadyDecided, refusal.CodeApprovalExpired,
+				refusal.CodeAnswerNeeded, refusal.CodeUnknownTool, refusal.CodeBlacklisted, refusal.CodeInvalidArguments, refusal.CodeBadToolSchema),
+		},
+		{
+			Pattern: "POST /v1/runs/{id}/budget", Handle: route.JSON(http.StatusOK, s.postBudget), Summary: "Replaces limits of the run's budget: those that the body names.",
+			Body: budgetBody{}, Answer: access.Result{}, Codes: route.ChangeCodes, Example: `{"max_total_tokens": 500000, "by": "ada"}`,
+		},
+	}
+	for _, c := range []struct {
+		name, summary string
+		handle        route.Endpoint
+		codes         []string
+	}{
+		{"cancel", "Ends a run now.", route.JSON(http.StatusOK, command(s.control.Cancel)), nil},
+		{"pause", "Starts no new work of a run until it is resumed.", route.JSON(http.StatusOK, command(s.control.Pause)), nil},
+		{"resume", "Continues a run that is paused.", route.JSON(http.StatusOK, command(s.control.Resume)), []string{refusal.CodeNotPaused}},
+		{"close", "Ends a conversation that waits for its user.", route.JSON(http.StatusOK, command(s.control.Close)), []string{refusal.CodeNotWaiting}},
+	} {
+		rows = append(rows, route.Route{
+			Pattern: "POST /v1/runs/{id}/" + c.name, Handle: c.handle, Summary: c.summary, Body: events.By{}, Answer: access.Result{},
+			Codes: with(route.ChangeCodes, c.codes...), Example: `{"reason": "It takes too long.", "by": "ada"}`,
+		})
+	}
+	return rows
+}
+
+// otherRows are about agents, tools and the gateway itself.
+func (s *Server) otherRows() []route.Route {
+	return []route.Route{
+		{
+			Pattern: "GET /v1/agents", Handle: route.JSON(http.StatusOK, s.getAgents), Summary: "Lists the stored agents.",
+			Answer: []control.AgentInfo{}, Codes: []string{refusal.CodeBadNamespace},
+		},
+		{
+			Pattern: "GET /v1/agents/{name}", Handle: route.JSON(http.StatusOK, s.getAgent), Summary: "Returns the definition of a stored agent.",
+			Answer: events.Agent{}, Codes: []string{refusal.CodeBadNamespace, refusal.CodeAgentNotFound},
+		},
+		{
+			Pattern: "PUT /v1/agents/{name}", Handle: route.JSON(http.StatusOK, s.putAgent), Summary: "Stores an agent under a name. A run keeps the version that it started with.",
+			Body: events.Agent{}, Bodies: []string{"application/yaml"}, Answer: control.AgentInfo{}, Codes: with(agentCodes, refusal.CodeUnsupportedMedia),
+			Example: `{"system_prompt": "You answer with sources.", "llm": {"provider": "openai"}, "tools": ["search"]}`,
+		},
+		{
+			Pattern: "GET /v1/tools", Handle: route.JSON(http.StatusOK, s.getTools), Summary: "Lists the tools that actors announce.", Answer: []events.ToolSpec{},
+		},
+		{
+			Pattern: "GET /metrics", Handle: s.getMetrics, Streams: []string{"text/plain"},
+			Summary: "Returns metrics as Prometheus text: events appended, runs started, requests by status, open and lost stream clients (moorebus_gateway_…).",
+		},
+		{
+			Pattern: "GET /openapi.json", Handle: s.getOpenAPI, Open: true, Summary: "Returns this description as an OpenAPI 3.1 document.",
+			Answer: &jsonschema.Schema{Type: "object", Required: []string{"openapi", "info", "paths"}},
+		},
+		{Pattern: "GET /healthz", Handle: s.getHealth, Open: true, Summary: "Says that the process is alive.", Answer: health{}},
+		{
+			Pattern: "GET /readyz", Handle: s.getReady, Open: true, Summary: "Says whether bus, streams and consumers are available.",
+			Answer: health{}, Codes: []string{refusal.CodeDiskFull, refusal.CodeStoreFull},
+		},
+		{Pattern: "GET /{$}", Handle: getPage, Open: true, Summary: "Shows a small web page.", Streams: []string{"text/html"}},
+	}
+}
