@@ -10,11 +10,14 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/moorebus/moorebus/internal/openapitest"
 )
 
 // api is a client of the gateway's HTTP.
@@ -27,9 +30,35 @@ type api struct {
 }
 
 func newAPI(t *testing.T, base string) *api {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	t.Cleanup(client.CloseIdleConnections)
+	// A request of a goroutine may outlive the test's last line, but not its cleanup.
+	var failures failures
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	client := &http.Client{Transport: &openapitest.Transport{Base: transport, Fail: failures.add}}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		failures.report(t)
+	})
 	return &api{t: t, base: base, http: client}
+}
+
+// failures are what answers have that the description of the API has not.
+type failures struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (f *failures) add(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, fmt.Sprintf(format, args...))
+}
+
+func (f *failures) report(t *testing.T) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, text := range f.all {
+		t.Error(text)
+	}
 }
 
 // apiError is an answer that is not 2xx. Every one has a stable code.

@@ -141,8 +141,8 @@ func (LLMMessageComplete) isInput()    {}
 
 // InputsResult is the number of accepted inputs and of the run's events after them.
 type InputsResult struct {
-	Accepted int    `json:"accepted"`
-	N        uint64 `json:"n"`
+	Accepted int    `json:"accepted" jsonschema:"How many inputs were accepted."`
+	N        uint64 `json:"n" jsonschema:"The number of the run's events."`
 }
 
 // Inputs appends inputs to a run in order, all or none. Refusals are Conflict for a run that has

@@ -44,8 +44,8 @@ type StartRequest struct {
 
 // StartResult is the id of the started run and the number of its events.
 type StartResult struct {
-	RunID string `json:"run_id"`
-	N     uint64 `json:"n"`
+	RunID string `json:"run_id" jsonschema:"The run's id."`
+	N     uint64 `json:"n" jsonschema:"The number of its events."`
 }
 
 // Start starts a run. It pins the definition, the tools as they are announced now, and the
@@ -149,7 +149,7 @@ func (c *Controller) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 // AgentInfo is the name of a stored definition and the hash of its content.
 type AgentInfo struct {
 	Name string `json:"name"`
-	Hash string `json:"hash"`
+	Hash string `json:"hash" jsonschema:"The SHA-256 of the definition; empty for one of another version."`
 }
 
 // PutAgent stores a definition under a name and replaces an existing one. The definition may

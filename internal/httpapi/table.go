@@ -22,7 +22,7 @@ var (
 	// agentCodes are of requests that define an agent, pinCodes of those that pin its tools.
 	agentCodes = []string{refusal.CodeBadNamespace, refusal.CodeBadAgent, refusal.CodeBadApproval, refusal.CodeBadEstimator, refusal.CodeBadOutputSchema}
 	pinCodes   = slices.Concat(agentCodes, []string{
-		refusal.CodeAgentNotFound, refusal.CodeAmbiguousTool, refusal.CodeBadToolSchema, refusal.CodePending, refusal.CodeUnknownProvider,
+		refusal.CodeAmbiguousTool, refusal.CodeBadToolSchema, refusal.CodePending, refusal.CodeUnknownProvider,
 		refusal.CodeUnknownTool, refusal.CodeUnknownRef, refusal.CodeEmptyTask, refusal.CodeBadRunID, refusal.CodeRunExists, refusal.CodeRunPurged, refusal.CodeConflict,
 	})
 )
@@ -39,11 +39,18 @@ var runEvents = []route.Parameter{
 	{Name: "state", Description: "With view=state, before all events: the run as GET /v1/runs/{id} shows it."},
 }
 
-// runState is [access.RunState] with the type of its memory.
-type runState struct {
-	access.RunState
-	Memory reducer.Memory `json:"memory"`
-}
+// Bodies and answers by the names that the description gives them.
+type (
+	runPage   list.Page
+	newState  access.Result
+	forkBody  forking.Request
+	forkState forking.Result
+	// runState has the type of its memory.
+	runState struct {
+		access.RunState
+		Memory reducer.Memory `json:"memory"`
+	}
+)
 
 // table has every request of the API.
 func (s *Server) table() []route.Route {
@@ -60,7 +67,7 @@ func (s *Server) runRows() []route.Route {
 		{
 			Pattern: "POST /v1/runs", Handle: route.JSON(http.StatusCreated, s.postRun), Status: http.StatusCreated,
 			Summary: "Starts a run. Without a task the agent's own task is started.",
-			Body:    startBody{}, Answer: control.StartResult{}, Codes: pinCodes, Example: `{"agent": "researcher", "task": "What is 1+1?"}`,
+			Body:    startBody{}, Answer: control.StartResult{}, Codes: with(pinCodes, refusal.CodeAgentNotFound), Example: `{"agent": "researcher", "task": "What is 1+1?"}`,
 		},
 		{
 			Pattern: "GET /v1/runs", Handle: route.JSON(http.StatusOK, s.getRuns), Summary: "Lists the runs of the namespace, newest first.",
@@ -68,7 +75,7 @@ func (s *Server) runRows() []route.Route {
 				{Name: "state", Description: "Only runs in this state."}, {Name: "limit", Description: "The most runs of the answer."},
 				{Name: "after", Description: "Runs older than this one: the next of the previous answer."},
 			},
-			Answer: list.Page{}, Codes: []string{refusal.CodeBadNamespace},
+			Answer: runPage{}, Codes: []string{refusal.CodeBadNamespace},
 		},
 		{
 			Pattern: "GET /v1/runs/{id}", Handle: route.JSON(http.StatusOK, s.getRun), Summary: "Shows a run and its memory, now or after one of its events.",
@@ -85,7 +92,7 @@ func (s *Server) runRows() []route.Route {
 		{
 			Pattern: "POST /v1/runs/{id}/fork", Handle: route.JSON(http.StatusOK, s.postFork), Summary: "Starts a run that continues from an event of this one.",
 			Headers: []route.Parameter{{Name: forking.KeyHeader, Description: "Makes the request safe to repeat: it returns the fork of the first one."}},
-			Body:    forking.Request{}, Answer: forking.Result{}, Example: `{"at": 1, "patch": {"task": "What is 2+2?"}}`,
+			Body:    forkBody{}, Answer: forkState{}, Example: `{"at": 1, "patch": {"task": "What is 2+2?"}}`,
 			Codes: slices.Concat(pinCodes, route.ChangeCodes, []string{
 				refusal.CodeBadPatch, refusal.CodeBadParameter, refusal.CodeBadKey, refusal.CodeKeyReused, refusal.CodeRunPoisoned, refusal.CodeTooManyForks,
 			}),
@@ -113,13 +120,13 @@ func (s *Server) commandRows() []route.Route {
 		},
 		{
 			Pattern: "POST /v1/runs/{id}/decisions", Handle: route.JSON(http.StatusOK, s.postDecision), Summary: "Decides on a call that waits for a human.",
-			Body: decisionBody{}, Answer: access.Result{}, Example: `{"call_id": "call_1", "decision": "approved", "by": "ada"}`,
+			Body: decisionBody{}, Answer: newState{}, Example: `{"call_id": "call_1", "decision": "approved", "by": "ada"}`,
 			Codes: with(route.ChangeCodes, refusal.CodeBadDecision, refusal.CodeUnknownCall, refusal.CodeNotWaiting, refusal.CodeAlreadyDecided, refusal.CodeApprovalExpired,
 				refusal.CodeAnswerNeeded, refusal.CodeUnknownTool, refusal.CodeBlacklisted, refusal.CodeInvalidArguments, refusal.CodeBadToolSchema),
 		},
 		{
 			Pattern: "POST /v1/runs/{id}/budget", Handle: route.JSON(http.StatusOK, s.postBudget), Summary: "Replaces limits of the run's budget: those that the body names.",
-			Body: budgetBody{}, Answer: access.Result{}, Codes: route.ChangeCodes, Example: `{"max_total_tokens": 500000, "by": "ada"}`,
+			Body: budgetBody{}, Answer: newState{}, Codes: route.ChangeCodes, Example: `{"max_total_tokens": 500000, "by": "ada"}`,
 		},
 	}
 	for _, c := range []struct {
@@ -133,7 +140,7 @@ func (s *Server) commandRows() []route.Route {
 		{"close", "Ends a conversation that waits for its user.", route.JSON(http.StatusOK, command(s.control.Close)), []string{refusal.CodeNotWaiting}},
 	} {
 		rows = append(rows, route.Route{
-			Pattern: "POST /v1/runs/{id}/" + c.name, Handle: c.handle, Summary: c.summary, Body: events.By{}, Answer: access.Result{},
+			Pattern: "POST /v1/runs/{id}/" + c.name, Handle: c.handle, Summary: c.summary, Body: events.By{}, OptionalBody: true, Answer: newState{},
 			Codes: with(route.ChangeCodes, c.codes...), Example: `{"reason": "It takes too long.", "by": "ada"}`,
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -58,7 +59,9 @@ func (t *Transport) describe(r *http.Request) (*description, error) {
 	if d := t.known[r.URL.Host]; d != nil {
 		return d, nil
 	}
-	ask, err := http.NewRequestWithContext(context.WithoutCancel(r.Context()), http.MethodGet, "http://"+r.URL.Host+"/openapi.json", nil)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), time.Minute)
+	defer cancel()
+	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.URL.Host+"/openapi.json", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ func TestTransport(t *testing.T) {
 		{Pattern: "POST /v1/x/{id}", Summary: "Makes x.", Body: struct {
 			A string `json:"a"`
 		}{}, Answer: answer{}, Status: http.StatusCreated, Codes: []string{refusal.CodeRunNotFound}},
-		{Pattern: "GET /v1/lines", Summary: "Lists x.", Streams: []string{"application/x-ndjson", "text/event-stream"}},
+		{Pattern: "GET /v1/lines/{id}", Summary: "Lists x.", Streams: []string{"application/x-ndjson", "text/event-stream"}},
 	})
 	require.NoError(t, err)
 	var status int
@@ -61,9 +61,9 @@ func TestTransport(t *testing.T) {
 		{"POST", "/v1/x/1", `{"a": "b"}`, 404, "application/json", `{"code": "run_not_found", "message": "m", "run": "1"}`, ""},
 		{"POST", "/v1/x/1", `{"a": "b"}`, 404, "application/json", `{"code": "agent_not_found", "message": "m"}`, "run_not_found"},
 		{"POST", "/v1/x/1", `{"a": "b"}`, 404, "application/json", `{"code": "run_not_found"}`, "message"},
-		{"GET", "/v1/lines", "", 200, "application/x-ndjson", "x", ""},
-		{"GET", "/v1/lines", "", 200, "application/json", "{}", "media type"},
-		{"GET", "/v1/lines", "", 204, "", "", ""},
+		{"GET", "/v1/lines/1", "", 200, "application/x-ndjson", "x", ""},
+		{"GET", "/v1/lines/1", "", 200, "application/json", "{}", "media type"},
+		{"GET", "/v1/lines/1", "", 204, "", "", ""},
 		{"GET", "/v1/elsewhere", "", 404, "application/json", `{"code": "not_found", "message": "m"}`, ""},
 		{"GET", "/v1/elsewhere", "", 200, "application/json", `{}`, "no operation"},
 	} {

@@ -238,9 +238,9 @@ func exists(mem *reducer.Memory) error {
 type RunState struct {
 	RunID string       `json:"run_id"`
 	State events.State `json:"state"`
-	N     uint64       `json:"n"`
+	N     uint64       `json:"n" jsonschema:"The number of the last event that counts."`
 	Mode  events.Mode  `json:"mode"`
-	Agent string       `json:"agent"`
+	Agent string       `json:"agent" jsonschema:"The agent's name."`
 	// Started and Updated are left out before the first event.
 	Started time.Time       `json:"started,omitzero"`
 	Updated time.Time       `json:"updated,omitzero"`

@@ -15,7 +15,7 @@ func Schema() *jsonschema.Schema {
 	for _, kind := range inputKinds {
 		items.AnyOf = append(items.AnyOf, kind.schema())
 	}
-	return &jsonschema.Schema{Type: "array", Items: items, MaxItems: jsonschema.Ptr(maxInputs)}
+	return &jsonschema.Schema{Title: "Inputs", Type: "array", Items: items, MaxItems: jsonschema.Ptr(maxInputs)}
 }
 
 // schema is that of one type of input.
@@ -66,9 +66,9 @@ func (k *inputKind) value(key string) *jsonschema.Schema {
 	case "increment":
 		return &jsonschema.Schema{Type: "integer", Minimum: jsonschema.Ptr(1.0)}
 	case "tool_call_ids", "call_ids":
-		return &jsonschema.Schema{Type: "array", Items: text}
+		return &jsonschema.Schema{Title: "Inputs", Type: "array", Items: text}
 	case "calls":
-		return &jsonschema.Schema{Type: "array", Items: callKind.keysSchema()}
+		return &jsonschema.Schema{Title: "Inputs", Type: "array", Items: callKind.keysSchema()}
 	case "arguments":
 		return &jsonschema.Schema{Types: []string{"object", "string"}}
 	case "usage":

@@ -209,21 +209,11 @@ func (w *writer) body(row route.Route) (*body, error) {
 		return nil, err
 	}
 	m := media{Schema: schema, Example: json.RawMessage(row.Example)}
-	b := &body{Required: true, Content: map[string]media{}}
-	if object := w.resolved(schema); object.Type == "object" && len(object.Required) == 0 && row.Bodies == nil {
-		b.Required = false
-	}
+	b := &body{Required: !row.OptionalBody, Content: map[string]media{}}
 	for _, kind := range append([]string{"application/json"}, row.Bodies...) {
 		b.Content[kind] = m
 	}
 	return b, nil
-}
-
-func (w *writer) resolved(s *jsonschema.Schema) *jsonschema.Schema {
-	if name, is := strings.CutPrefix(s.Ref, componentRef); is {
-		return w.doc.Components.Schemas[name]
-	}
-	return s
 }
 
 // answer adds the successful answers.
@@ -246,7 +236,8 @@ func (w *writer) answer(op *operation, row route.Route) error {
 		return fmt.Errorf("the row has neither an Answer nor Streams")
 	}
 	op.Responses[strconv.Itoa(max(row.Status, http.StatusOK))] = ok
-	if slices.Contains(row.Streams, "text/event-stream") {
+	// The stream of one run, or of a thread, has an end.
+	if slices.Contains(row.Streams, "text/event-stream") && strings.HasPrefix(row.Pattern, http.MethodGet) && strings.Contains(row.Pattern, "{") {
 		op.Responses["204"] = &response{Description: "The stream has ended, and the client has all of it."}
 	}
 	return nil
@@ -288,12 +279,16 @@ func (w *writer) schema(v any, answer bool) (*jsonschema.Schema, error) {
 	}
 	if answer {
 		docschema.Open(s)
+		s.Types = slices.DeleteFunc(s.Types, func(t string) bool { return t == "null" }) // no answer is null
 	}
 	t := reflect.TypeOf(v)
-	if t.Kind() != reflect.Struct || t.Name() == "" || s.Ref != "" {
+	name := s.Title
+	if t.Kind() == reflect.Struct && t.Name() != "" && s.Ref == "" {
+		name = strings.ToUpper(t.Name()[:1]) + t.Name()[1:]
+	}
+	if name == "" {
 		return s, nil
 	}
-	name := strings.ToUpper(t.Name()[:1]) + t.Name()[1:]
 	if of, taken := w.types[name]; taken && of != t || name == "Error" || name == "Agent" {
 		parts := strings.Split(t.PkgPath(), "/")
 		last := parts[len(parts)-1]

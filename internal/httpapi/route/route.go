@@ -30,12 +30,15 @@ type Route struct {
 	// Query are the parameters of the query, Headers those in headers.
 	Query, Headers []Parameter
 	// Body and Answer are values of the Go types of the request's body and of the answer, or
-	// JSON Schemas (*jsonschema.Schema of google/jsonschema-go); nil: none, or as Streams says.
+	// JSON Schemas (*jsonschema.Schema of google/jsonschema-go, whose Title names it); nil:
+	// none, or as Streams says.
 	Body, Answer any
 	// Example is a body that the documents show; empty: none.
 	Example string
-	// Bodies are the media types of the body. Default: JSON.
-	Bodies []string
+	// Bodies are further media types of the body, besides JSON. OptionalBody is true where
+	// the body may be left out.
+	Bodies       []string
+	OptionalBody bool
 	// Status is that of a successful answer; 0 is 200.
 	Status int
 	// Streams are the media types of an answer that is a stream. Events are the kinds of

@@ -1,0 +1,71 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// The examples of docs/http-api.md and of /openapi.json work.
+func TestExamplesOfTheDescription(t *testing.T) {
+	r := simulatedRig(t, nil)
+	answering := func(p events.Payload, mode string) string {
+		id := r.start(mode)
+		r.Happens(id, events.Planning, p)
+		return id
+	}
+	chat := func() string { return answering(turnDone("Hello."), "chat") }
+	// For each request, what is there before it; the string is the path's {id} or {name}.
+	before := map[string]func() string{
+		"postRuns": func() string {
+			require.Equal(t, http.StatusOK, r.do("PUT", "/v1/agents/researcher", `{"llm":{"provider":"openai"},"tools":["search"]}`).status)
+			return ""
+		},
+		"postRunsIdFork":   chat,
+		"postRunsIdInputs": chat,
+		"postRunsIdDecisions": func() string {
+			return r.held("pay", []string{"call_1"})
+		},
+		"postRunsIdBudget": chat,
+		"postRunsIdCancel": chat,
+		"postRunsIdPause":  chat,
+		"postRunsIdResume": func() string {
+			id := chat()
+			require.Equal(t, http.StatusOK, r.do("POST", "/v1/runs/"+id+"/pause", "").status)
+			return id
+		},
+		"postRunsIdClose": chat,
+		"putAgentsName":   func() string { return "researcher" },
+	}
+	var d struct {
+		Paths map[string]map[string]struct {
+			ID   string `json:"operationId"`
+			Body struct {
+				Content map[string]struct{ Example json.RawMessage }
+			} `json:"requestBody"`
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(r.do("GET", "/openapi.json", "").body), &d))
+	run := 0
+	for path, methods := range d.Paths {
+		for method, op := range methods {
+			example := op.Body.Content["application/json"].Example
+			if example == nil {
+				require.Empty(t, op.Body.Content, "%s has a body and no Example in its row", op.ID)
+				continue
+			}
+			prepare := before[op.ID]
+			require.NotNil(t, prepare, "say above what is there before the example of %s", op.ID)
+			id := prepare()
+			a := r.do(strings.ToUpper(method), strings.NewReplacer("{id}", id, "{name}", id).Replace(path), string(example), "Content-Type", "application/json")
+			require.Less(t, a.status, 300, "%s: %s", op.ID, a.body)
+			run++
+		}
+	}
+	require.Equal(t, len(before), run)
+}
