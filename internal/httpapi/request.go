@@ -60,7 +60,7 @@ func unavailableCode(err error) string {
 
 func writeError(w http.ResponseWriter, e *refusal.Error) {
 	setRetryAfter(w, e)
-	_ = route.WriteJSON(w, statuses[e.Kind], e) // a client that is gone needs no error
+	_ = route.WriteJSON(w, route.StatusOf(e.Kind), e) // a client that is gone needs no error
 }
 
 func setRetryAfter(w http.ResponseWriter, e *refusal.Error) {

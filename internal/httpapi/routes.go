@@ -17,44 +17,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// table has every request of the API that is not of a [Config.Faces].
-func (s *Server) table() []route.Route {
-	return []route.Route{
-		{Pattern: "POST /v1/runs", Handle: route.JSON(http.StatusCreated, s.postRun), Status: http.StatusCreated},
-		{Pattern: "GET /v1/runs", Handle: route.JSON(http.StatusOK, s.getRuns)},
-		{Pattern: "GET /v1/runs/{id}", Handle: route.JSON(http.StatusOK, s.getRun)},
-		{Pattern: "GET /v1/runs/{id}/events", Handle: s.getRunEvents},
-		{Pattern: "POST /v1/runs/{id}/inputs", Handle: route.JSON(http.StatusOK, s.postInputs)},
-		{Pattern: "POST /v1/runs/{id}/decisions", Handle: route.JSON(http.StatusOK, s.postDecision)},
-		{Pattern: "POST /v1/runs/{id}/cancel", Handle: route.JSON(http.StatusOK, command(s.control.Cancel))},
-		{Pattern: "POST /v1/runs/{id}/pause", Handle: route.JSON(http.StatusOK, command(s.control.Pause))},
-		{Pattern: "POST /v1/runs/{id}/resume", Handle: route.JSON(http.StatusOK, command(s.control.Resume))},
-		{Pattern: "POST /v1/runs/{id}/close", Handle: route.JSON(http.StatusOK, command(s.control.Close))},
-		{Pattern: "POST /v1/runs/{id}/budget", Handle: route.JSON(http.StatusOK, s.postBudget)},
-		{Pattern: "POST /v1/runs/{id}/fork", Handle: route.JSON(http.StatusOK, s.postFork)},
-		{Pattern: "GET /v1/events", Handle: s.getEvents},
-		{Pattern: "GET /v1/agents", Handle: route.JSON(http.StatusOK, s.getAgents)},
-		{Pattern: "GET /v1/agents/{name}", Handle: route.JSON(http.StatusOK, s.getAgent)},
-		{Pattern: "PUT /v1/agents/{name}", Handle: route.JSON(http.StatusOK, s.putAgent)},
-		{Pattern: "GET /v1/storage", Handle: route.JSON(http.StatusOK, s.getStorages)},
-		{Pattern: "GET /v1/agents/{name}/storage", Handle: route.JSON(http.StatusOK, s.getStorage)},
-		{Pattern: "PUT /v1/agents/{name}/storage", Handle: route.JSON(http.StatusOK, s.putStorage)},
-		{Pattern: "DELETE /v1/agents/{name}/storage", Handle: route.JSON(http.StatusOK, s.deleteStorage)},
-		{Pattern: "GET /v1/tools", Handle: route.JSON(http.StatusOK, s.getTools)},
-		{Pattern: "GET /metrics", Handle: s.getMetrics},
-		{Pattern: "GET /healthz", Handle: s.getHealth, Open: true},
-		{Pattern: "GET /readyz", Handle: s.getReady, Open: true},
-		{Pattern: "GET /{$}", Handle: getPage, Open: true},
-	}
-}
-
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
-	rows := s.table()
-	for _, face := range s.cfg.Faces {
-		rows = append(rows, face.Routes(s.streams)...)
-	}
-	for _, row := range rows {
+	for _, row := range s.table() {
 		handle := row.Handle
 		if !row.Open {
 			handle = s.authorized(handle)
@@ -92,7 +57,7 @@ func (s *Server) answer(handle route.Endpoint, fail func(http.ResponseWriter, *r
 			return
 		}
 		setRetryAfter(w, e)
-		fail(w, e, statuses[e.Kind])
+		fail(w, e, route.StatusOf(e.Kind))
 	}
 }
 

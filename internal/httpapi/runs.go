@@ -155,15 +155,6 @@ func (s *Server) postInputs(ctx context.Context, r *route.Request) (any, error) 
 	return s.control.Inputs(ctx, r.Namespace(), r.ID(), all)
 }
 
-// decisionBody is the body of a decision.
-type decisionBody struct {
-	CallID    string          `json:"call_id" jsonschema:"The call that waits."`
-	Decision  string          `json:"decision" jsonschema:"approved, modified or rejected."`
-	Arguments json.RawMessage `json:"arguments,omitempty" jsonschema:"The new arguments of a modified call: an object, or its JSON in a string."`
-	Reason    string          `json:"reason,omitempty" jsonschema:"Why. The model is told the reason of a rejection."`
-	By        string          `json:"by" jsonschema:"Who decided."`
-}
-
 func (s *Server) postDecision(ctx context.Context, r *route.Request) (any, error) {
 	node, err := r.Node()
 	if err != nil {

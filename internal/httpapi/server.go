@@ -79,6 +79,8 @@ type Server struct {
 	frames  frames
 	counts  counters
 	handler http.Handler
+	// openAPI returns the description of all requests.
+	openAPI func() ([]byte, error)
 }
 
 // New returns a server.

@@ -24,8 +24,8 @@ type storages struct {
 	Agents []string `json:"agents"`
 }
 
-// found is the answer to a search of storage. Total counts all that match, returned or not.
-type found struct {
+// foundEntries is the answer to a search of storage. Total counts all that match, returned or not.
+type foundEntries struct {
 	Entries []events.Entry `json:"entries"`
 	Total   int            `json:"total"`
 }
@@ -44,7 +44,7 @@ func (s *Server) getStorage(ctx context.Context, r *route.Request) (any, error) 
 		if err != nil {
 			return nil, err
 		}
-		return found{[]events.Entry{e}, 1}, nil
+		return foundEntries{[]events.Entry{e}, 1}, nil
 	}
 	limit, err := route.Number(values, "limit", control.MaxEntries)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Server) getStorage(ctx context.Context, r *route.Request) (any, error) 
 	all, err := s.control.Stored(ctx, r.Namespace(), r.PathValue("name"), journal.StorageQuery{
 		Tags: tags, Value: values["q"], Limit: int(min(limit, control.MaxEntries+1)),
 	})
-	return found(all), err
+	return foundEntries(all), err
 }
 
 func (s *Server) putStorage(ctx context.Context, r *route.Request) (any, error) {
@@ -70,8 +70,8 @@ func (s *Server) putStorage(ctx context.Context, r *route.Request) (any, error) 
 
 // entryBody is an entry to be stored. Tags are a list, or a text with commas.
 type entryBody struct {
-	Tags  json.RawMessage `json:"tags"`
-	Value string          `json:"value"`
+	Tags  json.RawMessage `json:"tags" jsonschema:"A list of tags, or a text with commas between them."`
+	Value string          `json:"value" jsonschema:"The text to keep, at most 64 KiB as JSON text."`
 }
 
 func (b *entryBody) tags() ([]string, error) {

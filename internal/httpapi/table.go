@@ -27,6 +27,9 @@ var (
 	})
 )
 
+// storageCodes are of requests about an agent's storage.
+var storageCodes = []string{refusal.CodeBadNamespace, refusal.CodeBadAgent, refusal.CodeBadEntry, refusal.CodeEntryNotFound}
+
 func with(codes []string, more ...string) []string { return slices.Concat(codes, more) }
 
 const eventStream = "text/event-stream"
@@ -56,7 +59,7 @@ type (
 func (s *Server) table() []route.Route {
 	rows := slices.Concat(s.runRows(), s.commandRows(), s.otherRows())
 	for _, face := range s.cfg.Faces {
-		rows = append(rows, face.Routes()...)
+		rows = append(rows, face.Routes(s.streams)...)
 	}
 	return rows
 }
@@ -72,8 +75,17 @@ func (s *Server) runRows() []route.Route {
 		{
 			Pattern: "GET /v1/runs", Handle: route.JSON(http.StatusOK, s.getRuns), Summary: "Lists the runs of the namespace, newest first.",
 			Query: []route.Parameter{
-				{Name: "state", Description: "Only runs in this state."}, {Name: "limit", Description: "The most runs of the answer."},
-				{Name: "after", Description: "Runs older than this one: the next of the previous answer."},
+				{Name: "state", Description: "Only runs in this state. With a terminal state the order is that of their ends, else of their starts."},
+				{Name: "agent", Description: "Only runs of this agent."},
+				{Name: "q", Description: "Only runs with this text in their id, agent, task, or answer or error. Case does not matter."},
+				{Name: "since", Description: "Only runs started at or after this time (RFC 3339)."},
+				{Name: "until", Description: "Only runs started before this time (RFC 3339)."},
+				{Name: "parent", Description: "Only runs that answer calls of this run."},
+				{Name: "waiting", Description: "Only runs that wait for human, user, client or any of them."},
+				{Name: "cost_above", Description: "Only runs whose own events cost more than this number of US dollars."},
+				{Name: "limit", Description: "The most runs of the answer, 1 to 1000. Default: 50."},
+				{Name: "cursor", Description: "The next of the previous answer."},
+				{Name: "after", Description: "The older name of cursor."},
 			},
 			Answer: runPage{}, Codes: []string{refusal.CodeBadNamespace},
 		},
@@ -120,7 +132,7 @@ func (s *Server) commandRows() []route.Route {
 		},
 		{
 			Pattern: "POST /v1/runs/{id}/decisions", Handle: route.JSON(http.StatusOK, s.postDecision), Summary: "Decides on a call that waits for a human.",
-			Body: decisionBody{}, Answer: newState{}, Example: `{"call_id": "call_1", "decision": "approved", "by": "ada"}`,
+			Body: inputs.DecisionBody{}, Answer: newState{}, Example: `{"call_id": "call_1", "decision": "approved", "by": "ada"}`,
 			Codes: with(route.ChangeCodes, refusal.CodeBadDecision, refusal.CodeUnknownCall, refusal.CodeNotWaiting, refusal.CodeAlreadyDecided, refusal.CodeApprovalExpired,
 				refusal.CodeAnswerNeeded, refusal.CodeUnknownTool, refusal.CodeBlacklisted, refusal.CodeInvalidArguments, refusal.CodeBadToolSchema),
 		},
@@ -162,6 +174,27 @@ func (s *Server) otherRows() []route.Route {
 			Pattern: "PUT /v1/agents/{name}", Handle: route.JSON(http.StatusOK, s.putAgent), Summary: "Stores an agent under a name. A run keeps the version that it started with.",
 			Body: events.Agent{}, Bodies: []string{"application/yaml"}, Answer: control.AgentInfo{}, Codes: with(agentCodes, refusal.CodeUnsupportedMedia),
 			Example: `{"system_prompt": "You answer with sources.", "llm": {"provider": "openai"}, "tools": ["search"]}`,
+		},
+		{
+			Pattern: "GET /v1/storage", Handle: route.JSON(http.StatusOK, s.getStorages), Summary: "Lists the agents that have storage.",
+			Answer: storages{}, Codes: []string{refusal.CodeBadNamespace},
+		},
+		{
+			Pattern: "GET /v1/agents/{name}/storage", Handle: route.JSON(http.StatusOK, s.getStorage), Summary: "Finds entries of an agent's storage, those with the fewest tags first.",
+			Query: []route.Parameter{
+				{Name: "tags", Description: "Only entries that have all of these tags, separated by commas."}, {Name: "q", Description: "Only entries whose value has this text. Case does not matter."},
+				{Name: "exact", Description: "true: only the entry with exactly these tags."}, {Name: "limit", Description: "The most entries of the answer, 1 to 1000. Default: 1000."},
+			},
+			Answer: foundEntries{}, Codes: storageCodes,
+		},
+		{
+			Pattern: "PUT /v1/agents/{name}/storage", Handle: route.JSON(http.StatusOK, s.putStorage), Summary: "Keeps a value under a set of tags, in the place of one with the same tags.",
+			Body: entryBody{}, Answer: events.Entry{}, Codes: storageCodes, Example: `{"tags": ["plan", "today"], "value": "Read on"}`,
+		},
+		{
+			Pattern: "DELETE /v1/agents/{name}/storage", Handle: route.JSON(http.StatusOK, s.deleteStorage), Summary: "Removes the entry with exactly these tags.",
+			Query:  []route.Parameter{{Name: "tags", Description: "The entry's tags, separated by commas."}},
+			Answer: deleted{}, Codes: storageCodes,
 		},
 		{
 			Pattern: "GET /v1/tools", Handle: route.JSON(http.StatusOK, s.getTools), Summary: "Lists the tools that actors announce.", Answer: []events.ToolSpec{},

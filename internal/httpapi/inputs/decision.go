@@ -9,16 +9,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
+// DecisionBody is a decision on a call, as a client writes it.
+type DecisionBody struct {
+	CallID    string          `json:"call_id" jsonschema:"The call that waits."`
+	Decision  string          `json:"decision" jsonschema:"approved, modified or rejected."`
+	Arguments json.RawMessage `json:"arguments,omitempty" jsonschema:"The new arguments of a modified call: an object, or its JSON in a string."`
+	Reason    string          `json:"reason,omitempty" jsonschema:"Why. The model is told the reason of a rejection."`
+	By        string          `json:"by" jsonschema:"Who decided."`
+}
+
 // Decision reads a decision on a call: {call_id, decision, arguments?, reason?, by}. Arguments are
 // an object, or its JSON in a string. The error is a refusal.
 func Decision(node *strict.Node) (events.Decision, error) {
-	var body struct {
-		CallID    string          `json:"call_id"`
-		Decision  string          `json:"decision"`
-		Arguments json.RawMessage `json:"arguments"`
-		Reason    string          `json:"reason"`
-		By        string          `json:"by"`
-	}
+	var body DecisionBody
 	if err := route.DecodeObject(node, &body); err != nil {
 		return events.Decision{}, err
 	}
