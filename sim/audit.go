@@ -169,7 +169,7 @@ func (a *auditor) fold(r *auditedRun, s events.Subject, rec journal.Record) {
 		a.result(r, id, e)
 		a.inherit(r, e)
 		r.approve(e)
-		if _, starts := e.Data.(*events.ToolCallStarted); starts && r.mem.Control.Paused {
+		if p, starts := e.Data.(*events.ToolCallStarted); starts && r.mem.Control.Paused && !r.mem.ToolCalls[p.CallID].Client {
 			a.note(id, "paused", "a call was started while the run was paused")
 		}
 		if p, failed := e.Data.(*events.LLMAttemptFailed); a.calm && failed && (p.Kind == events.KindWorkerLost || p.Kind == events.KindHandler) {
@@ -323,6 +323,8 @@ type view struct {
 	// asking are the calls that ask for an answer, called those that were
 	// answered.
 	asking, called []string
+	// clients are the calls that wait for the run's client.
+	clients []string
 	// turns is how many turns of the conversation are complete.
 	turns   int
 	outcome reducer.RunError
@@ -344,6 +346,9 @@ func (a *auditor) view(id string) view {
 				v.asking = append(v.asking, req.CallID)
 			}
 		}
+	}
+	for _, call := range r.mem.ClientCalls() {
+		v.clients = append(v.clients, call.ID)
 	}
 	for _, id := range slices.Sorted(maps.Keys(r.mem.ToolCalls)) {
 		if r.mem.ToolCalls[id].Result != nil {
@@ -390,7 +395,7 @@ func (a *auditor) finish(plan *runPlan, cancelled bool, executed func(key string
 		if mem.State == events.Done && !answered {
 			a.note(plan.ID, "one result", "call %s has no result in a run that is done", id)
 		}
-		if answered && record.Result.Success != nil && !a.answeredBy(record) && !a.ranIn(plan.ID, id, executed) {
+		if answered && record.Result.Success != nil && !record.Client && !a.answeredBy(record) && !a.ranIn(plan.ID, id, executed) {
 			a.note(plan.ID, "one result", "call %s succeeded and was never executed", id)
 		}
 	}

@@ -2,11 +2,8 @@ package sim
 
 import (
 	"context"
-	"encoding/json"
-	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -51,13 +48,6 @@ var clientCases = []*livenessCase{
 		script: script(calls("pick")), agent: ofClient, people: forks(2)},
 }
 
-// ofClient gives an agent a tool of its client, whose calls wait for a minute.
-func ofClient(a *events.Agent) {
-	a.ClientTools = []events.ClientTool{{
-		Name: "pick", Description: "Picks.", Schema: json.RawMessage(`{"type":"object"}`), Timeout: events.Duration(time.Minute),
-	}}
-}
-
 func approvesClient(a *events.Agent) {
 	ofClient(a)
 	approveAlways(a)
@@ -78,15 +68,4 @@ func returns(success bool, ids []string) func(context.Context, *person) {
 
 func begins(id string) func(context.Context, *person) {
 	return func(ctx context.Context, p *person) { p.client(ctx, control.ToolCallStarted{CallID: id}) }
-}
-
-// client says something of a call until it has gone out.
-func (p *person) client(ctx context.Context, in control.Input) {
-	p.ask(ctx, func(g *control.Controller) error {
-		_, err := g.Inputs(ctx, "", p.plan.ID, []control.Input{in})
-		if is(err, refusal.CodeUnknownCall, refusal.CodeNotDelivered) {
-			return errLater
-		}
-		return err
-	}, refusal.CodeRunEnded, refusal.CodeAlreadyAnswered)
 }

@@ -239,6 +239,11 @@ func (p *played) requireOnTime(t *testing.T) {
 	deadline, from := 3*time.Second, events.TypeStart // hasty
 	if p.event == events.TypeApprovalExpired {
 		deadline, from = time.Minute, events.TypeHumanApprovalRequired // expiring
+	} else if p.row == rowClientLate {
+		deadline, from = time.Minute, events.TypeLLMToolCall // ofClient
+		if p.from == events.ParallelActing {
+			from = events.TypeLLMParallelToolCalls
+		}
 	} else if p.event != events.TypeBudgetExceeded {
 		return
 	}

@@ -66,6 +66,8 @@ func (p *person) live(ctx context.Context) {
 			p.resume(ctx)
 		case v.state == events.WaitingForHuman && len(v.undecided) > 0 && p.decides():
 			p.decide(ctx, v, v.undecided[p.rand.IntN(len(v.undecided))])
+		case len(v.clients) > 0 && p.rand.IntN(8) > 0:
+			p.carryOut(ctx, v.clients[p.rand.IntN(len(v.clients))])
 		case v.state == events.WaitingForUser && p.rand.IntN(3) > 0:
 			p.answer(ctx, v)
 		}

@@ -154,6 +154,7 @@ func newScenario(seed uint64) *scenario {
 	s.fetch(draw{rand.New(rand.NewPCG(seed, 6))})
 	s.strike(draw{rand.New(rand.NewPCG(seed, 7))})
 	s.follow(draw{rand.New(rand.NewPCG(seed, 8))})
+	s.ofClients(draw{rand.New(rand.NewPCG(seed, 9))})
 	return s
 }
 

@@ -26,7 +26,7 @@ else to the bus of the context selected in the nats CLI.`,
 	root.AddCommand(
 		runCommand(), devCommand(), serveCommand(), mcpCommand(),
 		tapCommand(), runsCommand(), showCommand(), traceCommand(),
-		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(),
+		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(), returnCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		exportCommand(), importCommand(), purgeCommand(),

@@ -306,6 +306,18 @@ func TestReferenceNamesEveryCommand(t *testing.T) {
 	}
 }
 
+// TestClientToolsHowTo: the agent of docs/how-to/client-tools.md is the one that the script plays.
+func TestClientToolsHowTo(t *testing.T) {
+	text, err := os.ReadFile("../../docs/how-to/client-tools.md")
+	require.NoError(t, err)
+	_, rest, _ := strings.Cut(string(text), "```yaml\n")
+	agent, _, found := strings.Cut(rest, "```")
+	require.True(t, found)
+	script, err := os.ReadFile("testdata/script/client.txtar")
+	require.NoError(t, err)
+	require.Contains(t, string(script), "-- painter.yaml --\n"+agent)
+}
+
 // modelCommand is `model`: it starts a model that answers `It is 42.` for 1,000
 // tokens of input and 500 of output, and has the environment name it.
 func modelCommand(ts *testscript.TestScript, neg bool, args []string) {

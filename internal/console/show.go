@@ -44,6 +44,8 @@ type Run struct {
 	Error      *reducer.RunError `json:"error,omitempty"`
 	// PendingApproval are the calls that wait for a human.
 	PendingApproval *reducer.PendingApproval `json:"pending_approval,omitempty"`
+	// ClientCalls are the calls that wait for the run's client.
+	ClientCalls []ClientCall `json:"client_calls,omitempty"`
 	// Poison is the record that is not a legal event of the run.
 	Poison *events.Poison `json:"poison,omitempty"`
 	// Events are the stored bodies. A body that is not JSON is a string.
@@ -92,6 +94,11 @@ func (r *Run) fill(mem *reducer.Memory) {
 	r.RunID, r.State, r.N, r.Mode, r.Agent, r.Task = mem.RunID, mem.State, mem.N, mem.Mode, mem.Control.Agent.Name, mem.Task
 	r.Paused, r.Step, r.Started, r.Updated, r.Usage = mem.Control.Paused, mem.Step, mem.Started, mem.Updated, mem.TotalUsage
 	r.Answer, r.Error, r.PendingApproval, r.Poison = mem.FinalAnswer, mem.Error, mem.PendingApproval, mem.Control.Poison
+	for _, call := range mem.ClientCalls() {
+		if r.Error == nil && mem.State != events.Cancelled {
+			r.ClientCalls = append(r.ClientCalls, ClientCall{call.ID, call.Name, call.Arguments, call.Deadline})
+		}
+	}
 	r.ForkedFrom, r.Incomplete = mem.Control.ForkedFrom, mem.Control.Incomplete
 	r.Parent, r.Children = mem.Control.Parent, children(mem)
 	r.Reasoning = mem.Control.Agent.ShowsReasoning()
@@ -176,6 +183,13 @@ func (r *Run) tail(b *bytes.Buffer, p Palette) {
 			fmt.Fprintf(b, "  until %s\n", Plain(a.Deadline))
 		}
 	}
+	if len(r.ClientCalls) > 0 {
+		b.WriteString("\n" + p.Yellow("waits for its client to answer") + "\n")
+		for _, c := range r.ClientCalls {
+			fmt.Fprintf(b, "  %s %s(%s), until %s (answer it with `moorebus return %s %s TEXT`)\n",
+				Plain(c.CallID), Plain(c.Tool), Cut(c.Arguments, dataWidth), Plain(c.Deadline), r.RunID, Plain(c.CallID))
+		}
+	}
 	switch {
 	case r.Error != nil:
 		fmt.Fprintf(b, "\n%s\n%s: %s\n", p.Red("error"), Plain(r.Error.Code), r.Error.Message)
@@ -205,6 +219,14 @@ func (r *Run) request(q events.Request) string {
 		said = ": " + Cut(q.Reason, dataWidth)
 	}
 	return fmt.Sprintf("%s %s(%s), risk %s%s", Plain(q.CallID), Plain(q.Tool), Cut(q.Arguments, dataWidth), q.Risk, said)
+}
+
+// ClientCall is a call that waits for the run's client, until its deadline.
+type ClientCall struct {
+	CallID    string `json:"call_id"`
+	Tool      string `json:"tool"`
+	Arguments string `json:"arguments"`
+	Deadline  string `json:"deadline"`
 }
 
 // Child is the sub-run that answers a call.

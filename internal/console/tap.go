@@ -239,9 +239,18 @@ func (t *Tap) write(s tapLine) error {
 			text += s.prefix + line + "\n"
 		}
 		text += s.prefix + EventLine(s.event, s.started, t.Color)
+		if s.wentToClient() {
+			text += Palette{t.Color}.Yellow("  (waits for the run's client)")
+		}
 	}
 	_, err := io.WriteString(t.Out, text+"\n")
 	return err
+}
+
+// wentToClient reports whether the event sends calls to the run's own client.
+func (s tapLine) wentToClient() bool {
+	_, part := s.event.Data.(*events.ToolCallResult)
+	return !part && s.subject.Pool == events.ClientPool && (s.subject.To == events.Acting || s.subject.To == events.ParallelActing)
 }
 
 func (t *Tap) selects(s tapLine) bool {

@@ -22,9 +22,10 @@ type Wait struct {
 	Run string
 	// Agent is the name of its agent.
 	Agent string
-	// Request is the call that waits for a decision. Nil: the run waits for its user's next
-	// message.
+	// Request is the call that waits for a decision, Call the one that waits for the run's
+	// client. Both nil: the run waits for its user's next message.
 	Request *events.Request
+	Call    *reducer.CallState
 }
 
 // Commands returns the commands that give the run what it waits for, the usual one first.
@@ -32,6 +33,9 @@ type Wait struct {
 func (w Wait) Commands(where string) []string {
 	if where != "" {
 		where = " " + where
+	}
+	if w.Call != nil {
+		return []string{fmt.Sprintf("moorebus return %s %s TEXT%s", w.Run, cli.ShellWord(w.Call.ID), where)}
 	}
 	if w.Request == nil {
 		return []string{fmt.Sprintf("moorebus send %s MESSAGE%s", w.Run, where)}
@@ -62,7 +66,12 @@ func (s *Session) noteWaits(ctx context.Context, mem *reducer.Memory, e *events.
 		}
 		i := slices.IndexFunc(mem.PendingApproval.Requests, func(r events.Request) bool { return r.CallID == id })
 		request := mem.PendingApproval.Requests[i] // a copy: the memory changes
-		all = append(all, Wait{mem.RunID, mem.Control.Agent.Name, &request})
+		all = append(all, Wait{Run: mem.RunID, Agent: mem.Control.Agent.Name, Request: &request})
+	}
+	for _, call := range mem.ClientCalls() {
+		if !s.o.Machine.Table().Terminal(mem.State) {
+			all = append(all, Wait{Run: mem.RunID, Agent: mem.Control.Agent.Name, Call: &call})
+		}
 	}
 	if mem.State == events.WaitingForUser {
 		all = append(all, Wait{Run: mem.RunID, Agent: mem.Control.Agent.Name})
@@ -74,11 +83,20 @@ func (s *Session) noteWaits(ctx context.Context, mem *reducer.Memory, e *events.
 	if !slices.Contains(s.waits.order, mem.RunID) {
 		s.waits.order = append(s.waits.order, mem.RunID)
 	}
+	before := s.waits.of[mem.RunID]
 	s.waits.of[mem.RunID] = all
 	s.waits.mu.Unlock()
+	for _, w := range all {
+		if w.Call != nil && !slices.ContainsFunc(before, func(b Wait) bool { return b.Call != nil && b.Call.ID == w.Call.ID }) {
+			s.view.line(fmt.Sprintf("%s%s waits for the run's client, until %s\n  `%s` answers it; Ctrl-C leaves the run waiting",
+				s.who(w), w.Call.Name, w.Call.Deadline, w.Commands(s.o.Where)[0]))
+		}
+	}
 	if _, asks := e.Data.(*events.HumanApprovalRequired); asks {
 		for _, w := range all {
-			s.showRequest(w)
+			if w.Request != nil {
+				s.showRequest(w)
+			}
 		}
 	}
 	for _, call := range mem.Delegated() {
@@ -88,10 +106,7 @@ func (s *Session) noteWaits(ctx context.Context, mem *reducer.Memory, e *events.
 
 // showRequest shows what a run asks a person.
 func (s *Session) showRequest(w Wait) {
-	who := ""
-	if w.Run != s.run.ID {
-		who = fmt.Sprintf("agent %s, in a sub-run: ", w.Agent)
-	}
+	who := s.who(w)
 	commands := w.Commands(s.o.Where)
 	if w.Request.Asks {
 		s.view.line(fmt.Sprintf("%s%s asks: %s\n  answer it with `%s`; Ctrl-C leaves the run waiting", who, w.Request.Tool, console.Plain(w.Request.Reason), commands[0]))
@@ -99,6 +114,14 @@ func (s *Session) showRequest(w Wait) {
 	}
 	s.view.line(fmt.Sprintf("%s%s waits for a human\n  `%s` runs it, `%s` does not; Ctrl-C leaves the run waiting",
 		who, w.Request.Tool, commands[0], commands[1]))
+}
+
+// who names the agent of a sub-run that waits.
+func (s *Session) who(w Wait) string {
+	if w.Run == s.run.ID {
+		return ""
+	}
+	return fmt.Sprintf("agent %s, in a sub-run: ", w.Agent)
 }
 
 // watchSubrun follows a sub-run from its beginning to its end, unless it is followed already.

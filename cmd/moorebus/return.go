@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
+)
+
+// maxResult bounds a result that is read from stdin, in bytes.
+const maxResult = 16 << 20
+
+func returnCommand() *cobra.Command {
+	var failed bool
+	cmd := &cobra.Command{
+		Use:   "return RUN CALL TEXT",
+		Short: "Give a run the result of a call of its client's tools",
+		Long: `Return answers a call of one of the agent's client_tools, which no actor carries out.
+TEXT is the result, or with --error why there is none. TEXT - is read from stdin. It
+prints the run's state. The same result again changes nothing; another one is refused.`,
+		Example: `  moorebus return 0198c5a0-5a6b-7c00-8000-000000000001 call_1_1 "blue"
+  moorebus return 0198c5a0-5a6b-7c00-8000-000000000001 call_1_1 --error "the user closed the dialog"`,
+		Args: cobra.ExactArgs(3),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	cmd.Flags().BoolVar(&failed, "error", false, "the call failed, and TEXT says why")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		text := args[2]
+		if text == "-" {
+			data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxResult+1))
+			if err != nil {
+				return err
+			}
+			text = strings.TrimSuffix(string(data), "\n")
+		}
+		switch {
+		case !utf8.ValidString(text):
+			return cli.Usage("TEXT is not valid UTF-8")
+		case len(text) > maxResult:
+			return cli.Usage("TEXT is larger than %d MiB", maxResult>>20)
+		}
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			in := control.ToolCallResult{CallID: args[1], Success: !failed, Text: text}
+			if _, err := c.control.Inputs(ctx, c.namespace, args[0], []control.Input{in}); err != nil {
+				return err
+			}
+			state, err := c.control.State(ctx, c.namespace, args[0], 0)
+			if err != nil {
+				return err
+			}
+			c.noteOffline()
+			return c.writeState(args[0], access.Result{State: state.State, N: state.N}, "")
+		})
+	}
+	return cmd
+}
