@@ -32,6 +32,8 @@ type setup struct {
 	actorPools []string
 	// mcp is the file of the MCP servers of each actor.
 	mcp string
+	// services makes the actors serve the tools of all NATS services.
+	services bool
 	// subagents are entries of a tool file, in YAML's flow form, whose tools are
 	// agents. If there are any, an actor of its own serves the pool `agents`.
 	subagents []string
@@ -167,6 +169,9 @@ func (c *cluster) start(role string, i int) {
 			c.toolFiles[name] = c.tools.write(c.t, name, &of)
 		}
 		args = append(args, "--tools", c.toolFiles[name])
+		if c.setup.services {
+			args = append(args, "--services")
+		}
 		if pools := c.setup.actorPools; len(pools) > 0 {
 			args = append(args, "--pool", pools[i])
 		}

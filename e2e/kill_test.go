@@ -74,13 +74,15 @@ func TestRollingRestart(t *testing.T) {
 	c.verifyAll()
 }
 
-// await waits for something that has to happen soon.
-func await[T any](t *testing.T, happens <-chan T, what string) {
+// await waits for something that has to happen soon, and returns it.
+func await[T any](t *testing.T, happens <-chan T, what string) T {
 	t.Helper()
 	select {
-	case <-happens:
+	case got := <-happens:
+		return got
 	case <-time.After(startTime):
 		t.Fatalf("waited in vain: %s", what)
+		panic("unreachable")
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 var played = map[string]func(t *testing.T, s []session){
 	"actor":         playActor,
 	"approval.yaml": playApproval,
+	"services":      playServices,
 	"subagents":     playSubagents,
 }
 

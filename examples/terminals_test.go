@@ -77,25 +77,34 @@ func free(t *testing.T) string {
 // playActor starts the installation and the actor, each as a process of its own,
 // and then the run.
 func playActor(t *testing.T, s []session) {
+	playInstallation(t, s, "127.0.0.1:8090", "127.0.0.1:4290", `Here it is:\n*****\na log\n*****`)
+}
+
+// playServices does so with a NATS service.
+func playServices(t *testing.T, s []session) {
+	playInstallation(t, s, "127.0.0.1:8091", "127.0.0.1:4291", `6 words, published as `)
+}
+
+// playInstallation starts the first two commands, which last, and then a run, whose memory
+// holds a text in the end. The addresses are those of the commands.
+func playInstallation(t *testing.T, s []session, http, bus, holds string) {
 	require.Len(t, s, 3)
 	home := newHome(t)
-	addresses := strings.NewReplacer("127.0.0.1:8090", free(t), "127.0.0.1:4290", free(t))
+	addresses := strings.NewReplacer(http, free(t), bus, free(t))
 	open(t, home, addresses.Replace(s[0].command))
 	open(t, home, addresses.Replace(s[1].command))
 	started := ""
 	require.Eventually(t, func() bool {
 		started = curl(t, addresses.Replace(s[2].command))
-		return strings.Contains(started, "run_id") // the actor is known by then
+		return strings.Contains(started, "run_id") // the tools are known by then
 	}, time.Minute, 100*time.Millisecond)
 	requirePrinted(t, s[2].output, started)
 	var run struct {
 		ID string `json:"run_id"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(started), &run))
-	state := "curl -s " + addresses.Replace("127.0.0.1:8090/v1/runs/") + run.ID
-	require.Eventually(t, func() bool {
-		return strings.Contains(curl(t, state), `Here it is:\n*****\na log\n*****`)
-	}, time.Minute, 100*time.Millisecond)
+	state := "curl -s " + addresses.Replace(http+"/v1/runs/") + run.ID
+	require.Eventually(t, func() bool { return strings.Contains(curl(t, state), holds) }, time.Minute, 100*time.Millisecond)
 }
 
 var curlCommand = regexp.MustCompile(`^curl -s (\S+)(?: -d @(\S+))?$`)
