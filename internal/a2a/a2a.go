@@ -104,7 +104,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	})
 	for i := range rows {
 		rows[i].WriteError = writeError
-		if rows[i].Answer != nil && !strings.HasSuffix(rows[i].Pattern, cardPath) {
+		if !strings.HasSuffix(rows[i].Pattern, cardPath) {
 			rows[i].Handle = versioned(rows[i].Handle)
 		}
 	}

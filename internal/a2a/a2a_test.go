@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/nodetest"
 	"github.com/moorebus/moorebus/internal/toolset"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -302,4 +304,180 @@ func trimmed(list []string) (short []string) {
 		}
 	}
 	return short
+}
+
+// block returns the first block of a language in the guide.
+func block(t *testing.T, language string) string {
+	t.Helper()
+	guide, err := os.ReadFile("../../docs/how-to/a2a.md")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(guide), "```"+language+"\n")
+	require.True(t, found)
+	text, _, _ := strings.Cut(rest, "```")
+	return text
+}
+
+// The example of the guide prints what the guide says.
+func TestGuide(t *testing.T) {
+	t.Parallel()
+	g, url := serve(t, nil)
+	_, err := g.PutAgent(t.Context(), "", "cashier", []byte(block(t, "yaml")), agentfile.YAML)
+	require.NoError(t, err)
+	out, err := nodetest.Command(t, strings.ReplaceAll(block(t, "js"), "http://localhost:8080", url)).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Equal(t, block(t, "text"), string(out))
+}
+
+// A message begins one task, however often it comes.
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	_, url := serve(t, nil)
+	base := url + "/v1/a2a/cashier"
+	body := message("m-1", "", `{"text": "Pay."}`)
+	ids := make(chan string, 8)
+	for range cap(ids) {
+		go func() {
+			var sent map[string]any
+			res, err := http.Post(base+"/message:send", "application/json", strings.NewReader(body))
+			if err == nil {
+				err = errors.Join(json.NewDecoder(res.Body).Decode(&sent), res.Body.Close())
+			}
+			id, _ := field(sent, "task", "id").(string)
+			if err != nil {
+				id = err.Error()
+			}
+			ids <- id
+		}()
+	}
+	id := <-ids
+	require.NotEmpty(t, id)
+	for range cap(ids) - 1 {
+		require.Equal(t, id, <-ids)
+	}
+	_, list := call(t, "GET", base+"/tasks?status=TASK_STATE_INPUT_REQUIRED&unknown=x", "")
+	require.EqualValues(t, 1, list["totalSize"], list)
+	require.Empty(t, list["nextPageToken"])
+	require.Contains(t, list, "nextPageToken")
+	for range 2 {
+		status, canceled := call(t, "POST", base+"/tasks/"+id+":cancel", "{}")
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, "TASK_STATE_CANCELED", field(canceled, "status", "state"))
+	}
+	_, list = call(t, "GET", base+"/tasks?status=TASK_STATE_INPUT_REQUIRED", "")
+	require.EqualValues(t, 0, list["totalSize"], list)
+	status, answer := call(t, "POST", base+"/message:send", message("m-2", id, `{"text": "Go on."}`))
+	require.Equal(t, http.StatusBadRequest, status)
+	require.Equal(t, "UNSUPPORTED_OPERATION", reason(t, answer))
+	status, answer = call(t, "POST", base+"/message:stream", body, "A2A-Version", "2.0")
+	require.Equal(t, http.StatusBadRequest, status)
+	require.Equal(t, "VERSION_NOT_SUPPORTED", reason(t, answer))
+}
+
+// A chat is one task, and a message that comes again is no turn of its own.
+func TestConversation(t *testing.T) {
+	t.Parallel()
+	g, url := serve(t, nil)
+	base := url + "/v1/a2a/talker"
+	_, first := updates(t, base+"/message:stream", message("m-1", "", `{"text": "Mars?"}`))
+	id := field(first[0], "task", "id").(string)
+	last := first[len(first)-1]
+	require.Equal(t, "TASK_STATE_INPUT_REQUIRED", field(last, "statusUpdate", "status", "state"))
+	require.Equal(t, "Mars has two moons.", textOf(last, "statusUpdate", "status", "message"))
+	turn := message("m-2", id, `{"text": "Jupiter?"}`)
+	for range 2 {
+		_, sent := call(t, "POST", base+"/message:send", turn)
+		require.Equal(t, id, field(sent, "task", "id"))
+		require.Len(t, field(sent, "task", "history"), 3)
+	}
+	_, err := g.Close(t.Context(), "", id, events.By{})
+	require.NoError(t, err)
+	_, sent := call(t, "POST", base+"/message:send", turn)
+	require.Equal(t, "TASK_STATE_COMPLETED", field(sent, "task", "status", "state"), "the same message after the end")
+	require.Len(t, field(sent, "task", "artifacts"), 1)
+}
+
+// textOf is the text of the first part of what is at a path.
+func textOf(v any, path ...string) string {
+	parts, _ := field(v, append(path, "parts")...).([]any)
+	if len(parts) == 0 {
+		return ""
+	}
+	text, _ := field(parts[0], "text").(string)
+	return text
+}
+
+// The text of a reply is streamed while the model writes it, to a stream that was there from the
+// beginning and to one that came later. The end of the answer repeats nothing.
+func TestLiveText(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"task", "chat"} {
+		goOn := make(chan struct{})
+		slow := llm.CallerFunc(func(ctx context.Context, _ llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+			stream(llm.Chunk{Kind: llm.ChunkText, Text: "One, "})
+			for range 2 { // both streams have it
+				select {
+				case <-goOn:
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+			stream(llm.Chunk{Kind: llm.ChunkText, Text: "two."})
+			return llm.Text{Content: "One, two."}, nil
+		})
+		g, url := serve(t, func(o *host.Options) { o.Providers["slow"] = slow })
+		_, err := g.PutAgent(t.Context(), "", "slow", []byte(`{"mode": "`+mode+`", "llm": {"provider": "slow"}}`), agentfile.JSON)
+		require.NoError(t, err)
+		base := url + "/v1/a2a/slow"
+		_, sent := call(t, "POST", base+"/message:send", strings.Replace(message("m-1", "", `{"text": "Count."}`), `{"message"`, `{"configuration": {"returnImmediately": true}, "message"`, 1))
+		id := field(sent, "task", "id").(string)
+		texts := make(chan string, 2)
+		for range cap(texts) {
+			go func() { texts <- liveText(t.Context(), base+"/tasks/"+id+":subscribe", mode, goOn) }()
+		}
+		if mode == "chat" {
+			// A subscription ends with the conversation.
+			_, waits := call(t, "POST", base+"/message:send", message("m-1", "", `{"text": "Count."}`))
+			require.Equal(t, "One, two.", textOf(waits, "task", "status", "message"))
+			_, err := g.Close(t.Context(), "", id, events.By{})
+			require.NoError(t, err)
+		}
+		for range cap(texts) {
+			require.Equal(t, "One, two.", <-texts, mode)
+		}
+	}
+}
+
+// liveText returns the text of a stream as a client puts it together. It tells when it has the
+// beginning.
+func liveText(ctx context.Context, url, mode string, goOn chan struct{}) string {
+	req, err := http.NewRequestWithContext(ctx, "POST", url, http.NoBody)
+	if err != nil {
+		return err.Error()
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, begun := "", false
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		var u map[string]any
+		if !ok || json.Unmarshal([]byte(data), &u) != nil {
+			continue
+		}
+		switch {
+		case mode == "chat" && field(u, "statusUpdate", "metadata") != nil:
+			text += textOf(u, "statusUpdate", "status", "message")
+		case mode == "task" && field(u, "artifactUpdate", "append") == true:
+			text += textOf(u, "artifactUpdate", "artifact")
+		case mode == "task" && field(u, "artifactUpdate") != nil:
+			text = textOf(u, "artifactUpdate", "artifact")
+		}
+		if text == "One, " && !begun {
+			begun = true
+			goOn <- struct{}{}
+		}
+	}
+	return text
 }

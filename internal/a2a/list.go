@@ -45,14 +45,7 @@ type listing struct {
 }
 
 func readListing(r *http.Request) (l listing, err error) {
-	names := []string{versionHeader}
-	for _, p := range listParameters {
-		names = append(names, p.Name)
-	}
-	values, err := route.Parameters(r, names...)
-	if err != nil {
-		return l, err
-	}
+	values := parameters(r)
 	l = listing{context: values["contextId"], state: taskState(values["status"]), token: values["pageToken"]}
 	if l.state == "TASK_STATE_UNSPECIFIED" {
 		l.state = ""

@@ -189,15 +189,19 @@ func (f *Face) stream(w http.ResponseWriter, r *http.Request, to target, history
 	heartbeat := f.streams.Heartbeat()
 	defer heartbeat.Stop()
 	for err := s.out.Comment(); err == nil && !s.ended; {
+		var live <-chan []byte // text waits for the task, which comes first
+		if s.began {
+			live = chunks
+		}
 		select {
 		case rec := <-l.records:
-			for len(chunks) > 0 && err == nil { // what came before the event
-				err = s.chunk(<-chunks)
+			for len(live) > 0 && err == nil { // what came before the event
+				err = s.chunk(<-live)
 			}
 			if err == nil {
 				err = s.record(ctx, rec)
 			}
-		case data := <-chunks:
+		case data := <-live:
 			err = s.chunk(data)
 		case <-heartbeat.C:
 			err = s.out.Comment()
@@ -290,7 +294,7 @@ func (s *sender) answer(mem *reducer.Memory) error {
 // chunk sends a piece of text that the model is writing.
 func (s *sender) chunk(data []byte) error {
 	c, ok := s.heard.Hear(data)
-	if !ok || c.Kind != livetext.KindText || !s.began {
+	if !ok || c.Kind != livetext.KindText {
 		return nil
 	}
 	return s.text(c)
@@ -312,7 +316,13 @@ func (s *sender) text(c livetext.Chunk) error {
 		u.Metadata = map[string]any{"moorebus": map[string]any{"chunk_of": c.MessageID, "offset": c.Offset}}
 		return s.flush(update{Status: u})
 	}
-	s.wrote, s.streamed = c.MessageID, c.Offset+len(c.Text)
+	switch {
+	case c.Offset == 0:
+		s.wrote, s.streamed = c.MessageID, 0
+	case c.MessageID != s.wrote || c.Offset != s.streamed:
+		return nil // its beginning was missed
+	}
+	s.streamed += len(c.Text)
 	return s.flush(update{Artifact: &artifactUpdate{
 		TaskID: s.names.run, ContextID: s.names.contextID, Append: c.Offset > 0,
 		Artifact: artifact{ArtifactID: answerID, Name: answerID, Parts: []part{textPart(c.Text)}},

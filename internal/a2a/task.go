@@ -298,16 +298,22 @@ func (f *Face) getTask(w http.ResponseWriter, r *http.Request) error {
 		return refusal.New(refusal.NotFound, refusal.CodeNotFound, "there is nothing at %s", r.URL.Path)
 	}
 	return f.jsonAnswer(func(ctx context.Context, r *http.Request) (any, error) {
-		values, err := route.Parameters(r, historyLength, versionHeader)
-		if err != nil {
-			return nil, err
-		}
-		history, err := lengthOf(values)
+		history, err := lengthOf(parameters(r))
 		if err != nil {
 			return nil, err
 		}
 		return f.task(ctx, route.Namespace(r), r.PathValue("agent"), id, history)
 	})(w, r)
+}
+
+// parameters returns the query's values. Keys that are not known are ignored, as the protocol has
+// it.
+func parameters(r *http.Request) map[string]string {
+	values := map[string]string{}
+	for key, all := range r.URL.Query() {
+		values[key] = all[0]
+	}
+	return values
 }
 
 // lengthOf reads the parameter historyLength; nil: it is not given.
