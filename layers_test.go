@@ -97,6 +97,7 @@ var lower = map[string][]string{
 	"internal/effects":          {"pkg/events", "pkg/reducer"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
+	"internal/oauth":            {},
 	"internal/truncate":         {},
 	"internal/diskspace":        {},
 	"internal/groupflush":       {},
@@ -135,7 +136,7 @@ var lower = map[string][]string{
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
 	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
-	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/retry", "internal/truncate"},
+	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/oauth", "internal/retry", "internal/truncate"},
 	"internal/toolset": {"pkg/tool", "internal/toolset"},
 	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/ports"},
 	"internal/tokens":  {"internal/tokens"},

@@ -66,9 +66,22 @@ type MCPServer struct {
 	Dir     string
 	URL     string
 	Headers map[string]string
+	// OAuth is how tokens for the URL are obtained; nil: there are none.
+	OAuth *MCPOAuth
 	// Filled are the values of variables in Env, URL, Headers and the command's
 	// arguments: they may be secrets.
 	Filled []string
+}
+
+// MCPOAuth is the key oauth of a server with a URL, see mcptool.OAuth.
+type MCPOAuth struct {
+	ClientID     string   `json:"client_id"`
+	ClientSecret string   `json:"client_secret"`
+	TokenURL     string   `json:"token_url"`
+	Issuer       string   `json:"issuer"`
+	Scopes       []string `json:"scopes"`
+	// TokenFile is relative to the file of MCP servers.
+	TokenFile string `json:"token_file"`
 }
 
 // mcpServer is a server as the file has it.
@@ -80,10 +93,11 @@ type mcpServer struct {
 	Cwd      string            `json:"cwd"`
 	URL      string            `json:"url"`
 	Headers  map[string]string `json:"headers"`
+	OAuth    *MCPOAuth         `json:"oauth"`
 	Disabled bool              `json:"disabled"`
 }
 
-var mcpKeys = []string{"type", "command", "args", "env", "cwd", "url", "headers", "disabled"}
+var mcpKeys = []string{"type", "command", "args", "env", "cwd", "url", "headers", "oauth", "disabled"}
 
 // ReadMCP reads a file of MCP servers as other programs have it (`.mcp.json`):
 // `{"mcpServers": {name: {command, args, env, cwd} | {type: http, url, headers}}}`.
@@ -103,8 +117,12 @@ func ReadMCP(name string, lookup func(string) (string, bool)) (servers []MCPServ
 		return nil, nil, fmt.Errorf("%s: %w", name, err)
 	}
 	for i := range servers {
-		if s := &servers[i]; s.URL == "" && !filepath.IsAbs(s.Dir) {
+		s := &servers[i]
+		if s.URL == "" && !filepath.IsAbs(s.Dir) {
 			s.Dir = filepath.Join(folder, s.Dir)
+		}
+		if o := s.OAuth; o != nil && o.TokenFile != "" && !filepath.IsAbs(o.TokenFile) {
+			o.TokenFile = filepath.Join(folder, o.TokenFile)
 		}
 	}
 	return servers, notes, nil
@@ -132,6 +150,10 @@ func ParseMCP(data []byte, lookup func(string) (string, bool)) (servers []MCPSer
 	for _, m := range list.Members {
 		path := "mcpServers." + m.Key
 		known, ignored := split(m.Value)
+		if others := known.Get("oauth"); others != nil && others.Get("client_secret") == nil && others.Get("token_file") == nil {
+			known, _ = known.Without("oauth") // of programs that send a person to log in
+			ignored = append(ignored, "oauth (it has neither client_secret nor token_file)")
+		}
 		for _, key := range ignored {
 			notes = append(notes, path+"."+key+" means nothing here")
 		}
@@ -186,6 +208,8 @@ func (r *mcpServer) check() error {
 		return errors.New("command: a server has a command or a url, not both")
 	case !web && r.Command == "":
 		return errors.New(`command: is missing; a server has a "command", or "type": "http" and a "url"`)
+	case !web && r.OAuth != nil:
+		return errors.New(`oauth: belongs to "type": "http"`)
 	case !web && r.URL != "":
 		return errors.New(`url: belongs to "type": "http"`)
 	}
@@ -203,6 +227,14 @@ func (r *mcpServer) expand(name, path string, x *expander) (s MCPServer) {
 			x.errs = append(x.errs, fmt.Errorf("%s.url: %w", path, err))
 		}
 		x.expandMap(path+".headers", s.Headers)
+		if s.OAuth = r.OAuth; s.OAuth != nil {
+			for key, text := range map[string]*string{
+				"client_id": &s.OAuth.ClientID, "client_secret": &s.OAuth.ClientSecret, "token_url": &s.OAuth.TokenURL,
+				"issuer": &s.OAuth.Issuer, "token_file": &s.OAuth.TokenFile,
+			} {
+				*text = x.expand(path+".oauth."+key, *text)
+			}
+		}
 		return s
 	}
 	s.Command = []string{x.expand(path+".command", r.Command)}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -347,4 +348,31 @@ func TestPriceFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(missing, []byte("m: {input: 1}"), 0o600))
 	_, err = agentfile.ReadPrices(missing)
 	require.ErrorContains(t, err, missing+": line 1: m: output is missing")
+}
+
+func TestMCPOAuth(t *testing.T) {
+	t.Parallel()
+	const file = `{"mcpServers": {
+		"a": {"type": "http", "url": "https://a", "oauth": {"client_id": "c", "client_secret": "${SECRET}", "token_url": "https://id/token", "scopes": ["read"]}},
+		"b": {"type": "http", "url": "https://b", "oauth": {"clientId": "x", "callbackPort": 8080}},
+		"c": {"type": "http", "url": "https://c", "oauth": {"token_file": "c.json"}}
+	}}`
+	servers, notes, err := agentfile.ParseMCP([]byte(file), variables(map[string]string{"SECRET": "hush-hush"}))
+	require.NoError(t, err)
+	require.Equal(t, &agentfile.MCPOAuth{ClientID: "c", ClientSecret: "hush-hush", TokenURL: "https://id/token", Scopes: []string{"read"}}, servers[0].OAuth)
+	require.Equal(t, []string{"hush-hush"}, servers[0].Filled)
+	require.Nil(t, servers[1].OAuth, "other programs send a person to log in")
+	require.Contains(t, strings.Join(notes, "\n"), "mcpServers.b.oauth (it has neither client_secret nor token_file)")
+	path := filepath.Join(t.TempDir(), ".mcp.json")
+	require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
+	servers, _, err = agentfile.ReadMCP(path, variables(map[string]string{"SECRET": "hush-hush"}))
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(filepath.Dir(path), "c.json"), servers[2].OAuth.TokenFile)
+	for says, text := range map[string]string{
+		`oauth: belongs to`: `{"mcpServers": {"a": {"command": "x", "oauth": {"token_file": "f"}}}}`,
+		"secret":            `{"mcpServers": {"a": {"type": "http", "url": "https://a", "oauth": {"client_secret": "x", "secret": "y"}}}}`,
+	} {
+		_, _, err := agentfile.ParseMCP([]byte(text), variables(nil))
+		require.ErrorContains(t, err, says)
+	}
 }

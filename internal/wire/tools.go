@@ -261,8 +261,14 @@ func mcpServers(m *agentfile.MCP) ([]tool.Source, []string, error) {
 }
 
 func mcpOptions(s agentfile.MCPServer, over agentfile.MCPTools) mcptool.Options {
+	var oauth *mcptool.OAuth
+	if o := s.OAuth; o != nil {
+		oauth = &mcptool.OAuth{
+			ClientID: o.ClientID, ClientSecret: o.ClientSecret, TokenURL: o.TokenURL, Issuer: o.Issuer, Scopes: o.Scopes, TokenFile: o.TokenFile,
+		}
+	}
 	return mcptool.Options{
-		Name: s.Name, Command: s.Command, Env: environment(s.Env), Dir: s.Dir, URL: s.URL, Headers: s.Headers, Tools: over.Tools,
+		OAuth: oauth, Name: s.Name, Command: s.Command, Env: environment(s.Env), Dir: s.Dir, URL: s.URL, Headers: s.Headers, Tools: over.Tools,
 		Over: tool.Definition{Pool: over.Pool, Risk: over.Risk, Effect: over.Effect, Timeout: time.Duration(over.Timeout)},
 	}
 }
@@ -283,6 +289,9 @@ func mcpSecrets(s agentfile.MCPServer) []string {
 		if _, err := os.Stat(value); err != nil || !filepath.IsAbs(value) {
 			values = append(values, value)
 		}
+	}
+	if s.OAuth != nil {
+		values = append(values, s.OAuth.ClientSecret)
 	}
 	if u, err := url.Parse(s.URL); err == nil {
 		password, _ := u.User.Password()

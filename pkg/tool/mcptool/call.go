@@ -45,7 +45,7 @@ func (r *remote) Run(ctx context.Context, call tool.Call) (said string, err erro
 		said, err = r.ask(ctx, client, arguments, meta)
 		return err
 	})
-	return said, err
+	return r.server.hide(said), err
 }
 
 // callTool is the ask of a tool of the server.
@@ -85,7 +85,10 @@ func (s *server) request(ctx context.Context, send func(context.Context, *mcp.Cl
 		switch {
 		case open != nil:
 			return open
-		case err == nil || errors.As(err, &failed):
+		case err == nil:
+			return nil
+		case errors.As(err, &failed):
+			failed.Message = s.hide(failed.Message)
 			return err
 		}
 		gone := unreached(err)
@@ -159,9 +162,17 @@ func (s *server) failure(ctx context.Context, session *session, err error) error
 	classified := s.classify(ctx, session, err)
 	var f *tool.Failure
 	if errors.As(classified, &f) {
-		f.Message = s.conceal.Replace(f.Message)
+		f.Message = s.hide(s.conceal.Replace(f.Message))
 	}
 	return classified
+}
+
+// hide removes the server's OAuth token from a text.
+func (s *server) hide(text string) string {
+	if s.endpoint == nil {
+		return text
+	}
+	return s.endpoint.auth.Hide(text)
 }
 
 // classify classifies the errors of calls.

@@ -16,7 +16,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/moorebus/moorebus/internal/oauth"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 const (
@@ -32,12 +34,17 @@ type endpoint struct {
 	headers map[string]string
 	max     int64
 	base    *http.Transport
+	auth    *oauth.Authorizer // nil: without OAuth
 }
 
 func newEndpoint(o Options) *endpoint {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.DisableCompression = true // so that a small body cannot become a large one
-	return &endpoint{headers: o.Headers, max: int64(o.MaxMessage), base: base}
+	e := &endpoint{headers: o.Headers, max: int64(o.MaxMessage), base: base}
+	if o.OAuth != nil {
+		e.auth = oauth.New(oauth.Config(*o.OAuth), base)
+	}
+	return e
 }
 
 // exchange is the traffic of one session with an endpoint.
@@ -73,6 +80,11 @@ var errOver = errors.New("the session has ended")
 // the session into errors.
 func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method == http.MethodDelete {
+		if x.auth != nil {
+			if err := x.auth.Set(req); err != nil {
+				return nil, err
+			}
+		}
 		return x.leave(x.headed(req, req.Context()))
 	}
 	if x.life.Err() != nil {
@@ -114,6 +126,49 @@ func (x *exchange) askVersions(req *http.Request) (*http.Response, error) {
 
 // send sends a request of the session.
 func (x *exchange) send(req *http.Request) (*http.Response, error) {
+	if x.auth == nil {
+		return x.sendOnce(req)
+	}
+	if err := x.auth.Set(req); err != nil {
+		return nil, tokenless(err)
+	}
+	res, err := x.sendOnce(req)
+	if err != nil {
+		return res, err
+	}
+	again, err := x.auth.Refused(req, res)
+	if err != nil {
+		_ = res.Body.Close() // nobody reads it
+		return nil, tokenless(err)
+	}
+	if !again {
+		return res, nil
+	}
+	if req.GetBody != nil {
+		if req.Body, err = req.GetBody(); err != nil {
+			return nil, err
+		}
+	}
+	if err := x.auth.Set(req); err != nil {
+		return nil, tokenless(err)
+	}
+	res, err = x.sendOnce(req)
+	if err == nil && res.StatusCode == http.StatusUnauthorized && req.Method == http.MethodPost {
+		_ = res.Body.Close() // the status is enough
+		return nil, statusOf(res)
+	}
+	return res, err
+}
+
+// tokenless is the failure of a call for which there is no token.
+func tokenless(err error) error {
+	f := tool.Failf(tool.CodeUnreachable, "%s", err)
+	f.NotSent = true
+	return f
+}
+
+// sendOnce sends a request with the token that it has.
+func (x *exchange) sendOnce(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(req.Context())
 	detach := context.AfterFunc(x.life, cancel)
 	done := func() { detach(); cancel() }
@@ -165,7 +220,7 @@ func (x *exchange) post(req *http.Request, cancel context.CancelFunc) (*http.Res
 	if err != nil {
 		return nil, err
 	}
-	if status := statusOf(res); status.passes() {
+	if status := statusOf(res); status.passes() && (x.auth == nil || status.code != http.StatusUnauthorized) {
 		_ = res.Body.Close() // the status is enough
 		return nil, status
 	}
@@ -277,7 +332,7 @@ func statusOf(res *http.Response) *statusError {
 func (s *statusError) Error() string {
 	switch s.code {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return s.status + ": look at its headers in the file of MCP servers"
+		return s.status + ": look at its headers or oauth in the file of MCP servers"
 	}
 	return s.status
 }

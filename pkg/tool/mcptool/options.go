@@ -101,6 +101,8 @@ type Options struct {
 	// secrets.
 	URL     string
 	Headers map[string]string
+	// OAuth gets tokens for the URL; nil: none are sent.
+	OAuth *OAuth
 
 	// Over overrides the definition of every tool with its set fields, except name,
 	// description and schema.
@@ -116,6 +118,37 @@ type Options struct {
 	ConnectTimeout time.Duration
 	// Linger is how long the tools of a lost server stay announced. Default 30 s.
 	Linger time.Duration
+}
+
+// OAuth says how the tokens are obtained that a server behind a URL wants to see: with the
+// client's own credentials, or from a file that holds a token and is refreshed.
+type OAuth struct {
+	// ClientID and ClientSecret are the credentials. Without TokenFile both are required.
+	ClientID, ClientSecret string
+	// TokenURL is the authorization server's endpoint for tokens. Issuer is the authorization
+	// server, if the endpoint is to be found with the metadata of the two servers. One of them
+	// is required: no server may choose where the secret goes. TokenFile needs TokenURL, for
+	// tokens that expire.
+	TokenURL, Issuer string
+	// Scopes are asked for. Default with Issuer: those that the server names.
+	Scopes []string
+	// TokenFile holds a token as JSON with the keys access_token, refresh_token and expiry
+	// (RFC 3339). It must be readable by its owner only. A token that was refreshed replaces it.
+	TokenFile string
+}
+
+func (o *OAuth) check() error {
+	switch {
+	case o.TokenFile != "" && o.Issuer != "":
+		return errors.New("oauth: token_file needs token_url instead of issuer")
+	case o.TokenFile != "":
+		return nil
+	case o.ClientID == "" || o.ClientSecret == "":
+		return errors.New("oauth: give client_id and client_secret, or token_file")
+	case (o.TokenURL == "") == (o.Issuer == ""):
+		return errors.New("oauth: give either token_url or issuer, where the client's secret may be sent")
+	}
+	return nil
 }
 
 // check returns o with defaults, and an error with everything that is wrong.
@@ -136,6 +169,13 @@ func (o Options) check() (Options, error) {
 		}
 	case o.Command[0] == "":
 		bad("command: is empty")
+	}
+	if o.OAuth != nil && o.URL == "" {
+		bad("oauth: only a server with a url has it")
+	} else if o.OAuth != nil {
+		if err := o.OAuth.check(); err != nil {
+			bad("%s", err)
+		}
 	}
 	for _, text := range slices.Concat(o.Command, o.Env, []string{o.Dir}) {
 		if strings.Contains(text, "\x00") {
@@ -216,6 +256,9 @@ func concealer(o Options) *strings.Replacer {
 		if _, token, found := strings.Cut(value, " "); found {
 			hide(token, hidden)
 		}
+	}
+	if o.OAuth != nil {
+		hide(o.OAuth.ClientSecret, hidden)
 	}
 	for _, entry := range o.Env {
 		_, value, _ := strings.Cut(entry, "=")

@@ -1,0 +1,247 @@
+// Package oauth has the OAuth tokens for one server: those of a client with its own
+// credentials, or one of a file, which is refreshed.
+package oauth
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth/extauth"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/clientcredentials"
+)
+
+// Config says where tokens come from, see mcptool.OAuth.
+type Config struct {
+	ClientID, ClientSecret string
+	TokenURL, Issuer       string
+	Scopes                 []string
+	TokenFile              string
+}
+
+// tokenTimeout bounds one request for a token.
+const tokenTimeout = 15 * time.Second
+
+// Authorizer has the tokens for one server. It is safe for concurrent use. A nil Authorizer
+// hides nothing.
+type Authorizer struct {
+	o      Config
+	client *http.Client
+
+	mu    sync.Mutex
+	token *oauth2.Token
+	// found obtains tokens where the issuer was found, else nil.
+	found oauth2.TokenSource
+}
+
+// New returns the tokens of a configuration. Requests for tokens go over base.
+func New(o Config, base http.RoundTripper) *Authorizer {
+	return &Authorizer{o: o, client: &http.Client{
+		Transport: base, Timeout: tokenTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// Error says that there is no token. No request was sent then.
+type Error struct{ reason error }
+
+// Error says why. It has no secret.
+func (e *Error) Error() string { return "no OAuth token: " + e.reason.Error() }
+
+func unauthorized(err error) error {
+	var refused *oauth2.RetrieveError
+	if errors.As(err, &refused) && refused.Response != nil { // its text has the whole answer
+		err = fmt.Errorf("the authorization server answered %s %s", refused.Response.Status, refused.ErrorCode)
+	}
+	return &Error{err}
+}
+
+// Set adds a token to the request, if there is one. Where the issuer has to be found there is
+// none before the server has refused a request.
+func (a *Authorizer) Set(req *http.Request) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.token.Valid() {
+		if err := a.renew(req.Context()); err != nil {
+			return unauthorized(err)
+		}
+	}
+	if a.token != nil {
+		a.token.SetAuthHeader(req)
+	}
+	return nil
+}
+
+// Refused takes a token away that the server refused in res, and reports whether the request
+// may be made again with another one. It closes the body if so. The error
+// is an [Error].
+func (a *Authorizer) Refused(req *http.Request, res *http.Response) (again bool, err error) {
+	if res.StatusCode != http.StatusUnauthorized {
+		return false, nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, sent, _ := strings.Cut(req.Header.Get("Authorization"), " ")
+	if a.token != nil && a.token.AccessToken != sent {
+		_ = res.Body.Close() // another request was faster
+		return true, nil
+	}
+	if a.o.Issuer != "" {
+		if err := a.find(req, res); err != nil {
+			return false, unauthorized(err)
+		}
+		return true, nil
+	}
+	_ = res.Body.Close() // the status is enough
+	if a.token != nil {
+		a.token.Expiry = time.Now().Add(-time.Hour)
+	}
+	if err := a.renew(req.Context()); err != nil {
+		return false, unauthorized(err)
+	}
+	return true, nil
+}
+
+// find finds the token endpoint of the issuer, and gets a token there.
+func (a *Authorizer) find(req *http.Request, res *http.Response) error {
+	handler, err := extauth.NewClientCredentialsHandler(&extauth.ClientCredentialsHandlerConfig{
+		HTTPClient: a.client,
+		Credentials: &oauthex.ClientCredentials{
+			ClientID: a.o.ClientID, Issuer: a.o.Issuer, ClientSecretAuth: &oauthex.ClientSecretAuth{ClientSecret: a.o.ClientSecret},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	ctx := context.WithoutCancel(req.Context()) // the source keeps it
+	if err := handler.Authorize(ctx, req, res); err != nil {
+		return err
+	}
+	if a.found, err = handler.TokenSource(ctx); err != nil {
+		return err
+	}
+	a.token, err = a.found.Token()
+	return err
+}
+
+// renew replaces the token.
+func (a *Authorizer) renew(ctx context.Context) (err error) {
+	ctx = context.WithValue(context.WithoutCancel(ctx), oauth2.HTTPClient, a.client)
+	switch {
+	case a.o.TokenFile != "":
+		return a.refresh(ctx)
+	case a.o.Issuer != "":
+		a.token = nil
+		if a.found != nil {
+			a.token, err = a.found.Token()
+		}
+		return err
+	}
+	cfg := clientcredentials.Config{ClientID: a.o.ClientID, ClientSecret: a.o.ClientSecret, TokenURL: a.o.TokenURL, Scopes: a.o.Scopes}
+	a.token, err = cfg.Token(ctx)
+	return err
+}
+
+// refresh takes the token of the file, and refreshes it if it is the one that is of no use any
+// more. Another process that has the file may be faster: then its token is taken.
+func (a *Authorizer) refresh(ctx context.Context) error {
+	stored, err := readToken(a.o.TokenFile)
+	if err != nil {
+		return err
+	}
+	spent := a.token
+	if stored.Valid() && (spent == nil || spent.AccessToken != stored.AccessToken) {
+		a.token = stored
+		return nil
+	}
+	if stored.RefreshToken == "" || a.o.TokenURL == "" {
+		return fmt.Errorf("the token in %s has expired or is refused, and there is no refresh_token in it or no token_url", a.o.TokenFile)
+	}
+	cfg := oauth2.Config{ClientID: a.o.ClientID, ClientSecret: a.o.ClientSecret, Endpoint: oauth2.Endpoint{TokenURL: a.o.TokenURL}}
+	fresh, err := cfg.TokenSource(ctx, &oauth2.Token{RefreshToken: stored.RefreshToken}).Token()
+	if err != nil {
+		if again, readErr := readToken(a.o.TokenFile); readErr == nil && again.Valid() && again.AccessToken != stored.AccessToken {
+			a.token = again
+			return nil
+		}
+		return err
+	}
+	fresh.RefreshToken = cmp.Or(fresh.RefreshToken, stored.RefreshToken)
+	a.token = fresh
+	return writeToken(a.o.TokenFile, fresh)
+}
+
+// shortest is the length below which a token is too short to be found in texts.
+const shortest = 6
+
+// maxTokenFile bounds the file of a token.
+const maxTokenFile = 64 << 10
+
+func readToken(name string) (*oauth2.Token, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s can be read by others than its owner: chmod 600 it", name)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxTokenFile))
+	if err != nil {
+		return nil, err
+	}
+	var t oauth2.Token
+	if err := json.Unmarshal(data, &t); err != nil {
+		return nil, fmt.Errorf("%s holds no token: want JSON with access_token, refresh_token and expiry", name)
+	}
+	return &t, nil
+}
+
+// writeToken replaces the file.
+func writeToken(name string, t *oauth2.Token) error {
+	data, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), ".token-*") // only its owner may read it
+	if err != nil {
+		return fmt.Errorf("the refreshed token cannot be stored: %w", err)
+	}
+	_, err = f.Write(append(data, '\n'))
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return fmt.Errorf("the refreshed token cannot be stored: %w", errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}
+
+// Hide removes the token from a text of the server.
+func (a *Authorizer) Hide(text string) string {
+	if a == nil {
+		return text
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.token == nil || len(a.token.AccessToken) < shortest {
+		return text
+	}
+	return strings.ReplaceAll(text, a.token.AccessToken, "[REDACTED]")
+}
