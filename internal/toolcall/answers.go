@@ -2,9 +2,9 @@ package toolcall
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 
-	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -53,13 +53,14 @@ func (g *Guard) Answers(ctx context.Context, run events.Run, c tool.Call) ([]Ans
 
 // withoutAnswer returns arguments without their answer, which is empty if they have none.
 func withoutAnswer(arguments string) (rest, answer string) {
-	node, err := strict.ParseJSON([]byte(arguments))
-	if err != nil || node.Kind != strict.Object {
+	var all map[string]json.RawMessage
+	if json.Unmarshal([]byte(arguments), &all) != nil || json.Unmarshal(all[AnswerKey], &answer) != nil {
 		return arguments, ""
 	}
-	without, value := node.Without(AnswerKey)
-	if value == nil || value.Kind != strict.String {
+	delete(all, AnswerKey)
+	without, err := json.Marshal(all)
+	if err != nil {
 		return arguments, ""
 	}
-	return string(without.JSON()), value.Text
+	return string(without), answer
 }

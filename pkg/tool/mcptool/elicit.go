@@ -14,7 +14,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/moorebus/moorebus/internal/capability"
-	"github.com/moorebus/moorebus/internal/schema"
 )
 
 // inquiry is one request to the server, about which the server may ask a human.
@@ -112,14 +111,10 @@ func (q *inquiry) answer(p *mcp.ElicitParams) (content map[string]any, err error
 	question := fmt.Sprintf("The MCP server %s asks: %s%s", q.server, p.Message, fields.help())
 	err = capability.Ask(q.ctx, question, func(answer string) (err error) {
 		content, err = fields.parse(answer)
-		if err != nil {
-			return err
+		if err == nil {
+			err = fields.check(content)
 		}
-		data, err := compact(content)
-		if err != nil {
-			return err
-		}
-		return schema.New(schema.Options{}).Validate(wanted, string(data))
+		return err
 	})
 	return content, err
 }
@@ -194,6 +189,27 @@ func (f *form) parse(answer string) (map[string]any, error) {
 		}
 	}
 	return nil, errors.New("the question has several fields: answer with a JSON object")
+}
+
+// check returns what is missing or not one of the choices. The server checks the rest.
+func (f *form) check(content map[string]any) error {
+	for _, name := range f.Required {
+		if _, given := content[name]; !given {
+			return fmt.Errorf("%s is missing", name)
+		}
+	}
+	for name, value := range content {
+		field, known := f.Properties[name]
+		switch _, text := value.(string); {
+		case !known:
+			return fmt.Errorf("there is no field %s", name)
+		case len(field.Enum) > 0 && !slices.Contains(field.Enum, value):
+			return fmt.Errorf("%s is none of %v", name, field.Enum)
+		case field.Type == "string" && !text:
+			return fmt.Errorf("%s is not a text", name)
+		}
+	}
+	return nil
 }
 
 // value is an answer in the type of the field.
