@@ -166,7 +166,7 @@ func TestMCPOverStdio(t *testing.T) {
 		require.Contains(t, textOf(t, res), "auth: ")
 		require.Contains(t, textOf(t, res), "no such key")
 		require.NotEmpty(t, res.Meta[mcpserve.MetaRun])
-		for task, want := range map[string]any{"empty_task: ": map[string]any{"task": " "}, "the argument task is missing": map[string]any{}, "do not fit": map[string]any{"job": "x"}} {
+		for task, want := range map[string]any{"empty_task: ": map[string]any{"task": " "}, "has no task of its own": map[string]any{}, "do not fit": map[string]any{"job": "x"}} {
 			res, err = session.CallTool(t.Context(), &mcp.CallToolParams{Name: "adder", Arguments: want})
 			require.NoError(t, err)
 			require.True(t, res.IsError)
@@ -450,6 +450,26 @@ func TestMCPSharesADataDirectory(t *testing.T) {
 	res = <-done
 	require.NotNil(t, res)
 	require.Equal(t, "never said", textOf(t, res))
+}
+
+// A stored agent with a task of its own is called without one.
+func TestMCPAgentWithATaskOfItsOwn(t *testing.T) {
+	b := mcpBus(t)
+	_, err := b.host.Gateway().PutAgent(t.Context(), "", "adder", []byte(mcpAgents["adder"]+"task: Add what you always add.\n"), agentfile.YAML)
+	require.NoError(t, err)
+	session, _ := mcpClient(t, &mcp.CommandTransport{Command: moorebusMCP(t, "--nats", b.url, "--agents", "adder,waiter")})
+	listed, err := session.ListTools(t.Context(), nil)
+	require.NoError(t, err)
+	for _, tool := range listed.Tools {
+		_, required := tool.InputSchema.(map[string]any)["required"]
+		require.Equal(t, tool.Name == "waiter", required, tool.Name)
+	}
+	res, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "adder"})
+	require.NoError(t, err)
+	require.Equal(t, "It is 42.", textOf(t, res))
+	run, err := b.host.Gateway().State(t.Context(), "", res.Meta[mcpserve.MetaRun].(string), 0)
+	require.NoError(t, err)
+	require.Contains(t, string(run.Memory), "Add what you always add.")
 }
 
 func TestMCPThatCannotBe(t *testing.T) {

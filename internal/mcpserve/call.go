@@ -1,11 +1,8 @@
 package mcpserve
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -130,21 +127,6 @@ func (s *Server) start(ctx context.Context, req control.StartRequest) error {
 func mayExist(err error) bool {
 	var known *refusal.Error
 	return !errors.As(err, &known) || known.Code == refusal.CodeUnavailable
-}
-
-func taskOf(arguments json.RawMessage) (string, error) {
-	var in struct {
-		Task *string `json:"task"`
-	}
-	dec := json.NewDecoder(bytes.NewReader(arguments))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&in); err != nil {
-		return "", fmt.Errorf("the arguments do not fit the schema: %w", err)
-	}
-	if in.Task == nil {
-		return "", errors.New("the argument task is missing")
-	}
-	return *in.Task, nil
 }
 
 // refused is the result of a call whose run did not start.

@@ -220,7 +220,7 @@ func (s *Server) definition(ctx context.Context, name string) *events.Agent {
 	if err != nil {
 		return nil
 	}
-	a, err := agentfile.ParseDefinition(data, agentfile.JSON, agentfile.Options{})
+	a, err := agentfile.ParseDefinition(data, agentfile.JSON, agentfile.Options{Name: name})
 	if err != nil {
 		return nil
 	}
