@@ -277,3 +277,63 @@ func TestUnknownEventType(t *testing.T) {
 	_, err := docschema.Event("Strat")
 	require.ErrorContains(t, err, `no event type "Strat"`)
 }
+
+var fenced = regexp.MustCompile("(?ms)^```ya?ml\n(.*?)^```")
+
+// The documents in YAML that the pages show match their schemas. A part of an agent definition
+// is completed first.
+func TestExamplesOfThePages(t *testing.T) {
+	compiled := map[string]*validator.Schema{}
+	for _, k := range kinds {
+		compiled[k.name] = k.compiled(t)
+	}
+	count := 0
+	require.NoError(t, filepath.WalkDir("../../docs", func(file string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(file) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, block := range fenced.FindAllStringSubmatch(string(text), -1) {
+			for part := range strings.SplitSeq(block[1], "\n---\n") {
+				var doc map[string]any
+				require.NoError(t, yaml.Unmarshal([]byte(part), &doc), "%s: %s", file, part)
+				kind := kindOf(doc)
+				if kind == "" {
+					continue
+				}
+				if kind == "agent" && doc["llm"] == nil {
+					doc["llm"] = map[string]any{"provider": "openai"}
+				}
+				require.NoError(t, valid(t, compiled[kind], doc), "%s: %s", file, part)
+				count++
+			}
+		}
+		return nil
+	}))
+	t.Log(count)
+	require.Greater(t, count, 10)
+}
+
+// kindOf says what a document is a kind of, or "" for a file of another program.
+func kindOf(doc map[string]any) string {
+	agents, tools := 0, 0
+	for key, value := range doc {
+		entry, _ := value.(map[string]any)
+		switch list, _ := value.([]any); {
+		case entry["kind"] != nil:
+			return "providers"
+		case key == "mcp", key == "tools" && len(list) > 0 && fmt.Sprintf("%T", list[0]) != "string":
+			tools++
+		case slices.Contains([]string{"name", "llm", "models", "config", "budget", "approval", "reasoning", "record_reasoning", "client_tools", "output_schema", "tools", "task", "system_prompt"}, key):
+			agents++
+		}
+	}
+	switch {
+	case tools > 0:
+		return "tools"
+	case agents > 0:
+		return "agent"
+	}
+	return ""
+}

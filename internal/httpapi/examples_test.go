@@ -3,6 +3,8 @@ package httpapi_test
 import (
 	"encoding/json"
 	"net/http"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -68,4 +70,24 @@ func TestExamplesOfTheDescription(t *testing.T) {
 		}
 	}
 	require.Equal(t, len(before), run)
+}
+
+var inputExample = regexp.MustCompile("(?m)^\\| `[a-z-]+` .*\\| `(\\{\"type\".*\\})` \\|$")
+
+// The inputs that docs/reference/http.md shows are well formed, and the bodies of the curl
+// commands are the same ones.
+func TestInputsOfThePage(t *testing.T) {
+	r := simulatedRig(t, nil)
+	page, err := os.ReadFile("../../docs/reference/http.md")
+	require.NoError(t, err)
+	examples := inputExample.FindAllStringSubmatch(string(page), -1)
+	require.Len(t, examples, 7)
+	for _, example := range examples {
+		id := r.start("chat")
+		r.Happens(id, events.Planning, turnDone("Hello."))
+		a := r.do("POST", "/v1/runs/"+id+"/inputs", "["+example[1]+"]")
+		// The run has no calls and no model of its client's.
+		require.Contains(t, []int{200, 404, 409, 422}, a.status, "%s: %s", example[1], a.body)
+		require.Contains(t, string(page), "post '"+example[1]+"'")
+	}
 }
