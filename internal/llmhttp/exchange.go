@@ -66,6 +66,11 @@ func (c *Client) Ask(ctx context.Context, x Exchange, stream func(llm.Chunk)) (l
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if written, ok := ctx.Value(writing{}).(*llm.Written); ok {
+		body, err := x.Body(stream != nil)
+		*written = llm.Written{Dialect: c.row.Name, Body: body}
+		return nil, cmp.Or(err, errWritten)
+	}
 	timed, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
 	a := asked{client: c, x: x}
@@ -86,6 +91,26 @@ func (c *Client) Ask(ctx context.Context, x Exchange, stream func(llm.Chunk)) (l
 		err = late
 	}
 	return nil, a.explain(err)
+}
+
+// writing is the key of the context in which requests are written and not sent.
+type writing struct{}
+
+// errWritten ends a call whose request was written.
+var errWritten = errors.New("the request was written and not sent")
+
+// Write returns the request that call sends first, without sending it; see [llm.Writer].
+func Write(ctx context.Context, req llm.Request, stream bool, call func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error)) (llm.Written, error) {
+	var written llm.Written
+	var chunk func(llm.Chunk)
+	if stream {
+		chunk = func(llm.Chunk) {}
+	}
+	_, err := call(context.WithValue(ctx, writing{}, &written), req, chunk)
+	if errors.Is(err, errWritten) {
+		err = nil
+	}
+	return written, err
 }
 
 // asked is one call.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
 	"github.com/moorebus/moorebus/pkg/llm/responses"
@@ -69,6 +70,16 @@ func (c *openAI) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 		c.noResponses.Store(true)
 	}
 	return res, err
+}
+
+// Write returns the request that Call would send first; see [llm.Writer].
+func (c *openAI) Write(ctx context.Context, req llm.Request, dialect string, stream bool) (llm.Written, error) {
+	needs, sure := c.NeedsResponses(req)
+	switch {
+	case dialect == providers.Responses, dialect == "" && needs && (sure || !c.noResponses.Load()):
+		return c.responses.Write(ctx, req, dialect, stream)
+	}
+	return c.Caller.Write(ctx, req, dialect, stream)
 }
 
 // missing reports whether the server may not have the API. It may also lack the model.

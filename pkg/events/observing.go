@@ -42,10 +42,12 @@ func (*NeedsPaging) eventType() Type { return TypeNeedsPaging }
 // ReflectDone ends a reflection. An empty Summary keeps the history; Failed
 // then says why.
 type ReflectDone struct {
-	Summary string `json:"summary,omitempty"`
-	Failed  string `json:"failed,omitempty"`
-	Model   string `json:"model,omitempty"`
-	Usage   *Usage `json:"usage,omitempty"`
+	// MessageID names the reply of a client model.
+	MessageID string `json:"message_id,omitempty"`
+	Summary   string `json:"summary,omitempty"`
+	Failed    string `json:"failed,omitempty"`
+	Model     string `json:"model,omitempty"`
+	Usage     *Usage `json:"usage,omitempty"`
 }
 
 func (*ReflectDone) eventType() Type { return TypeReflectDone }

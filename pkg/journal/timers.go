@@ -19,6 +19,9 @@ const (
 	TimerApproval = "approval"
 	// TimerClient is set while calls wait for the run's client: for their deadlines.
 	TimerClient = "client"
+	// TimerModel is set by a planner while the run waits for a reply of its client, if the
+	// agent bounds that.
+	TimerModel = "model"
 )
 
 // TimerKinds returns the kinds of a run's timers.

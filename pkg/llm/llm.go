@@ -396,6 +396,20 @@ type Description struct {
 	Parsed bool
 }
 
+// Writer is a [Caller] that can write a request without sending it.
+type Writer interface {
+	// Write returns the request that Call would send first: for a streamed reply if stream
+	// says so, and to the API of that [Meta] Dialect if the caller has a choice and dialect
+	// is not empty. The error is that of a request which cannot be written.
+	Write(ctx context.Context, req Request, dialect string, stream bool) (Written, error)
+}
+
+// Written is a request as it goes over the wire. Dialect is the API, as in [Meta].
+type Written struct {
+	Dialect string
+	Body    []byte
+}
+
 // Describe returns the description of c, or the zero value if c has none.
 func Describe(c Caller) Description {
 	if d, ok := c.(Described); ok {

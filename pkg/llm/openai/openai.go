@@ -86,7 +86,10 @@ type Caller struct {
 	http *llmhttp.Client
 }
 
-var _ llm.Described = (*Caller)(nil)
+var (
+	_ llm.Described = (*Caller)(nil)
+	_ llm.Writer    = (*Caller)(nil)
+)
 
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
@@ -121,6 +124,11 @@ func (c *Caller) Close() { c.http.Close() }
 func (c *Caller) NeedsResponses(req llm.Request) (needs, sure bool) {
 	caps := c.http.Capabilities(cmp.Or(req.Model, c.opts.Model))
 	return caps.NeedsResponses(len(req.Tools) > 0, req.Sampling.Effort), c.http.Known() || caps.API != ""
+}
+
+// Write returns the request that Call would send first; see [llm.Writer].
+func (c *Caller) Write(ctx context.Context, req llm.Request, _ string, stream bool) (llm.Written, error) {
+	return llmhttp.Write(ctx, req, stream, c.Call)
 }
 
 // Call asks the provider for one reply; see [llm.Caller].

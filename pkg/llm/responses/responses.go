@@ -79,7 +79,10 @@ type Caller struct {
 	noSummary atomic.Bool
 }
 
-var _ llm.Described = (*Caller)(nil)
+var (
+	_ llm.Described = (*Caller)(nil)
+	_ llm.Writer    = (*Caller)(nil)
+)
 
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
@@ -108,6 +111,11 @@ func (c *Caller) Describe() llm.Description {
 
 // Close closes idle connections. Calls in flight go on.
 func (c *Caller) Close() { c.http.Close() }
+
+// Write returns the request that Call would send first; see [llm.Writer].
+func (c *Caller) Write(ctx context.Context, req llm.Request, _ string, stream bool) (llm.Written, error) {
+	return llmhttp.Write(ctx, req, stream, c.Call)
+}
 
 // Call asks the provider for one reply; see [llm.Caller].
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
