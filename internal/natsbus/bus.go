@@ -45,6 +45,7 @@ var (
 	_ journal.Agents    = (*Bus)(nil)
 	_ journal.Blobs     = (*Bus)(nil)
 	_ ports.Peers       = (*Bus)(nil)
+	_ ports.Questions   = (*Bus)(nil)
 
 	_ ports.Snapshots  = (*Bus)(nil)
 	_ ports.Tombstones = (*Bus)(nil)

@@ -167,6 +167,18 @@ func (g *Grants) Lend(pool string) {
 	g.subscribe[loanPrefix+pool+".>"] = true
 }
 
+// Question allows to ask the processes of another role.
+func (g *Grants) Question() {
+	g.publish[questionAsks+"*"] = true
+	g.subscribe[questionAnswers+"*"] = true
+}
+
+// Answer allows to answer such questions.
+func (g *Grants) Answer() {
+	g.subscribe[questionAsks+"*"] = true
+	g.publish[questionAnswers+"*"] = true
+}
+
 // ReadTools allows to read which tools a pool has.
 func (g *Grants) ReadTools(pool string) { g.read(kvStreamPrefix + toolsPrefix + pool) }
 
@@ -246,6 +258,12 @@ func (g *Grants) ReadDropped() { g.api("STREAM.INFO." + kvStreamPrefix + dropped
 // SetTimers allows to set timers of runs, but not to cancel or to take them.
 func (g *Grants) SetTimers() {
 	g.publish[timerSet+">"] = true
+	g.api("STREAM.INFO." + timerStream)
+}
+
+// SetTimer allows to set timers of one kind.
+func (g *Grants) SetTimer(kind string) {
+	g.publish[timerSet+"*.*."+kind] = true
 	g.api("STREAM.INFO." + timerStream)
 }
 

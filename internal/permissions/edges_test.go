@@ -209,11 +209,15 @@ func forbidden(user string) []string {
 		"$KV.paged_default_A_keeper.tag.x.y":               {Observer, Gateway},
 		"$JS.API.DIRECT.GET.KV_storage_default_A_keeper":   {"actor_default", "actor_web", "actor_gpu", Observer, Gateway},
 		"$JS.API.STREAM.MSG.GET.KV_paged_default_A_keeper": {"actor_default", "actor_web", "actor_gpu", Observer, Gateway},
-		"$JS.API.STREAM.INFO.MOORE_TIMERS":                 {Gateway, subagents},
+		"$JS.API.STREAM.INFO.MOORE_TIMERS":                 {Gateway, subagents, Planner},
 		"$JS.ACK.MOORE_TIMERS.timers.1.1.1.1.1":            {Gateway},
 		"$JS.API.STREAM.MSG.GET.KV_purged":                 {Gateway, Tap, subagents},
 		"$JS.API.STREAM.INFO.KV_dropped":                   {Tap},
-		"chunk.default.x":                                  {Planner},
+		"chunk.default.x":                                  {Planner, Gateway},
+		"question.ask.client":                              {Gateway},
+		"question.ask.request-openai":                      {Gateway},
+		"question.answer.x":                                {Planner},
+		"timers.set.default.x.model":                       {Gateway, subagents, Planner},
 		"catchup.default.x":                                {Gateway, Tap, Planner},
 		"$JS.API.STREAM.NAMES":                             {Gateway, subagents},
 		"$JS.API.DIRECT.GET.KV_agents":                     {Gateway, subagents},
@@ -262,13 +266,19 @@ func TestForbidden(t *testing.T) {
 			require.NoError(t, conn.Publish(subject, []byte("{}")))
 		}
 		listen := []string{
-			">", "moore.>", "feed.x", "loan.>", "$JS.>", "$KV.>", "$SYS.>", "_INBOX.>", "_INBOX_somebody.>", "_R_.>", "timers.>", "$JS.EVENT.>",
+			">", "moore.>", "feed.x", "loan.>", "question.>", "$JS.>", "$KV.>", "$SYS.>", "_INBOX.>", "_INBOX_somebody.>", "_R_.>", "timers.>", "$JS.EVENT.>",
 		}
 		if user != Tap {
 			listen = append(listen, "feed.>", "chunk.>")
 		}
-		if user != Planner {
+		if user != Planner && user != Gateway {
 			listen = append(listen, "catchup.*.*")
+		}
+		if user != Planner {
+			listen = append(listen, "question.ask.*")
+		}
+		if user != Gateway {
+			listen = append(listen, "question.answer.*")
 		}
 		if user != "actor_web" {
 			listen = append(listen, "loan.web.>", "loan.web.answer.y")

@@ -222,6 +222,8 @@ func (l Layout) planner(g *natsbus.Grants) {
 	// To learn whether another planner has a resumed run's call in flight.
 	g.Ask()
 	g.WatchChunks()
+	g.Answer() // replies of client models
+	g.SetTimer(journal.TimerModel)
 }
 
 func (l Layout) actor(g *natsbus.Grants, pool string) {
@@ -291,6 +293,9 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.Watch(journal.Filter{})
 	g.WatchChunks()
 	g.Ask()
+	g.Question()
+	g.PublishChunks() // what client models are writing
+	g.WatchAsks()
 	g.ReadDirectory(l.Pools)
 	g.RememberOffers()
 	g.StoreAgents()
