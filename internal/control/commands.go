@@ -113,9 +113,11 @@ type ToolCallResult struct {
 type LLMChunk struct{ MessageID, Chunk string }
 
 // LLMMessageComplete is the reply of a model outside. Content nil: what its chunks said.
-// Key is that of the request; empty: the pending one.
+// Key is that of the request; empty: the pending one. Model is the name of the model that
+// answered; empty: the one that was asked.
 type LLMMessageComplete struct {
 	MessageID string
+	Model     string
 	Content   *string
 	Calls     []events.Call
 	Usage     *events.Usage
@@ -152,6 +154,9 @@ type InputsResult struct {
 func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) (InputsResult, error) {
 	if len(inputs) == 0 {
 		return InputsResult{}, refusal.New(refusal.Invalid, refusal.CodeBadInput, "there are no inputs")
+	}
+	if result, mine, err := c.modelInputs(ctx, ns, id, inputs); mine {
+		return result, err
 	}
 	inputs = slices.Clone(inputs)
 	var withParts []int

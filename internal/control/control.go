@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/decisions"
@@ -80,6 +81,15 @@ type Config struct {
 	CheckEstimator func(name string) error
 	// DefaultNamespace is for requests that name none. Default "default".
 	DefaultNamespace string
+	// Questions reach the planners with replies of client models. Nil: none is accepted.
+	Questions ports.Questions
+	// Requests write what models are asked. Nil: nothing is shown of that.
+	Requests interface {
+		// Of returns the request whose reply is event n, or with n 0 the one whose reply is
+		// awaited. The error is clientmodel.ErrNoRequest or clientmodel.ErrNothingPending if
+		// there is none.
+		Of(ctx context.Context, run events.Run, n uint64) (clientmodel.ModelRequest, error)
+	}
 	// Ready is a further check of [Controller.Ready]; may be nil.
 	Ready func(ctx context.Context) error
 
@@ -141,6 +151,7 @@ type Controller struct {
 	clients *worker.Worker
 	timers  *timers.Timers
 	pools   *pools.Pools
+	chunks  *chunks
 }
 
 // inbox is what wakes the worker: the last decision on a batch of calls.
@@ -167,11 +178,11 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c := &Controller{
 		cfg: cfg, Access: a, Lister: list.New(a), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
-		Decisions: decisions.New(a, cfg.Validator),
+		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
 	c.timers = timers.New(timers.Config{
 		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, StallAfter: cfg.StallAfter,
-		Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		Expire: c.expire, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: cfg.PoolWait})
@@ -193,6 +204,12 @@ func New(cfg Config) (*Controller, error) {
 // deadlines of clients' calls, and answers the calls of unserved pools. When ctx ends, deliveries get the drain time, and Run returns
 // nil. An error is one that a retry does not fix.
 func (c *Controller) Run(ctx context.Context) error {
+	stop, err := c.cfg.Feed.WatchAsks(c.chunks.answer)
+	if err != nil {
+		return fmt.Errorf("gateway: watching for listeners: %w", err)
+	}
+	defer c.chunks.close()
+	defer stop()
 	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.pools.Run)
 }
 

@@ -49,6 +49,9 @@ type Effect struct {
 	// Held is true while the run is paused: work that runs may go on, but none
 	// starts.
 	Held bool
+	// Client is true for a reply of the run's own client, see [events.ClientProvider]. No
+	// delivery does it: a worker checks whether the run may go on and then leaves it.
+	Client bool
 	// Failed counts the failures that the log holds for this key.
 	Failed reducer.Attempt
 	// Exhausted says why the work is given up instead; empty while it is not.
@@ -70,9 +73,9 @@ func Of(t *reducer.Table, mem *reducer.Memory) []Effect {
 	}
 	switch mem.State {
 	case events.Planning:
-		return []Effect{heldWhilePaused(mem, stateWork(mem, KindPlan, events.Planning))}
+		return []Effect{modelWork(mem, KindPlan, events.Planning)}
 	case events.Reflecting:
-		return []Effect{heldWhilePaused(mem, stateWork(mem, KindReflect, events.Reflecting))}
+		return []Effect{modelWork(mem, KindReflect, events.Reflecting)}
 	case events.Acting:
 		return toolWork(mem)
 	case events.ParallelActing:
@@ -97,6 +100,13 @@ func stateWork(mem *reducer.Memory, kind Kind, state events.State) Effect {
 	e := Effect{Key: string(kind) + "/" + strconv.FormatUint(mem.Control.Armed, 10), Kind: kind, State: state}
 	e.Wake = mem.Control.Wake[state]
 	return withFailures(mem, e)
+}
+
+// modelWork is the one effect of a state that asks a model.
+func modelWork(mem *reducer.Memory, kind Kind, state events.State) Effect {
+	e := heldWhilePaused(mem, stateWork(mem, kind, state))
+	e.Client = awaitsClient(mem, &e)
+	return e
 }
 
 // callKey is the key of the work on a call that event n asks for.

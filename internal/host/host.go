@@ -209,7 +209,9 @@ func (h *Host) add(r role, states ...events.State) {
 
 // addGateway adds the gateway, and HTTP if there is a listener.
 func (h *Host) addGateway(process *Process, o Options) (err error) {
-	if h.gateway, err = process.Controller(o.control()); err != nil {
+	config := o.control()
+	config.Requests = process.Requests(o.Providers)
+	if h.gateway, err = process.Controller(config); err != nil {
 		return err
 	}
 	h.add(h.gateway, events.WaitingForHuman)

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/textprotocol"
@@ -19,6 +20,10 @@ import (
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/anthropic"
+	"github.com/moorebus/moorebus/pkg/llm/openai"
+	"github.com/moorebus/moorebus/pkg/llm/responses"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -45,10 +50,49 @@ func NewProcess(base worker.Base, bus journal.Bus, tombstones ports.Tombstones, 
 	}
 }
 
+// questions is what roles ask each other over the bus, nil if it has none.
+func (p *Process) questions() ports.Questions {
+	q, _ := p.bus.(ports.Questions)
+	return q
+}
+
+// chat writes requests in the form of chat completions, for models without an API.
+var chat = plain(providers.OpenAI)[0]
+
+// plain returns what writes requests to an API, of a server that is not known and of the
+// provider's own.
+func plain(dialect string) (writers []llm.Writer) {
+	for _, base := range []string{"http://unknown.invalid", ""} {
+		var writer llm.Writer
+		var err error
+		switch dialect { // a key is wanted and never sent
+		case providers.Anthropic:
+			writer, err = anthropic.New(anthropic.Options{BaseURL: base, APIKey: "none"})
+		case providers.Responses:
+			writer, err = responses.New(responses.Options{BaseURL: base, APIKey: "none"})
+		default:
+			writer, err = openai.New(openai.Options{BaseURL: base, APIKey: "none"})
+		}
+		if err != nil {
+			panic(err) // the options are constants
+		}
+		writers = append(writers, writer)
+	}
+	return writers
+}
+
+// Requests returns what writes the requests to models. callers are those of this process's
+// planner; nil: it has none.
+func (p *Process) Requests(callers map[string]llm.Caller) *planner.Requests {
+	return planner.NewRequests(planner.RequestsConfig{
+		Store: p.Store, Blobs: p.bus, Text: textprotocol.Wrap, Chat: chat, Providers: callers, Questions: p.questions(), Plain: plain, Logger: p.Logger,
+	})
+}
+
 // Planner makes a planner. The caller sets Providers and Prices.
 func (p *Process) Planner(c planner.Config) (*planner.Planner, error) {
 	c.Base, c.Directory, c.Blobs, c.Text, c.Estimators = p.Base, p.bus, p.bus, textprotocol.Wrap, p.estimators
-	c.Validator, c.Approval = p.validator, p.policies
+	c.Validator, c.Approval, c.Timers, c.Questions, c.Chat = p.validator, p.policies, p.bus, p.questions(), chat
 	return planner.New(c)
 }
 
@@ -71,10 +115,14 @@ func (p *Process) Subagents(c subagent.Config) (*subagent.Subagents, error) {
 	return subagent.New(c)
 }
 
-// Controller makes what the gateway controls runs with.
+// Controller makes what the gateway controls runs with. The caller sets Requests where this
+// process has a planner.
 func (p *Process) Controller(c control.Config) (*control.Controller, error) {
+	if c.Requests == nil {
+		c.Requests = p.Requests(nil)
+	}
 	c.Base, c.Directory, c.Agents, c.Blobs, c.Storage, c.Timers, c.Tombstones = p.Base, p.bus, p.bus, p.bus, p.bus, p.bus, p.tombstones
-	c.Validator, c.CheckApproval, c.CheckEstimator = p.validator, p.policies.Check, p.estimators.Check
+	c.Validator, c.CheckApproval, c.CheckEstimator, c.Questions = p.validator, p.policies.Check, p.estimators.Check, p.questions()
 	return control.New(c)
 }
 

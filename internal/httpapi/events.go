@@ -265,6 +265,9 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 			if t.advance(f); t.n >= from && err == nil {
 				err = st.Add(f.typ(), strconv.FormatUint(t.n, 10), f.line)
 			}
+			if err == nil {
+				err = waiting.tell(ctx, st, &t, f.typ())
+			}
 		case data := <-chunks:
 			err = sendChunk(st, heard, data)
 		case <-heartbeat.C:

@@ -207,7 +207,7 @@ func pending(fields map[string]any, format string, args ...any) *refusal.Error {
 // key of the missing name, if that is the reason.
 func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.ToolSpec, missing string, refused *refusal.Error) {
 	for _, name := range a.Providers() {
-		if !slices.Contains(o.providers, name) {
+		if name != events.ClientProvider && !slices.Contains(o.providers, name) {
 			return nil, providerKey(name), refusal.New(refusal.Unprocessable, refusal.CodeUnknownProvider,
 				"no planner announces the provider %q; announced: %s", name, listed(o.providers)).With(map[string]any{"provider": name})
 		}

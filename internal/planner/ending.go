@@ -75,11 +75,11 @@ const goOn = "Your answer was cut off. Go on exactly where it stopped: give only
 // both calls cost. If the budget does not allow the second call, end ends the run.
 func (p *Planner) rest(ctx context.Context, c modelCall, s *streamer, first llm.Response) (whole llm.Response, end events.Payload, err error) {
 	meta := first.About()
-	c.said = textOf(first)
+	c.published = textOf(first)
 	// A schema would make the model begin the answer again.
 	c.req.OutputSchema, c.req.Rest = nil, true
 	c.req.Messages = slices.Concat(c.req.Messages, []llm.Message{
-		{Role: llm.RoleAssistant, Content: c.said, Reasoning: meta.Reasoning, Asked: c.asked},
+		{Role: llm.RoleAssistant, Content: c.published, Reasoning: meta.Reasoning, Asked: c.asked},
 		{Role: llm.RoleUser, Content: goOn},
 	})
 	p.readMemory(c.run, func(mem *reducer.Memory) {

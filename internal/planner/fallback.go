@@ -11,33 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
-
-// models returns the models for the run's task type, at least one: the one that is asked,
-// and those that follow when it refuses or stays overloaded. Each names its provider. A
-// model without a name is the provider's own.
-func models(mem *reducer.Memory) events.Models {
-	agent := &mem.Control.Agent
-	list, ok := agent.Models[mem.TaskType]
-	if !ok {
-		list = agent.Models["default"]
-	}
-	all := make(events.Models, max(len(list), 1))
-	copy(all, list)
-	for i := range all {
-		all[i].Provider = cmp.Or(all[i].Provider, agent.LLM.Provider)
-	}
-	return all
-}
-
-// choose returns the model that is asked after the failures that the log holds, and whether
-// another one follows.
-func choose(mem *reducer.Memory, before reducer.Attempt) (ref events.ModelRef, more bool) {
-	list := models(mem)
-	at := min(before.Passed, len(list)-1)
-	return list[at], at < len(list)-1
-}
 
 // asked is who is asked by a request, with the name of the model that a provider chooses by
 // itself, as far as it is known.

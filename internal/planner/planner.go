@@ -19,7 +19,9 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -71,6 +73,12 @@ type Config struct {
 	CallTimeout time.Duration
 	// NoStream turns the streaming of model text off.
 	NoStream bool
+	// Timers bound the wait for replies of client models, and Questions bring these replies.
+	// Nil: no such reply comes. Chat writes what such a model is asked, in the form of chat
+	// completions.
+	Timers    journal.Timers
+	Questions ports.Questions
+	Chat      llm.Writer
 }
 
 // Planner is the role. Make it with [New], use it once.
@@ -97,6 +105,8 @@ func New(cfg Config) (*Planner, error) {
 		return nil, err
 	case cfg.Directory == nil || cfg.Validator == nil || cfg.Approval == nil:
 		return nil, errors.New("planner: Directory, Validator and Approval are required")
+	case cfg.Providers[events.ClientProvider] != nil:
+		return nil, fmt.Errorf("planner: the provider name %s is reserved for models that are the run's own client; use another name", events.ClientProvider)
 	case len(cfg.Providers) == 0:
 		return nil, fmt.Errorf("planner: no model provider is configured: set one of %s", providers.Variables())
 	}
@@ -133,6 +143,11 @@ func (p *Planner) Run(ctx context.Context) error {
 	if err := p.claimNames(ctx); err != nil {
 		return err
 	}
+	stopAnswers, err := p.answerGateways()
+	if err != nil {
+		return err
+	}
+	defer stopAnswers()
 	return announce.During(ctx, p.cfg.Logger, p.Announce, p.Withdraw, p.worker.Run)
 }
 
@@ -148,30 +163,41 @@ func dispatch(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 
 // plan is Planning: it checks the run's limits, calls the model once, and checks the reply.
 func (p *Planner) plan(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
+	return p.planWith(nil, run, mem, e)
+}
+
+// planWith is plan with the reply of a client model; nil: there is none yet.
+func (p *Planner) planWith(said *clientmodel.Message, run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	if queued := mem.Control.Queued; len(queued) > 0 {
 		return p.nextQueued(newReplyChecker(p.cfg, mem), queued[0])
 	}
 	if end := overPasses(mem); end != nil {
 		return done(end)
 	}
-	ref, more := choose(mem, e.Failed)
+	ref, more := effects.Model(mem, e.Failed)
 	req := request(mem, ref)
 	bill, end := p.reserve(mem, req, llm.Usage{})
 	if end != nil {
 		return done(end)
 	}
+	if e.Client && said == nil {
+		return p.await(run, mem)
+	}
 	ch := newReplyChecker(p.cfg, mem)
-	ch.messageID, ch.asked = p.cfg.Store.NewID(), p.asked(req)
+	ch.messageID, ch.asked = messageID(said, p.cfg.Store.NewID), p.asked(req)
 	ch.readMemory = func(fn func(*reducer.Memory)) { p.readMemory(run, fn) }
 	pl := planning{
 		Planner: p, bill: bill, check: ch, first: mem.Step == 0, kept: storedParts(mem),
 		call: modelCall{
 			run: run, key: e.Key, before: e.Failed, req: req, asked: ch.asked, messageID: ch.messageID, more: more, records: ch.records,
-			compacts: p.compactable(mem), compacted: mem.Control.Compacted != "",
+			compacts: p.compactable(mem), compacted: mem.Control.Compacted != "", said: said,
 		},
 	}
 	asked := askedNow(mem)
 	return func(ctx context.Context) worker.Result {
+		if said != nil { // its text was published as it came
+			return pl.ask(ctx, p.silent(run))
+		}
 		s := p.streamer(run, ch.messageID, ch.config.RecordChunks)
 		s.unstreamed = s.unstreamed || e.Failed.Broken > 0
 		p.streams.add(s)
@@ -299,8 +325,10 @@ type modelCall struct {
 	// more says that the agent has another model to ask, records that all reasoning is
 	// recorded.
 	more, records bool
-	// said is the text that was published before, of an answer whose rest is asked for.
-	said string
+	// published is the text that was published before, of an answer whose rest is asked for.
+	published string
+	// said is the reply, if the model is the run's client.
+	said *clientmodel.Message
 	// key is the effect's. compacts is what can be done if the request is too long, and
 	// compacted says that something was.
 	key       string
@@ -312,6 +340,9 @@ type modelCall struct {
 // error is a *[notAskedError].
 func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Response, error) {
 	caller := p.cfg.Providers[c.req.Provider]
+	if c.said != nil {
+		caller = clientCaller{c.said, p.cfg.Chat}
+	}
 	if caller == nil {
 		return nil, p.missing(ctx, c)
 	}
@@ -343,7 +374,7 @@ func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Respo
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}
 	}
 	if err == nil && ctx.Err() == nil {
-		s.complete(c.said + textOf(reply))
+		s.complete(c.published + textOf(reply))
 	}
 	if err == nil && reply == nil {
 		return nil, &llm.Error{Kind: llm.KindOther, Message: "the provider gave no reply"}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/replyfacts"
@@ -285,24 +286,26 @@ func turnTask(mem *reducer.Memory) string {
 // reflect plans Reflecting: the model summarizes the history, or less of it if that is too
 // long for the model. If that fails, the history stays and the run goes on.
 func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
+	return p.reflectWith(nil, run, mem, e)
+}
+
+// reflectWith is reflect with the reply of a client model; nil: there is none yet.
+func (p *Planner) reflectWith(said *clientmodel.Message, run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	if len(mem.History) == 0 || mem.Control.Compacted != "" && !mem.Summarizable() {
 		return done(&events.ReflectDone{})
 	}
-	history, err := historyText(summarized(mem, e.Failed))
+	req, err := reflection(mem, e.Failed)
 	if err != nil {
 		return func(context.Context) worker.Result { return worker.Fail(err) }
-	}
-	ref := models(mem)[0]
-	req := llm.Request{
-		Run: mem.RunID, Purpose: llm.PurposeReflect, Provider: ref.Provider, Model: ref.Model, Sampling: reflecting(&mem.Control.Agent),
-		Settings: mem.Settings(), Replies: mem.Control.Replies,
-		Messages: []llm.Message{{Role: llm.RoleUser, Content: reflectionText(mem, history)}},
 	}
 	bill, end := p.reserve(mem, req, llm.Usage{})
 	if end != nil {
 		return done(end)
 	}
-	c := modelCall{run: run, before: e.Failed, req: req, asked: p.asked(req), compacted: mem.Control.Compacted == reducer.CompactedSummary}
+	if e.Client && said == nil {
+		return p.await(run, mem)
+	}
+	c := modelCall{run: run, before: e.Failed, req: req, asked: p.asked(req), compacted: mem.Control.Compacted == reducer.CompactedSummary, said: said}
 	return func(ctx context.Context) worker.Result {
 		s := p.silent(run) // a summary is nothing that is said to the user
 		p.streams.add(s)
@@ -317,9 +320,24 @@ func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect)
 		if result, ok := p.summarizeAgain(err, bill.attempt(err), c); ok {
 			return result
 		}
-		r := p.reflection(run, req.Provider, reply, err, bill.attempt(err))
+		r := p.reflected(run, req.Provider, reply, err, bill.attempt(err))
+		r.MessageID = messageID(said, func() string { return "" })
 		return worker.Done(bill.charge(r, r.Model))
 	}
+}
+
+// reflection returns the request for a summary after these failures.
+func reflection(mem *reducer.Memory, failed reducer.Attempt) (llm.Request, error) {
+	history, err := historyText(summarized(mem, failed))
+	if err != nil {
+		return llm.Request{}, err
+	}
+	ref, _ := effects.Model(mem, reducer.Attempt{})
+	return llm.Request{
+		Run: mem.RunID, Purpose: llm.PurposeReflect, Provider: ref.Provider, Model: ref.Model, Sampling: reflecting(&mem.Control.Agent),
+		Settings: mem.Settings(), Replies: mem.Control.Replies,
+		Messages: []llm.Message{{Role: llm.RoleUser, Content: reflectionText(mem, history)}},
+	}, nil
 }
 
 // historyText returns the history as JSON without HTML escapes: the model reads its
@@ -334,7 +352,7 @@ func historyText(history []reducer.HistoryEntry) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
-func (p *Planner) reflection(run events.Run, provider string, reply llm.Response, err error, billed *events.Usage) *events.ReflectDone {
+func (p *Planner) reflected(run events.Run, provider string, reply llm.Response, err error, billed *events.Usage) *events.ReflectDone {
 	if err != nil {
 		p.noReflection(run, provider, err)
 		return &events.ReflectDone{Failed: clean(err.Error()), Usage: billed}

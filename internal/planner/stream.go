@@ -415,7 +415,9 @@ const answerWait = time.Second
 // answer no planner has it. If the answer is lost, a call is made and billed twice, and
 // one reply counts.
 func (p *Planner) elsewhere(ctx context.Context, run events.Run, due []effects.Effect) bool {
-	if !slices.ContainsFunc(due, func(e effects.Effect) bool { return e.Kind == effects.KindPlan || e.Kind == effects.KindReflect }) {
+	if !slices.ContainsFunc(due, func(e effects.Effect) bool {
+		return (e.Kind == effects.KindPlan || e.Kind == effects.KindReflect) && !e.Client
+	}) {
 		return false
 	}
 	answered := make(chan struct{}, 1)

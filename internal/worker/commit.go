@@ -25,6 +25,9 @@ var unreadable = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 10 
 // commit appends the result of work and returns the work that follows it. It waits through
 // an outage of the log, since the result may have been expensive, or impossible to repeat.
 func (j *delivery) commit(ctx context.Context, e effects.Effect, r Result) (next Work, err error) {
+	if r.outside {
+		return nil, errOutside
+	}
 	if r.failure == nil && len(r.payloads) == 0 && !r.elsewhere && !r.held {
 		r = Fail(errors.New("the handler returned no event"))
 	}

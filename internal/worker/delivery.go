@@ -36,8 +36,11 @@ type delivery struct {
 	// found is what was due when the delivery came. Only these effects can have been tried
 	// under an earlier delivery of the message.
 	found []effects.Effect
-	// borrowed says that another worker holds the delivery.
+	// borrowed says that no delivery of this worker's is held: another worker has it, or
+	// there is none.
 	borrowed bool
+	// handler goes before that of the configuration, where it is not nil.
+	handler Handler
 }
 
 // errElsewhere says that a call runs under another delivery. Only that delivery may end it.
@@ -104,7 +107,7 @@ func (j *delivery) release(held *extender) {
 
 // conclude gives the delivery its verdict.
 func (j *delivery) conclude(ctx context.Context, err error) {
-	if err == nil && ctx.Err() == nil {
+	if (err == nil || errors.Is(err, errOutside)) && ctx.Err() == nil {
 		_ = j.d.Ack()
 		return
 	}
@@ -427,8 +430,11 @@ func (j *delivery) plan(ctx context.Context, e effects.Effect) (Work, error) {
 		return nil, nil
 	}
 	handler, exhausted := j.w.cfg.Handlers[e.Kind], e.Exhausted != "" && j.w.cfg.Origin == ""
-	if exhausted {
+	switch {
+	case exhausted:
 		handler = j.w.cfg.GiveUp[e.Kind]
+	case j.handler != nil:
+		handler = j.handler
 	}
 	switch {
 	case e.Kind == effects.KindEnd:

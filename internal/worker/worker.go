@@ -180,6 +180,8 @@ type Result struct {
 	lend            string
 	lent            func(ctx context.Context, delay time.Duration, err error) Result
 	elsewhere, held bool
+	// outside says that the outcome comes by [Worker.Do].
+	outside bool
 }
 
 // Done ends the effect with its outcome, appended all or none. It must hold at
@@ -215,6 +217,10 @@ func Elsewhere(delay time.Duration) Result { return Result{elsewhere: true, dela
 // Held leaves the delivery without a verdict, since another worker may be doing the
 // effect. If that worker does not extend the delivery, it comes again by itself.
 func Held() Result { return Result{held: true} }
+
+// Outside finishes the delivery although the effect stays due: its outcome comes from
+// outside, by [Worker.Do]. Nothing holds the effect meanwhile.
+func Outside() Result { return Result{outside: true} }
 
 // Retry counts a failed attempt in the log and has the work done again after the delay.
 // The worker fills in the failure's key.

@@ -188,6 +188,9 @@ func (a Agent) check() error {
 	if err := a.checkClientTools(); err != nil {
 		return err
 	}
+	if err := a.checkTimeout(); err != nil {
+		return err
+	}
 	if err := a.Budget.check(); err != nil {
 		return err
 	}

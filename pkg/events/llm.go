@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // The states of a run whose model speaks the text protocol. They say how the next
@@ -232,6 +233,18 @@ func (a *Agent) checkModels() error {
 		return fmt.Errorf("reasoning.budget_tokens: must not be negative, is %d", r.BudgetTokens)
 	case r.BudgetTokens > 0 && a.LLM.ThinkingTokens > 0:
 		return fmt.Errorf("reasoning.budget_tokens: stands beside llm.thinking_tokens, which means the same; keep one of them")
+	}
+	return nil
+}
+
+// checkTimeout checks how long a reply of the run's client may take.
+func (a *Agent) checkTimeout() error {
+	switch t := a.LLM.Timeout; {
+	case t == 0:
+	case t < 0 || t > MaxClientTimeout:
+		return fmt.Errorf("llm.timeout: must be a time above 0 and at most %s, is %s; leave it out to wait as long as the run may take", time.Duration(MaxClientTimeout), time.Duration(t))
+	case !slices.Contains(a.Providers(), ClientProvider):
+		return fmt.Errorf("llm.timeout: is for the provider %s alone; planners bound the calls of other models", ClientProvider)
 	}
 	return nil
 }

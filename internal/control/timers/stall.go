@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,12 +56,13 @@ func (t *Timers) checkStall(ctx context.Context, run events.Run, mem *reducer.Me
 	return stall{N: mem.N, Since: now, Queued: queued}
 }
 
-// work returns the due work of a run. A paused run has none.
+// work returns the due work of a run. A paused run has none, and one that waits for its client
+// has none either.
 func (t *Timers) work(mem *reducer.Memory) []effects.Effect {
 	if mem.Control.Paused {
 		return nil
 	}
-	return effects.Of(t.a.Table, mem)
+	return slices.DeleteFunc(effects.Of(t.a.Table, mem), func(e effects.Effect) bool { return e.Client })
 }
 
 // queued reports whether a record that wakes any of the work still waits for its first delivery.

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/decisions"
@@ -41,6 +42,8 @@ type Config struct {
 	Subruns *subruns.Subruns
 	Queue   journal.Queue
 	Timers  journal.Timers
+	// Expire ends the wait of a run's request with that key for the run's client.
+	Expire func(ctx context.Context, run events.Run, key string) error
 	// StallAfter is how long due work may rest before it is re-driven, and again before its
 	// run is ended.
 	StallAfter time.Duration
@@ -140,7 +143,11 @@ func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
 		return
 	}
 	log := t.Logger.With("run", timer.Run.ID, "timer", timer.Kind)
-	err := t.checkRun(ctx, timer, seen)
+	check := t.checkRun
+	if timer.Kind == journal.TimerModel {
+		check = t.expire
+	}
+	err := check(ctx, timer, seen)
 	var parentGone *runlog.ParentGoneError
 	var unknown *reducer.TableError
 	switch {
@@ -166,6 +173,15 @@ func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
 		log.Log(ctx, level, "a timer will be retried", "reason", err)
 		_ = d.Retry(retryAfter)
 	}
+}
+
+// expire ends the wait for a reply of the run's client.
+func (t *Timers) expire(ctx context.Context, timer journal.Timer, _ note) error {
+	var wait clientmodel.Wait
+	if err := json.Unmarshal(timer.Data, &wait); err != nil {
+		return nil // nobody set it
+	}
+	return t.Expire(ctx, timer.Run, wait.Key)
 }
 
 // checkRun does what is due in a run and sets its timer again. The error is ErrNotFound if the run

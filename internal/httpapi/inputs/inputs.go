@@ -339,7 +339,7 @@ func readChunk(_ string, o inputObject) (control.Input, error) {
 }
 
 func readReply(_ string, o inputObject) (control.Input, error) {
-	in := control.LLMMessageComplete{MessageID: o.text("message_id"), Key: o.text("key")}
+	in := control.LLMMessageComplete{MessageID: o.text("message_id"), Model: o.text("model"), Key: o.text("key")}
 	if n := o["content"]; n != nil {
 		in.Content = &n.Text
 	}

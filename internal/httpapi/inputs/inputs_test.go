@@ -34,7 +34,7 @@ func TestEveryInputByEveryName(t *testing.T) {
 			`"messageId":"m","key":"k","calls":[{"id":"c","name":"n","arguments":{"a":1}},{"id":"d","name":"n","arguments":"{}"}]`,
 		}, []control.Input{
 			control.LLMMessageComplete{MessageID: "m"},
-			control.LLMMessageComplete{MessageID: "m", Content: &text, Usage: &events.Usage{Input: 1}},
+			control.LLMMessageComplete{MessageID: "m", Model: "y", Content: &text, Usage: &events.Usage{Input: 1}},
 			control.LLMMessageComplete{MessageID: "m", Key: "k", Calls: []events.Call{{ID: "c", Name: "n", Arguments: `{"a":1}`}, {ID: "d", Name: "n", Arguments: "{}"}}},
 		}},
 		{"tool-call-started", []string{`"toolCallId":"c","name":"x","parameters":"{}","timestamp":1`, `"call_id":"c"`}, []control.Input{

@@ -1,0 +1,290 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/callname"
+	"github.com/moorebus/moorebus/internal/clientmodel"
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+const (
+	// plannerWait is how long a reply waits for a planner, askWait how long one question
+	// does before it is asked again, and askPause the pause before that.
+	plannerWait = 10 * time.Second
+	askWait     = 4 * time.Second
+	askPause    = 250 * time.Millisecond
+)
+
+// asked is a run with a model that is its client, as it was when an input came.
+type asked struct {
+	at events.Run
+	// client says that one of the agent's models is the client. waits says that a reply is
+	// awaited, of whichever model, and pending is its request.
+	client, waits bool
+	pending       clientmodel.Request
+	state         events.State
+	n             uint64
+	// index is the place of the input.
+	index int
+	// unknown says that the input's call is not the run's, others that an actor has it.
+	unknown, others bool
+}
+
+// modelInputs carries out inputs that come from a model which is the run's client. mine is
+// false for other inputs.
+func (c *Controller) modelInputs(ctx context.Context, ns, id string, inputs []Input) (result InputsResult, mine bool, err error) {
+	first, reply, others := modelParts(inputs)
+	start, starts := inputs[0].(ToolCallStarted)
+	starts = starts && len(inputs) == 1
+	if first < 0 && !starts {
+		return InputsResult{}, false, nil
+	}
+	run, err := c.asked(ctx, ns, id, start.CallID)
+	if err != nil {
+		return InputsResult{}, true, err
+	}
+	run.index = max(first, 0)
+	if !starts && others >= 0 && run.client {
+		return InputsResult{}, true, refusal.New(refusal.Invalid, refusal.CodeBadInput,
+			"input %d: stands beside inputs of the run's model; post these apart: chunks, and behind them at most one reply", others).With(map[string]any{"index": others})
+	}
+	if starts {
+		if !run.client || start.Name == "" || start.Arguments == "" || !run.unknown && !run.others {
+			return InputsResult{}, false, nil
+		}
+		reply = &LLMMessageComplete{
+			MessageID: events.ChildID(run.at.ID, "message/"+start.CallID), // a repetition has the same one
+			Calls:     []events.Call{{ID: start.CallID, Name: start.Name, Arguments: start.Arguments}},
+		}
+		if found, _, err := c.find(ctx, run, reply.MessageID); err != nil || !found && (!run.unknown || !run.pending.Client) {
+			return InputsResult{}, err != nil, err // the call is a tool's
+		}
+	}
+	result, err = c.modelReply(ctx, run, inputs, reply)
+	return result, true, err
+}
+
+// modelParts returns the place of the first input that only a model has, or -1, and its reply,
+// nil if there is none. others is the place of the first input that may not stand beside them,
+// or -1.
+func modelParts(inputs []Input) (first int, reply *LLMMessageComplete, others int) {
+	first, others = -1, -1
+	for i, in := range inputs {
+		said, replies := in.(LLMMessageComplete)
+		_, chunk := in.(LLMChunk)
+		if first < 0 && (replies || chunk) {
+			first = i
+		}
+		if others < 0 && (!replies && !chunk || reply != nil) {
+			others = i
+		}
+		if replies {
+			reply = &said
+		}
+	}
+	return first, reply, others
+}
+
+// asked returns a run at the head of its log. call is that of an input, or empty.
+func (c *Controller) asked(ctx context.Context, ns, id, call string) (asked, error) {
+	var a asked
+	err := c.View(ctx, ns, id, func(run *runlog.Run) error {
+		mem := run.Memory()
+		a = asked{at: run.ID, client: clientmodel.Asks(&mem.Control.Agent), state: mem.State, n: mem.N}
+		a.pending, a.waits = clientmodel.Pending(c.Table, mem)
+		known := mem.ToolCalls[callname.Find(mem, call)]
+		a.unknown = known == nil
+		a.others = known != nil && mem.Tools[known.Name].Pool != events.ClientPool
+		return nil
+	})
+	return a, err
+}
+
+// find looks for a message in the run's log. since is when the awaited reply was asked for.
+func (c *Controller) find(ctx context.Context, run asked, message string) (found bool, since time.Time, err error) {
+	found, at, err := clientmodel.Find(ctx, c.Log, run.at, message, run.pending.N)
+	return found, at.Time, err
+}
+
+// modelReply carries out chunks, and behind them a reply, which may be nil. What was accepted
+// before is accepted again.
+func (c *Controller) modelReply(ctx context.Context, run asked, inputs []Input, reply *LLMMessageComplete) (InputsResult, error) {
+	done := InputsResult{Accepted: len(inputs), N: run.n}
+	ids, key := chunkIDs(inputs), ""
+	if reply != nil {
+		ids, key = append(ids, reply.MessageID), reply.Key
+	}
+	known, since := 0, time.Time{}
+	for _, id := range ids {
+		found, at, err := c.find(ctx, run, id)
+		if err != nil {
+			return InputsResult{}, err
+		}
+		since = at
+		if found {
+			known++
+		}
+	}
+	if known > 0 && known == len(ids) {
+		return done, nil
+	}
+	if err := run.refuse(key); err != nil {
+		return InputsResult{}, err
+	}
+	undo, err := c.chunks.add(run.at, run.pending.Key, inputs)
+	if err != nil || reply == nil {
+		return done, err
+	}
+	err = c.deliverReply(ctx, run, reply, since)
+	if err != nil {
+		undo()
+		return InputsResult{}, err
+	}
+	c.chunks.drop(run.at)
+	after, err := c.asked(ctx, run.at.Namespace, run.at.ID, "")
+	done.N = after.n
+	return done, err
+}
+
+// chunkIDs returns the messages of the chunks, each once.
+func chunkIDs(inputs []Input) (ids []string) {
+	for _, in := range inputs {
+		if chunk, ok := in.(LLMChunk); ok && (len(ids) == 0 || ids[len(ids)-1] != chunk.MessageID) {
+			ids = append(ids, chunk.MessageID)
+		}
+	}
+	return ids
+}
+
+// refuse returns why no reply is accepted now, nil if one is. key is that of the request which
+// the reply answers; empty: the one that waits.
+func (a *asked) refuse(key string) error {
+	conflict := func(code, format string, args ...any) error {
+		return refusal.New(refusal.Conflict, code, "input %d: "+format, append([]any{a.index}, args...)...).
+			With(map[string]any{"run": a.at.ID, "state": a.state, "n": a.n, "index": a.index})
+	}
+	switch {
+	case !a.client, a.waits && !a.pending.Client:
+		return conflict(refusal.CodeNotYours, "the run's model is not its client, so nobody but a planner gives its replies; agents with llm: {provider: client} wait for theirs")
+	case key != "" && (!a.waits || key != a.pending.Key):
+		return conflict(refusal.CodeObsolete, "the run does not wait for a reply to the request %q any more; GET /v1/runs/%s/request has the one that it waits for", key, a.at.ID)
+	case !a.waits:
+		return conflict(refusal.CodeNothingPending, "the run is in state %s and waits for no reply of its model", a.state)
+	case a.pending.Paused:
+		return conflict(refusal.CodePaused, "the run is paused; resume it and post the same again")
+	}
+	return nil
+}
+
+// deliverReply has a planner append a reply. since is when it was asked for.
+func (c *Controller) deliverReply(ctx context.Context, run asked, reply *LLMMessageComplete, since time.Time) error {
+	message := clientmodel.Message{ID: reply.MessageID, Calls: reply.Calls, Usage: reply.Usage, Model: reply.Model}
+	if reply.Content != nil {
+		message.Content = *reply.Content
+	}
+	if message.Content == "" && len(message.Calls) == 0 {
+		text, err := c.chunks.text(run.at, run.pending.Key, reply.MessageID, since)
+		if err != nil {
+			return err
+		}
+		message.Content = text
+	}
+	answer, err := c.askPlanner(ctx, clientmodel.Question{
+		Do: clientmodel.Reply, Namespace: run.at.Namespace, Run: run.at.ID, Key: run.pending.Key, Message: message,
+	})
+	if err != nil || answer == clientmodel.Done {
+		return err
+	}
+	run.waits, run.pending.Paused = answer == clientmodel.Paused, answer == clientmodel.Paused
+	return run.refuse(run.pending.Key)
+}
+
+// askPlanner asks the planners until one answers. Without any the error is Unavailable, and the
+// same may be asked again.
+func (c *Controller) askPlanner(ctx context.Context, q clientmodel.Question) (code string, err error) {
+	question, err := json.Marshal(q)
+	if err != nil {
+		return "", err
+	}
+	ctx, stop := context.WithTimeout(ctx, plannerWait)
+	defer stop()
+	for failed := "no planner answers"; ; {
+		if ctx.Err() != nil || c.cfg.Questions == nil {
+			e := refusal.New(refusal.Unavailable, refusal.CodeNoPlanner, "no planner stored the reply within %s: %s; post the same again", plannerWait, failed)
+			e.RetryAfter = retryMissing
+			return "", e
+		}
+		answer, err := c.askOnce(ctx, question)
+		switch {
+		case errors.Is(err, journal.ErrTooLarge):
+			return "", refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the reply is larger than a message of the bus")
+		case errors.Is(err, journal.ErrDenied):
+			return "", err
+		case err == nil && answer.Code != clientmodel.Failed:
+			return answer.Code, nil
+		case err == nil:
+			failed = answer.Reason
+		case !errors.Is(err, ports.ErrNoAnswer):
+			failed = err.Error()
+		}
+		retry.Wait(ctx, askPause)
+	}
+}
+
+// retryMissing is when a reply that no planner took may be posted again.
+const retryMissing = time.Second
+
+func (c *Controller) askOnce(ctx context.Context, question []byte) (answer clientmodel.Answer, err error) {
+	ctx, stop := context.WithTimeout(ctx, askWait)
+	defer stop()
+	data, err := c.cfg.Questions.Question(ctx, clientmodel.Topic, question)
+	if err != nil {
+		return answer, err
+	}
+	if err := json.Unmarshal(data, &answer); err != nil {
+		return answer, fmt.Errorf("a planner's answer: %w", err)
+	}
+	return answer, nil
+}
+
+// expire ends the wait for a client's reply, if the run still waits for that one: a planner
+// says so in the log. If another model is to be asked next, the run is driven again, since
+// nothing else would wake a planner.
+func (c *Controller) expire(ctx context.Context, at events.Run, key string) error {
+	run, err := c.asked(ctx, at.Namespace, at.ID, "")
+	if access.IsMissing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if run.waits && run.pending.Client && run.pending.Key == key && !run.pending.Paused { // Resumed sets a new timer
+		if _, err := c.askPlanner(ctx, clientmodel.Question{Do: clientmodel.Expire, Namespace: at.Namespace, Run: at.ID, Key: key}); err != nil {
+			return err
+		}
+	}
+	_, err = c.Change(ctx, at.Namespace, at.ID, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		now, waits := clientmodel.Pending(c.Table, mem)
+		passed := waits && now.Effect.Failed.Passed > 0 && now.Key != key && !now.Paused
+		if last := len(mem.Trace) - 1; !passed || last < 0 || mem.Trace[last].Event != string(events.TypeLLMAttemptFailed) {
+			return nil, nil
+		}
+		return access.One(events.Control, &events.Resumed{By: events.By{Reason: "the run's client gave no reply, and the next model is asked", By: c.Source}, Redrive: true})
+	})
+	if refusal.Is(err, refusal.CodeRunEnded) {
+		return nil
+	}
+	return err
+}

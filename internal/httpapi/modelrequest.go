@@ -1,0 +1,100 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// eventRequest is the server-sent event of a request that waits for the run's client.
+const eventRequest = "request"
+
+// getRequest answers with what the model is asked now, or was asked for a reply.
+func (s *Server) getRequest(w http.ResponseWriter, r *http.Request) error {
+	values, err := route.Parameters(r, "at")
+	if err != nil {
+		return err
+	}
+	at, err := route.Number(values, "at", 0)
+	if err != nil {
+		return err
+	}
+	if _, given := values["at"]; given && at == 0 {
+		return route.BadParameter("at: events are counted from 1")
+	}
+	req, err := s.control.Request(r.Context(), route.Namespace(r), r.PathValue("id"), at)
+	if err != nil {
+		return err
+	}
+	data, err := requestJSON(req)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)+1))
+	_, _ = w.Write(append(data, '\n')) // a client that is gone needs no error
+	return nil
+}
+
+// requestJSON writes a request without its body. An encoder would escape characters that the
+// model is sent as they are.
+func requestJSON(req control.ModelRequest) ([]byte, error) {
+	req.Body = nil
+	data, err := req.MarshalJSON()
+	if err != nil {
+		return nil, refusal.Fault("request: %w", err)
+	}
+	return data, nil
+}
+
+// requests follows for a stream which request waits for the run's client.
+type requests struct {
+	s  *Server
+	ns string
+	id string
+	// client says that a model of the run is its client. sent is the key of the last request.
+	client bool
+	sent   string
+}
+
+// newRequests begins with a run whose stream begins.
+func (s *Server) newRequests(ctx context.Context, run events.Run) requests {
+	client, err := s.control.AsksClient(ctx, run.Namespace, run.ID)
+	return requests{s: s, ns: run.Namespace, id: run.ID, client: client && err == nil}
+}
+
+// tell sends the request that waits for the run's client, once, behind the events that the
+// client has. t is the stream's place in the run, and typ its last event.
+func (q *requests) tell(ctx context.Context, st *stream, t *tail, typ string) error {
+	if typ == string(events.TypeHandedOff) {
+		q.client, _ = q.s.control.AsksClient(ctx, q.ns, q.id)
+	}
+	if !q.client || t.state != events.Planning && t.state != events.Reflecting {
+		return nil
+	}
+	req, err := q.s.control.PendingForClient(ctx, q.ns, q.id, q.sent)
+	var refused *refusal.Error
+	switch {
+	case errors.As(err, &refused): // the run went on
+		return nil
+	case err != nil:
+		if ctx.Err() == nil {
+			q.s.cfg.Logger.Warn("a stream cannot tell what the run's client is asked", "run", q.id, "reason", err)
+		}
+		return nil
+	case req.Key == "", req.N > t.n:
+		return nil
+	}
+	q.sent = req.Key
+	data, err := requestJSON(req)
+	if err != nil {
+		return nil
+	}
+	return st.event(eventRequest, "", data)
+}
