@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -117,29 +118,52 @@ func stateNames() []string {
 
 func showCommand() *cobra.Command {
 	var at uint64
-	var memory, reasoning bool
+	var memory, reasoning, request bool
 	cmd := &cobra.Command{
 		Use:   "show RUN",
 		Short: "Show a run: its events, its answer or error",
 		Long: `Show prints a run's state, its events one per line, and its answer, its error, or what
 it waits for. --at shows it as of that event. --memory prints its whole memory
-instead, in JSON or YAML.`,
+instead, in JSON or YAML. --request prints what the model was asked for the reply that is
+event --at: the body of the HTTP request, or without --at that of the request whose reply
+the run waits for. It follows from the log; stderr says if it may differ from what was sent.`,
 		Example: `  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001
   moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --at 7 --memory
+  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --request --at 4 | jq .messages
   moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 -o json | jq -r .answer`,
 		Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
 	cmd.Flags().Uint64Var(&at, "at", 0, "show the run after its event `n` (default: the last one)")
 	cmd.Flags().BoolVar(&memory, "memory", false, "print the memory")
+	cmd.Flags().BoolVar(&request, "request", false, "print the request to the model")
+	cmd.MarkFlagsMutuallyExclusive("memory", "request")
 	addReasoningFlag(cmd, &reasoning)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("at") && at == 0 {
 			return cli.Usage("--at: events are counted from 1")
 		}
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.show(ctx, args[0], at, memory, reasoning) })
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			if request {
+				return c.showRequest(ctx, args[0], at)
+			}
+			return c.show(ctx, args[0], at, memory, reasoning)
+		})
 	}
 	return cmd
+}
+
+// showRequest prints the body of the request whose reply is event at; 0: the one that waits.
+func (c *client) showRequest(ctx context.Context, id string, at uint64) error {
+	req, err := c.control.Request(ctx, c.namespace, id, at)
+	if err != nil {
+		return err
+	}
+	if req.Exact != nil && !*req.Exact && req.Dialect != providers.Scripted {
+		c.notef("what was sent may differ: its digest is not that of this request; a running planner with the provider knows its settings")
+	}
+	_, err = fmt.Fprintf(c.out, "%s\n", req.Body)
+	return err
 }
 
 func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoning bool) error {

@@ -113,7 +113,7 @@ type Asked struct {
 }
 
 // Find reads a run's log for an event that has the message, a reply or one of the user's, and
-// for event n.
+// for event n. An empty message is in no event.
 func Find(ctx context.Context, log journal.Log, run events.Run, message string, n uint64) (found bool, at Asked, err error) {
 	quoted, err := json.Marshal(message)
 	if err != nil {
@@ -146,7 +146,7 @@ func Find(ctx context.Context, log journal.Log, run events.Run, message string, 
 		if place == n {
 			at = e.Asked
 		}
-		if e.Data.MessageID == message && e.Type != events.TypeLLMAttemptFailed {
+		if message != "" && e.Data.MessageID == message && e.Type != events.TypeLLMAttemptFailed {
 			found = true
 		}
 	}

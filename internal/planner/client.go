@@ -200,7 +200,7 @@ func (p *Planner) answerRequest(ctx context.Context, question []byte) []byte {
 		p.cfg.Logger.Warn("a request cannot be written", "run", q.Run, "at", q.At, "reason", err)
 		return nil
 	}
-	data, _ := json.Marshal(req) // its parts are valid JSON
+	data, _ := req.MarshalJSON() // its parts are valid JSON, whose characters stay as they are
 	return data
 }
 

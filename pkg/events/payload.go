@@ -69,8 +69,8 @@ type Facts struct {
 	Asked *Asked `json:"asked,omitempty"`
 	// Adjusted are settings that were sent otherwise than the agent has them.
 	Adjusted []Adjusted `json:"adjusted,omitempty"`
-	// Dialect is the API that was asked: openai (chat completions), responses or anthropic;
-	// empty where none was.
+	// Dialect is the API that was asked: openai (chat completions), responses or anthropic, or
+	// client for a model that is the run's client; empty where none was.
 	Dialect string `json:"dialect,omitempty"`
 	// RequestSHA256 is the digest of the request's body as it was sent, in lower-case hex;
 	// empty where nothing was sent.
