@@ -183,6 +183,9 @@ func TestConformance(t *testing.T) {
 					return bus, patient(t, bus, GroupCommitAuto)
 				})
 			})
+			t.Run("Questions", func(t *testing.T) {
+				journaltest.Questions(t, func(t *testing.T) (ports.Questions, ports.Questions) { return bus, patient(t, bus, GroupCommitAuto) })
+			})
 		})
 	}
 	t.Run("Timers", func(t *testing.T) {

@@ -24,6 +24,7 @@ var (
 	_ journal.Agents    = (*Process)(nil)
 	_ journal.Blobs     = (*Process)(nil)
 	_ ports.Peers       = (*Process)(nil)
+	_ ports.Questions   = (*Process)(nil)
 
 	_ ports.Snapshots  = (*Process)(nil)
 	_ ports.Tombstones = (*Process)(nil)
@@ -51,6 +52,8 @@ type Journal struct {
 	timers   timers
 	// offers are who takes loans, by pool and name.
 	offers map[string][]*offer
+	// answerers are who answers questions, by topic.
+	answerers map[string][]*answerer
 }
 
 // try is what an append tries: to be the record at a place of a run.
@@ -87,7 +90,7 @@ func New(o Options) *Journal {
 	j := &Journal{
 		opts: o.withDefaults(), inboxes: make(map[string]*inbox),
 		tries: make(map[try]int), fetches: make(map[try]int), watchers: make(map[*watcher]struct{}), stores: newStores(),
-		offers: make(map[string][]*offer),
+		offers: make(map[string][]*offer), answerers: make(map[string][]*answerer),
 	}
 	j.changed.channel = make(chan struct{})
 	j.timers = newTimers(&j.changed)

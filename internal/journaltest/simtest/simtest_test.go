@@ -57,6 +57,9 @@ func TestConformance(t *testing.T) {
 			t.Run("Peers", func(t *testing.T) {
 				journaltest.Peers(t, func(*testing.T) (journaltest.LogPeers, journaltest.LogPeers) { return j.NewProcess(), j.NewProcess() })
 			})
+			t.Run("Questions", func(t *testing.T) {
+				journaltest.Questions(t, func(*testing.T) (ports.Questions, ports.Questions) { return j.NewProcess(), j.NewProcess() })
+			})
 			t.Run("Timers", func(t *testing.T) {
 				journaltest.Timers(t, func(*testing.T) journaltest.LogTimers {
 					return New(Options{Shards: shards, AckWait: time.Second})
