@@ -36,8 +36,8 @@
 //     internal/textprotocol serves models without tool calls, and internal/prices has their
 //     prices.
 //   - Tools: Go functions (pkg/tool/typed), built-in tools (pkg/tool/builtin), HTTP endpoints
-//     (pkg/tool/httptool), commands (pkg/tool/exectool), MCP servers (pkg/tool/mcptool) and
-//     NATS services (pkg/tool/servicetool).
+//     (pkg/tool/httptool), commands (pkg/tool/exectool), MCP servers (pkg/tool/mcptool),
+//     NATS services (pkg/tool/servicetool) and agents that speak A2A (pkg/tool/a2atool).
 //     internal/toolset runs calls, internal/schema checks their arguments, and internal/breaker
 //     stops calls to a tool that is down.
 //   - Tokens: internal/tokens/o200k.

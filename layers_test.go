@@ -198,7 +198,7 @@ var rolesMay = []string{
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/statepatch", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media",
 	"internal/livetext", "internal/sharedlog", "internal/ports", "internal/journalcheck",
-	"internal/refusal", "internal/replyfacts", "internal/docschema",
+	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 }
 
 // partsOf are the packages that belong to one role, with the role, and onTop those that

@@ -259,10 +259,10 @@ func (c *Controller) askOnce(ctx context.Context, question []byte) (answer clien
 	return answer, nil
 }
 
-// expire ends the wait for a client's reply, if the run still waits for that one: a planner
+// expireReply ends the wait for a client's reply, if the run still waits for that one: a planner
 // says so in the log. If another model is to be asked next, the run is driven again, since
 // nothing else would wake a planner.
-func (c *Controller) expire(ctx context.Context, at events.Run, key string) error {
+func (c *Controller) expireReply(ctx context.Context, at events.Run, key string) error {
 	run, err := c.asked(ctx, at.Namespace, at.ID, "")
 	if access.IsMissing(err) {
 		return nil

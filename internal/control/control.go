@@ -182,7 +182,7 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c.timers = timers.New(timers.Config{
 		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, StallAfter: cfg.StallAfter,
-		Expire: c.expire, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: cfg.PoolWait})

@@ -248,7 +248,12 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 	if sendState(st, state, from) != nil {
 		return nil
 	}
-	for err := st.Comment(); err == nil && !t.ended(); {
+	waiting := s.newRequests(ctx, t.run)
+	err = st.Comment()
+	if seq > 0 && err == nil { // else the records tell
+		err = waiting.tell(ctx, st, &t, "")
+	}
+	for err == nil && !t.ended() {
 		select {
 		case rec := <-records:
 			if access.NotOfLog(rec.Record) {

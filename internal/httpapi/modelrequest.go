@@ -8,6 +8,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -71,7 +72,7 @@ func (s *Server) newRequests(ctx context.Context, run events.Run) requests {
 
 // tell sends the request that waits for the run's client, once, behind the events that the
 // client has. t is the stream's place in the run, and typ its last event.
-func (q *requests) tell(ctx context.Context, st *stream, t *tail, typ string) error {
+func (q *requests) tell(ctx context.Context, st *sse.Stream, t *tail, typ string) error {
 	if typ == string(events.TypeHandedOff) {
 		q.client, _ = q.s.control.AsksClient(ctx, q.ns, q.id)
 	}
@@ -96,5 +97,5 @@ func (q *requests) tell(ctx context.Context, st *stream, t *tail, typ string) er
 	if err != nil {
 		return nil
 	}
-	return st.event(eventRequest, "", data)
+	return st.Event(eventRequest, "", data)
 }

@@ -44,10 +44,11 @@ var runEvents = []route.Parameter{
 
 // Bodies and answers by the names that the description gives them.
 type (
-	runPage   list.Page
-	newState  access.Result
-	forkBody  forking.Request
-	forkState forking.Result
+	runPage      list.Page
+	newState     access.Result
+	forkBody     forking.Request
+	forkState    forking.Result
+	modelRequest control.ModelRequest
 	// runState has the type of its memory.
 	runState struct {
 		access.RunState
@@ -100,6 +101,12 @@ func (s *Server) runRows() []route.Route {
 			Query:   []route.Parameter{{Name: "from", Description: "The number of the first event. Default: 1."}, {Name: "view", Description: "state: begin with the state before the first event."}},
 			Headers: []route.Parameter{{Name: "Last-Event-ID", Description: "The number of the last event that the client has. It goes before from."}},
 			Streams: []string{"application/x-ndjson", eventStream}, Events: runEvents, Codes: with(route.RunCodes, refusal.CodeTooManyStreams),
+		},
+		{
+			Pattern: "GET /v1/runs/{id}/request", Handle: s.getRequest,
+			Summary: "Shows what the run's model is asked now, or what it was asked for a reply.",
+			Query:   []route.Parameter{{Name: "at", Description: "The number of the reply's event. Default: the reply that the run waits for."}},
+			Answer:  modelRequest{}, Codes: with(route.RunCodes, refusal.CodeNothingPending, refusal.CodeNoRequest, refusal.CodeNotYours),
 		},
 		{
 			Pattern: "POST /v1/runs/{id}/fork", Handle: route.JSON(http.StatusOK, s.postFork), Summary: "Starts a run that continues from an event of this one.",

@@ -11,16 +11,12 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// taskSchema is the input of every tool, outcomeSchema the structured content of those whose
-// agent has no output schema of its own.
-var (
-	taskSchema    = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What the agent is to do, with everything that it has to know."}},"required":["task"],"additionalProperties":false}`)
-	outcomeSchema = json.RawMessage(`{"type":"object","properties":{"run_id":{"type":"string"},"state":{"type":"string"},"answer":{"type":"string"},"incomplete":{"type":"boolean","description":"The answer was cut off."}},"required":["run_id","state"]}`)
-)
+// outcomeSchema is the structured content of the results of agents without an output schema.
+var outcomeSchema = json.RawMessage(`{"type":"object","properties":{"run_id":{"type":"string"},"state":{"type":"string"},"answer":{"type":"string"},"incomplete":{"type":"boolean","description":"The answer was cut off."}},"required":["run_id","state"]}`)
 
 // toolOf describes an agent as a tool. announced are the tools that there are.
 func toolOf(a *events.Agent, announced []events.ToolSpec) *mcp.Tool {
-	t := &mcp.Tool{Name: a.Name, Description: a.Description, InputSchema: taskSchema, OutputSchema: outcomeSchema, Annotations: hints(a, announced)}
+	t := &mcp.Tool{Name: a.Name, Description: a.Description, InputSchema: taskSchema(a.Task), OutputSchema: outcomeSchema, Annotations: hints(a, announced)}
 	if t.Description == "" {
 		t.Description = "Gives a task to the agent " + a.Name + " and returns its answer."
 	}

@@ -5,8 +5,8 @@
 // failure is an observation for the model and never ends a run.
 //
 // Adapters are in the sub-packages: typed makes tools of Go functions; builtin, httptool,
-// exectool, mcptool
-// and servicetool make them of other things. All adapters pass one suite.
+// exectool, mcptool,
+// servicetool and a2atool make them of other things. All adapters pass one suite.
 package tool
 
 import (
