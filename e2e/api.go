@@ -163,6 +163,15 @@ type agent struct {
 	Config       map[string]any    `json:"config,omitempty"`
 	Tools        []string          `json:"tools,omitempty"`
 	Approval     map[string]any    `json:"approval,omitempty"`
+	ClientTools  []clientTool      `json:"client_tools,omitempty"`
+}
+
+// clientTool is a tool that the test itself carries out.
+type clientTool struct {
+	Name        string         `json:"name"`
+	Description string         `json:"description"`
+	Schema      map[string]any `json:"schema"`
+	Timeout     string         `json:"timeout,omitempty"`
 }
 
 type runRequest struct {

@@ -76,7 +76,7 @@ func TestEveryEdge(t *testing.T) {
 		var forbidden []string
 		for _, from := range append(slices.Clone(states), events.Control) {
 			for _, to := range append(slices.Clone(states), events.Nobody) {
-				for _, pool := range []string{events.DefaultPool, "web", "gpu", events.AgentsPool} {
+				for _, pool := range []string{events.DefaultPool, "web", "gpu", events.AgentsPool, events.ClientPool} {
 					subject := events.Subject{Run: run, From: from, To: to, Pool: pool}.String()
 					require.NoError(t, conn.Publish(subject, []byte(user)))
 					if owns(user, from, to, pool) {
@@ -225,6 +225,10 @@ func forbidden(user string) []string {
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.planning":       {Planner},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.observing":      {Observer},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_gpu":     {"actor_gpu", Gateway},
+		"$JS.API.CONSUMER.MSG.NEXT.MOORE_0.acting_client":  {Gateway},
+		"$JS.API.CONSUMER.INFO.MOORE_0.acting_client":      {Gateway},
+		"$JS.ACK.MOORE_0.acting_client.1.1.1.1.1":          {Gateway},
+		"timers.set.default.x.client":                      {Gateway, subagents},
 		"$JS.API.CONSUMER.MSG.NEXT.MOORE_TIMERS.timers":    {Gateway},
 		"$JS.ACK.MOORE_0.planning.1.1.1.1.1":               {Planner},
 		"$JS.ACK.MOORE_0.acting_web.1.1.1.1.1":             {"actor_web", Gateway},
