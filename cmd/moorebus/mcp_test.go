@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -364,6 +365,46 @@ approval: {policy: tools, tools: [calculator]}
 		_, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "shopper", Arguments: map[string]any{"task": "Buy."}, RequestState: "Zm9yZ2Vk"})
 		require.ErrorContains(t, err, "requestState is not one of this server")
 	})
+}
+
+// An agent uses an agent elsewhere as a tool. That one's question goes through both to the user,
+// waits in the log meanwhile, and the answer goes back.
+func TestMCPQuestionThroughTwoAgents(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts processes
+	}
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	inner := write("inner.yaml", `
+name: asker
+description: Asks which one.
+llm: {provider: scripted, script: [{calls: [{name: ask_human, arguments: {question: "Which?"}}]}, {text: "It is {{observation -1}}."}]}
+tools: [ask_human]
+`)
+	write(".mcp.json", fmt.Sprintf(`{"mcpServers": {"inner": {"command": "moorebus", "args": ["mcp", "--agent", %q, "--data", %q]}}}`, inner, filepath.Join(dir, "inner")))
+	outer := write("outer.yaml", `
+name: outer
+llm: {provider: scripted, script: [{calls: [{name: inner.asker, arguments: {task: "Ask."}}]}, {text: "I heard: {{observation -1}}"}]}
+tools: [inner.*]
+---
+tools: []
+mcp: .mcp.json
+`)
+	data := filepath.Join(dir, "outer")
+	session, asked := questioner(t, &mcp.CommandTransport{Command: moorebusMCP(t, "--agent", outer, "--data", data)}, "2026-07-28", func(*mcp.ElicitParams) *mcp.ElicitResult {
+		return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"answer": "the red one"}}
+	})
+	res, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "outer", Arguments: map[string]any{"task": "Go."}})
+	require.NoError(t, err)
+	require.Contains(t, textOf(t, res), "I heard: It is the red one.")
+	require.Equal(t, []string{"The agent outer asks: The MCP server inner asks: The agent asker asks: Which? (answer: string)"}, asked())
+	out, err := exec.Command("moorebus", "show", res.Meta[mcpserve.MetaRun].(string), "--data", data).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "the red one")
 }
 
 // An agent's tool says what it returns and what it can do.
