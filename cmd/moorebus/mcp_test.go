@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -368,32 +367,20 @@ approval: {policy: tools, tools: [calculator]}
 }
 
 // An agent uses an agent elsewhere as a tool. That one's question goes through both to the user,
-// waits in the log meanwhile, and the answer goes back.
+// waits in the log meanwhile, and the answer goes back. The files are those of the guide.
 func TestMCPQuestionThroughTwoAgents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts processes
 	}
 	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		return path
+	guide, err := os.ReadFile("../../docs/how-to/mcp.md")
+	require.NoError(t, err)
+	files := regexp.MustCompile("(?ms)^`([^`\n]+)`:\n\n```\\w+\n(.*?)^```").FindAllSubmatch(guide, -1)
+	require.Len(t, files, 3)
+	for _, f := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, string(f[1])), f[2], 0o600))
 	}
-	inner := write("inner.yaml", `
-name: asker
-description: Asks which one.
-llm: {provider: scripted, script: [{calls: [{name: ask_human, arguments: {question: "Which?"}}]}, {text: "It is {{observation -1}}."}]}
-tools: [ask_human]
-`)
-	write(".mcp.json", fmt.Sprintf(`{"mcpServers": {"inner": {"command": "moorebus", "args": ["mcp", "--agent", %q, "--data", %q]}}}`, inner, filepath.Join(dir, "inner")))
-	outer := write("outer.yaml", `
-name: outer
-llm: {provider: scripted, script: [{calls: [{name: inner.asker, arguments: {task: "Ask."}}]}, {text: "I heard: {{observation -1}}"}]}
-tools: [inner.*]
----
-tools: []
-mcp: .mcp.json
-`)
+	outer := filepath.Join(dir, "outer.yaml")
 	data := filepath.Join(dir, "outer")
 	session, asked := questioner(t, &mcp.CommandTransport{Command: moorebusMCP(t, "--agent", outer, "--data", data)}, "2026-07-28", func(*mcp.ElicitParams) *mcp.ElicitResult {
 		return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"answer": "the red one"}}
@@ -405,6 +392,19 @@ mcp: .mcp.json
 	out, err := exec.Command("moorebus", "show", res.Meta[mcpserve.MetaRun].(string), "--data", data).CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "the red one")
+}
+
+// The files of MCP servers in the guide can be read.
+func TestMCPFilesOfTheGuide(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/how-to/mcp.md")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?ms)^```json\n(.*?)^```").FindAllSubmatch(guide, -1)
+	require.Len(t, blocks, 3)
+	for _, block := range blocks {
+		_, notes, err := agentfile.ParseMCP(block[1], func(string) (string, bool) { return "value", true })
+		require.NoError(t, err)
+		require.Empty(t, notes)
+	}
 }
 
 // An agent's tool says what it returns and what it can do.

@@ -217,7 +217,8 @@ func mcpCommand() *cobra.Command {
 		Long: `Mcp is an MCP server whose tools are agents. Each tool has one argument, the task, and
 returns the answer. Its description is that of the agent's definition. A call starts a
 run and waits for its end. A cancelled call cancels its run. A client that asks for
-progress is told every transition.
+progress is told every transition. A client that offers elicitation is asked for
+approvals and answers.
 
 It speaks over stdin and stdout, or with --listen over streamable HTTP at /mcp, where
 MOOREBUS_TOKEN is the bearer token that clients must send. It may be empty on loopback
