@@ -31,12 +31,12 @@ type api struct {
 
 func newAPI(t *testing.T, base string) *api {
 	// A request of a goroutine may outlive the test's last line, but not its cleanup.
-	var failures failures
+	found := new(failures)
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
-	client := &http.Client{Transport: &openapitest.Transport{Base: transport, Fail: failures.add}}
+	client := &http.Client{Transport: &openapitest.Transport{Base: transport, Fail: found.add}}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
-		failures.report(t)
+		found.report(t)
 	})
 	return &api{t: t, base: base, http: client}
 }
