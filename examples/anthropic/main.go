@@ -55,7 +55,7 @@ func run(ctx context.Context, w io.Writer, getenv func(string) string) error {
 		return err
 	}
 	defer provider.Close()
-	a, err := agent.New("How many moons does Mars have?").
+	a, err := agent.New("astronomer").
 		SystemPrompt("You answer in one sentence, and only what the tool says.").
 		LLM(watched{provider, w}).ThinkingTokens(1024).
 		Tool(agent.Func("moons", "Lists the moons of a planet.", moons, agent.Pure)).
@@ -63,7 +63,7 @@ func run(ctx context.Context, w io.Writer, getenv func(string) string) error {
 	if err != nil {
 		return err
 	}
-	answer, err := a.Run(ctx)
+	answer, err := a.Run(ctx, "How many moons does Mars have?")
 	if err != nil {
 		return err
 	}

@@ -48,8 +48,7 @@ func cashier() (*agent.Agent, error) {
 		scripted.Ask("pay", `{"crowns":10}`), scripted.Ask("pay", `{"crowns":1000}`), scripted.Ask("pay", `{"crowns":99999}`),
 		scripted.Say("I paid what I was allowed to."),
 	)
-	return agent.New("Pay the three bills.").
-		Name("cashier").
+	return agent.New("cashier").
 		LLM(model).
 		Tool(agent.Func("pay", "Pays an amount in crowns.", pay, agent.Risk(tool.High))).
 		Approval(events.Approval{Policy: events.ApproveAbove, Risk: "medium"}).
@@ -61,28 +60,22 @@ func run(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r, err := a.Start(ctx)
+	r, err := a.Start(ctx, agent.Task("Pay the three bills."))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = r.Release() }()
-	shown := 0
-	for lines := bufio.NewScanner(in); ; {
-		waiting, err := r.Approvals(ctx)
-		if err != nil {
-			return err
-		}
+	lines, shown := bufio.NewScanner(in), 0
+	for call := range r.Approvals(ctx) {
 		trace := r.Trace()
 		show(out, trace[shown:])
 		shown = len(trace)
-		if len(waiting) == 0 {
-			break // the run has ended
-		}
-		if err := decide(ctx, waiting[0], lines, out); err != nil {
+		if err := decide(ctx, call, lines, out); err != nil {
 			return err
 		}
 	}
 	_, err = r.Wait(ctx)
+	show(out, r.Trace()[shown:])
 	return err
 }
 

@@ -58,20 +58,25 @@ func run(ctx context.Context, w io.Writer, getenv func(string) string) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New("How many moons does Mars have?").
+	a, err := agent.New("astronomer").
 		SystemPrompt("You answer in one sentence, and only what the search tool says.").
 		LLM(model).Tool(searchTool).Build()
 	if err != nil {
 		return err
 	}
-	answer, err := a.Run(ctx)
+	r, err := a.Start(ctx, agent.Task("How many moons does Mars have?"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Release() }()
+	answer, err := r.Wait(ctx)
 	if err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(w, answer); err != nil {
 		return err
 	}
-	return a.Trace().Print(w)
+	return r.Trace().Print(w)
 }
 
 func caller(w io.Writer, getenv func(string) string) (llm.Caller, error) {

@@ -12,7 +12,7 @@ import (
 // `moorebus dev` does.
 func serve(ctx context.Context) (url string, stop func(), err error) {
 	// Each run has its own definition, which names the provider.
-	a, err := agent.New("").Provider("scripted", scripted.New()).Use("scripted").Build()
+	a, err := agent.New("host").Provider("scripted", scripted.New()).Use("scripted").Build()
 	if err != nil {
 		return "", nil, err
 	}

@@ -89,18 +89,23 @@ func run(ctx context.Context, w io.Writer, getenv func(string) string) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New("How many moons does Mars have?").LLM(model).Graph(graph()).Build()
+	a, err := agent.New("astronomer").LLM(model).Graph(graph()).Build()
 	if err != nil {
 		return err
 	}
-	answer, err := a.Run(ctx)
+	r, err := a.Start(ctx, agent.Task("How many moons does Mars have?"))
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(w, "%s: %s\n", a.State(), answer); err != nil {
+	defer func() { _ = r.Release() }()
+	answer, err := r.Wait(ctx)
+	if err != nil {
 		return err
 	}
-	return a.Trace().Print(w)
+	if _, err := fmt.Fprintf(w, "%s: %s\n", r.State(), answer); err != nil {
+		return err
+	}
+	return r.Trace().Print(w)
 }
 
 func caller(w io.Writer, getenv func(string) string) (llm.Caller, error) {

@@ -20,11 +20,14 @@ func TestCustomGraph(t *testing.T) {
 
 func TestAbandoned(t *testing.T) {
 	mock := scripted.NewMock(scripted.Say("Two moons."), scripted.Say("Two moons!"), scripted.Say("Two moons, really."))
-	a, err := agent.New("How many moons does Mars have?").LLM(mock).Graph(graph()).Build()
+	a, err := agent.New("astronomer").LLM(mock).Graph(graph()).Build()
 	require.NoError(t, err)
-	_, err = a.Run(t.Context())
+	r, err := a.Start(t.Context(), agent.Task("How many moons does Mars have?"))
 	require.NoError(t, err)
-	require.Equal(t, abandoned, a.State())
+	_, err = r.Wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, abandoned, r.State())
+	require.NoError(t, r.Release())
 	last := mock.Requests()[2].Messages
 	require.Equal(t, "Name your source, as in: Source: …", last[len(last)-1].Content)
 }

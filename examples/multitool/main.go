@@ -70,10 +70,10 @@ func run(ctx context.Context, w io.Writer) error {
 		scripted.Ask("calculator", `{"expression":"18.5 * 9 / 5 + 32"}`),
 		scripted.Say("In Paris it is 65.3 degrees Fahrenheit, and nothing was deleted."),
 	)
-	builder := agent.New("How warm is it in the capital of France, in Fahrenheit?").
-		TaskType("calculation").Model("large-model").ModelFor("calculation", "small-model").
+	builder := agent.New("traveller").
+		Model("large-model").ModelFor("calculation", "small-model").
 		LLM(model).Blacklist("delete_everything").
-		Configure(func(c *events.Config) { c.MaxSteps, c.ReflectEveryNSteps = 6, 0 })
+		MaxSteps(6).ReflectEvery(0)
 	all, err := tools()
 	if err != nil {
 		return err
@@ -85,23 +85,28 @@ func run(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	answer, err := a.Run(ctx)
+	r, err := a.Start(ctx, agent.Task("How warm is it in the capital of France, in Fahrenheit?"), agent.TaskType("calculation"))
 	if err != nil {
 		return err
 	}
-	return report(w, a, fmt.Sprintf("%s asked %d times: %s", model.ModelForCall(0), model.CallCount(), answer))
+	defer func() { _ = r.Release() }()
+	answer, err := r.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	return report(w, r, fmt.Sprintf("%s asked %d times: %s", model.ModelForCall(0), model.CallCount(), answer))
 }
 
 // report prints the calls, including refused ones, and then the answer.
-func report(w io.Writer, a *agent.Agent, answer string) error {
-	for _, entry := range a.Trace() {
+func report(w io.Writer, r *agent.Run, answer string) error {
+	for _, entry := range r.Trace() {
 		if entry.Event == string(events.TypeToolBlacklisted) {
 			if _, err := fmt.Fprintln(w, "delete_everything({}) = refused: blacklisted"); err != nil {
 				return err
 			}
 		}
 	}
-	for _, entry := range a.Memory().History {
+	for _, entry := range r.Memory().History {
 		if _, err := fmt.Fprintf(w, "%s(%s) = %s\n", entry.Tool.Name, entry.Tool.Arguments, entry.Observation); err != nil {
 			return err
 		}

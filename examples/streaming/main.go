@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/agent"
-	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
 )
 
@@ -40,33 +39,29 @@ func run(ctx context.Context, w io.Writer, options openai.Options) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New("Why is the log the truth?").LLM(printed{provider, w}).Build()
+	a, err := agent.New("speaker").LLM(provider).Build()
 	if err != nil {
 		return err
 	}
-	answer, err := a.Run(ctx)
+	r, err := a.Start(ctx, agent.Task("Why is the log the truth?"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Release() }()
+	for o, err := range r.Outputs(ctx) {
+		if err != nil {
+			return err
+		}
+		if token, ok := o.Output.(agent.LLMToken); ok {
+			if _, err := io.WriteString(w, token.Text); err != nil {
+				return err
+			}
+		}
+	}
+	answer, err := r.Wait(ctx)
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(w, "\n(%d characters, as one event of the log)\n", len([]rune(answer)))
 	return err
-}
-
-// printed is a model whose words are printed as they arrive. Anything between an agent
-// and its model is a caller that wraps a caller.
-type printed struct {
-	llm.Caller
-	w io.Writer
-}
-
-// Call asks the model.
-func (p printed) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
-	return p.Caller.Call(ctx, req, func(c llm.Chunk) {
-		if c.Kind == llm.ChunkText {
-			_, _ = io.WriteString(p.w, c.Text) // chunks are for showing only
-		}
-		if stream != nil {
-			stream(c) // the chunks go to the bus as well
-		}
-	})
 }

@@ -1,9 +1,11 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -40,6 +42,8 @@ type StartRequest struct {
 	Custom    map[string]json.RawMessage
 	// TraceParent is the W3C trace context that the run belongs to. May be empty.
 	TraceParent string
+	// Messages follow the task. The run begins with all of them or does not begin.
+	Messages []UserMessage
 }
 
 // StartResult is the id of the started run and the number of its events.
@@ -74,11 +78,32 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if start.Parts, err = c.keepParts(ctx, refusal.CodeBadRequest, "task", req.Parts); err != nil {
 		return StartResult{}, err
 	}
-	opened, err := c.Open(ctx, at, launch.Opening{First: start, Budget: start.Agent.Budget, TraceParent: req.TraceParent})
+	rest, err := c.firstMessages(ctx, req.Messages)
+	if err != nil {
+		return StartResult{}, err
+	}
+	opened, err := c.Open(ctx, at, launch.Opening{First: start, Rest: rest, Budget: start.Agent.Budget, TraceParent: req.TraceParent})
 	if err != nil {
 		return StartResult{}, err
 	}
 	return StartResult{RunID: at.ID, N: opened.N}, nil
+}
+
+// firstMessages returns the events of the messages with which a run begins.
+func (c *Controller) firstMessages(ctx context.Context, messages []UserMessage) ([]events.Payload, error) {
+	var all []events.Payload
+	for i, m := range messages {
+		message := &events.UserMessage{MessageID: cmp.Or(m.MessageID, c.Store.NewID()), Content: m.Content}
+		if len(m.Parts) > 0 {
+			var err error
+			message.Content = events.TextOf(m.Parts)
+			if message.Parts, err = c.keepParts(ctx, refusal.CodeBadRequest, fmt.Sprintf("message %d", i), m.Parts); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, message)
+	}
+	return all, nil
 }
 
 func (r *StartRequest) validate() error {

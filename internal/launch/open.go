@@ -20,7 +20,9 @@ const timerTries = 50
 // Opening is the beginning of a run: a Start, or a Forked with the fold of its parent, and the
 // first budget.
 type Opening struct {
-	First  events.Payload
+	First events.Payload
+	// Rest are appended together with First, from control.
+	Rest   []events.Payload
 	Parent *runlog.Fold
 	Budget *events.Budget
 	// TraceParent is the W3C trace context of the first event; may be empty.
@@ -55,7 +57,11 @@ func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.S
 				return nil, err
 			}
 		}
-		return []runlog.Draft{{Origin: store.Machine().Table().Initial(), Payload: o.First}}, nil
+		drafts := []runlog.Draft{{Origin: store.Machine().Table().Initial(), Payload: o.First}}
+		for _, p := range o.Rest {
+			drafts = append(drafts, runlog.Draft{Origin: events.Control, Payload: p})
+		}
+		return drafts, nil
 	})
 	if errors.Is(err, journal.ErrTooLarge) {
 		return "", 0, refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge,

@@ -47,12 +47,14 @@ func ExampleRun() {
 		ended <- actor.Run(ctx, actor.Options{Bus: bus, Instance: "painter", Tools: []tool.Tool{draw}})
 	}()
 
-	a := must(agent.New("Draw a cat.").RemoteTools("gpu/draw").Bus(bus).
+	a := must(agent.New("painter").RemoteTools("gpu/draw").Bus(bus).
 		LLM(scripted.NewMock(scripted.Ask("draw", `{"of":"cat"}`), scripted.Say("Here is a cat."))).Build())
 	for len(must(bus.Tools(ctx))) == 0 { // until the actor has announced its tool
 	}
-	fmt.Println(a.Run(ctx))
-	fmt.Println(a.Memory().History[0].Observation)
+	run := must(a.Start(ctx, agent.Task("Draw a cat.")))
+	fmt.Println(run.Wait(ctx))
+	fmt.Println(run.Memory().History[0].Observation)
+	_ = run.Release()
 	stop()
 	fmt.Println(<-ended)
 	// Output:

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,17 +72,49 @@ func textTool(t *testing.T, name, result string) tool.Tool {
 	return made
 }
 
+// task is what the tests' runs are for, if it does not matter.
+const task = "find the answer"
+
+// watched is an agent whose last finished run can be looked at.
+type watched struct {
+	*agent.Agent
+	last *agent.Run
+}
+
+// Run is [agent.Agent.Run], and keeps the run.
+func (w *watched) Run(ctx context.Context, task string) (answer string, err error) {
+	if w.last, err = w.Start(ctx, agent.Task(task)); err != nil {
+		return "", err
+	}
+	defer func() { err = cmp.Or(err, w.last.Release()) }()
+	return w.last.Wait(ctx)
+}
+
+func (w *watched) Memory() *agent.Memory { return w.last.Memory() }
+func (w *watched) State() events.State   { return w.last.State() }
+func (w *watched) Trace() reducer.Trace  { return w.last.Trace() }
+
 // build makes an agent with the tools search and calculator.
-func build(t *testing.T, mock llm.Caller, change func(*agent.Builder)) *agent.Agent {
+func build(t *testing.T, mock llm.Caller, change func(*agent.Builder)) *watched {
 	t.Helper()
-	b := agent.New("find the answer").LLM(mock).Tool(searchTool(t)).Tool(textTool(t, "calculator", "42")).
-		Configure(func(c *events.Config) { c.ReflectEveryNSteps = 0 })
+	return buildNamed(t, "agent", mock, change)
+}
+
+func buildNamed(t *testing.T, name string, mock llm.Caller, change func(*agent.Builder)) *watched {
+	t.Helper()
+	b := agent.New(name).LLM(mock).Tool(searchTool(t)).Tool(textTool(t, "calculator", "42")).
+		ReflectEvery(0)
 	if change != nil {
 		change(b)
 	}
+	return built(t, b)
+}
+
+func built(t *testing.T, b *agent.Builder) *watched {
+	t.Helper()
 	a, err := b.Build()
 	require.NoError(t, err)
-	return a
+	return &watched{Agent: a}
 }
 
 func eventsOf(trace reducer.Trace) []string {
@@ -98,8 +131,7 @@ func idleToPlanning(t *testing.T) {
 	require.Equal(t, events.Planning, to)
 
 	a := build(t, scripted.NewMock(scripted.Say("an answer")), nil)
-	require.Equal(t, events.Idle, a.State())
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	first := a.Trace()[0]
 	require.Equal(t, "Start", first.Event)
@@ -108,8 +140,8 @@ func idleToPlanning(t *testing.T) {
 
 func maxStepsGuard(t *testing.T) {
 	mock := scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Ask("search", `{"q":"b"}`), scripted.Say("never asked"))
-	a := build(t, mock, func(b *agent.Builder) { b.Configure(func(c *events.Config) { c.MaxSteps = 2 }) })
-	_, err := a.Run(t.Context())
+	a := build(t, mock, func(b *agent.Builder) { b.MaxSteps(2) })
+	_, err := a.Run(t.Context(), task)
 	var failed *agent.Failed
 	require.ErrorAs(t, err, &failed)
 	require.Equal(t, "max steps 2 exceeded", failed.Message)
@@ -122,7 +154,7 @@ func maxStepsGuard(t *testing.T) {
 func toolBlacklist(t *testing.T) {
 	mock := scripted.NewMock(scripted.Ask("calculator", `{"q":"1"}`), scripted.Say("without it then"))
 	a := build(t, mock, func(b *agent.Builder) { b.Blacklist("calculator") })
-	answer, err := a.Run(t.Context())
+	answer, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "without it then", answer)
 	require.Equal(t, []string{"Start", "ToolBlacklisted", "LlmFinalAnswer"}, eventsOf(a.Trace()))
@@ -138,7 +170,7 @@ func toolBlacklist(t *testing.T) {
 func unknownTool(t *testing.T) {
 	mock := scripted.NewMock(scripted.Ask("no_such_tool", `{}`), scripted.Say("then not"))
 	a := build(t, mock, nil)
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, events.Done, a.State())
 	last := mock.Requests()[1].Messages
@@ -152,8 +184,8 @@ func reflectionAtStep5(t *testing.T) {
 	}
 	replies = append(replies, scripted.Say("all that was found, in short"), scripted.Say("the answer"))
 	mock := scripted.NewMock(replies...)
-	a := build(t, mock, func(b *agent.Builder) { b.Configure(func(c *events.Config) { c.ReflectEveryNSteps = 5 }) })
-	_, err := a.Run(t.Context())
+	a := build(t, mock, func(b *agent.Builder) { b.ReflectEvery(5) })
+	_, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	var reflected []reducer.TraceEntry
 	for _, entry := range a.Trace() {
@@ -171,7 +203,7 @@ func reflectionAtStep5(t *testing.T) {
 
 func commitsToHistory(t *testing.T) {
 	a := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"moore"}`), scripted.Say("the answer")), nil)
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	mem := a.Memory()
 	require.Len(t, mem.History, 1)
@@ -187,14 +219,14 @@ func commitsToHistory(t *testing.T) {
 
 func fullRun(t *testing.T) {
 	mock := scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Ask("calculator", `{"q":"6*7"}`), scripted.Say("it is 42"))
-	answer, err := build(t, mock, nil).Run(t.Context())
+	answer, err := build(t, mock, nil).Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "it is 42", answer)
 }
 
 func reachesDone(t *testing.T) {
 	a := build(t, scripted.NewMock(scripted.Say("at once")), nil)
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, events.Done, a.State())
 }
@@ -212,7 +244,7 @@ func invalidTransition(t *testing.T) {
 
 func traceRecords(t *testing.T) {
 	a := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("the answer")), nil)
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	trace := a.Trace()
 	require.Equal(t, []string{"Start", "LlmToolCall", "ToolSuccess", "Continue", "LlmFinalAnswer"}, eventsOf(trace))
@@ -237,8 +269,8 @@ func registryUnknown(t *testing.T) {
 
 func callCount(t *testing.T) {
 	mock := scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Ask("search", `{"q":"b"}`), scripted.Say("the answer"))
-	a := build(t, mock, func(b *agent.Builder) { b.TaskType("calculation").Model("large").ModelFor("calculation", "small") })
-	_, err := a.Run(t.Context())
+	a := build(t, mock, func(b *agent.Builder) { b.Model("large").ModelFor("calculation", "small") })
+	_, err := a.Agent.Run(t.Context(), task, agent.TaskType("calculation"))
 	require.NoError(t, err)
 	require.Equal(t, 3, mock.CallCount())
 	require.Equal(t, "small", mock.ModelForCall(0))
@@ -247,22 +279,22 @@ func callCount(t *testing.T) {
 func configRespected(t *testing.T) {
 	mock := scripted.NewMock(scripted.Say("ab"), scripted.Say("abc"), scripted.Say("abcd"))
 	a := build(t, mock, func(b *agent.Builder) {
-		b.Configure(func(c *events.Config) { c.MaxSteps, c.MinAnswerLength = 2, 4 })
+		b.MaxSteps(2).MinAnswerLength(4)
 	})
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	require.Error(t, err)
 	require.Equal(t, []string{"Start", "AnswerTooShort", "AnswerTooShort", "MaxSteps"}, eventsOf(a.Trace()))
 }
 
 func requiresLLM(t *testing.T) {
-	_, err := agent.New("task").Build()
+	_, err := agent.New("agent").Build()
 	var build *agent.BuildError
 	require.ErrorAs(t, err, &build)
 }
 
 func TestAuthenticationFailsFast(t *testing.T) {
 	mock := scripted.NewMock(&llm.Error{Kind: llm.KindAuth, Message: "bad key"}, scripted.Say("never"))
-	_, err := build(t, mock, nil).Run(t.Context())
+	_, err := build(t, mock, nil).Run(t.Context(), task)
 	var failed *agent.LLMError
 	require.ErrorAs(t, err, &failed)
 	require.Equal(t, "bad key", failed.Message)
@@ -272,7 +304,7 @@ func TestAuthenticationFailsFast(t *testing.T) {
 func TestRetryRecovers(t *testing.T) {
 	mock := scripted.NewMock(&llm.Error{Kind: llm.KindOverloaded, Message: "busy", RetryAfter: 1}, scripted.Say("now it works"))
 	a := build(t, mock, nil)
-	answer, err := a.Run(t.Context())
+	answer, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "now it works", answer)
 	require.Equal(t, []string{"Start", "LlmAttemptFailed", "LlmFinalAnswer"}, eventsOf(a.Trace()))
@@ -285,7 +317,6 @@ func TestCancelledContextCancelsTheRun(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	})
-	a := build(t, asked, nil)
-	_, err := a.Run(ctx)
+	_, err := build(t, asked, nil).Agent.Run(ctx, task)
 	require.ErrorIs(t, err, context.Canceled)
 }

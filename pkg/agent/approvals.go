@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
+	"iter"
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/control/decisions"
@@ -17,47 +17,106 @@ type Approval struct {
 	events.Request
 	// Run is the id of the run whose call it is: the run that was asked, or a sub-run.
 	Run string
-	// of is that run.
-	of *Run
+	// of is that run. asked is the number of the event that asked.
+	of    *Run
+	asked uint64
+	// err says why there is no call.
+	err error
 }
 
 // Decide is [Run.Decide] for this call. The decision needs no CallID.
 func (a Approval) Decide(ctx context.Context, d events.Decision) error {
+	if a.err != nil {
+		return a.err
+	}
 	d.CallID = a.CallID
 	return a.of.decide(ctx, d)
 }
 
-// Approvals waits until calls wait for a human, and returns those without a decision: calls
-// of the run and of its sub-runs. It returns none when no call can wait: the run has ended,
-// or a chat waits for its user. So a loop that decides on all calls ends when Approvals
-// returns none:
+// Approve approves the call, see [Approval.Decide].
+func (a Approval) Approve(ctx context.Context) error {
+	return a.Decide(ctx, events.Decision{Decision: events.DecisionApproved})
+}
+
+// Reject rejects the call. The model is told the reason.
+func (a Approval) Reject(ctx context.Context, reason string) error {
+	return a.Decide(ctx, events.Decision{Decision: events.DecisionRejected, Reason: reason})
+}
+
+// Approvals yields the calls of the run and its sub-runs that wait for a human, as they come.
+// Each is yielded once, and no call that was decided meanwhile, by anybody. The calls end
+// when no call can wait: the run has ended, or a chat waits for its user. So this loop
+// decides everything, in chat mode between [Run.Post] and [Run.Answer]:
 //
-//	for {
-//		waiting, err := r.Approvals(ctx)
-//		if err != nil || len(waiting) == 0 {
+//	for call := range run.Approvals(ctx) {
+//		if err := call.Approve(ctx); err != nil {
 //			return err
-//		}
-//		for _, a := range waiting {
-//			if err := a.Decide(ctx, decide(a)); err != nil {
-//				return err
-//			}
 //		}
 //	}
 //
-// In chat mode the loop stands between [Run.Post] and [Run.Answer].
-func (r *Run) Approvals(ctx context.Context) ([]Approval, error) {
-	var waiting []Approval
-	var failed error
-	err := r.await(ctx, func(mem *reducer.Memory) bool {
-		waiting, failed = r.waiting(mem)
-		return len(waiting) > 0 || failed != nil || mem.State == events.WaitingForUser
-	})
-	return waiting, cmp.Or(err, failed)
+// An error, such as the end of ctx, is the last value. The call beside it has no ID, and a
+// decision on it returns the error.
+func (r *Run) Approvals(ctx context.Context) iter.Seq2[Approval, error] {
+	type request struct {
+		run, call string
+		asked     uint64
+	}
+	return func(yield func(Approval, error) bool) {
+		seen := map[request]bool{}
+		known := func(a Approval) bool { return seen[request{a.Run, a.CallID, a.asked}] }
+		for {
+			var waiting []Approval
+			var failed error
+			err := r.await(ctx, func(mem *reducer.Memory) bool {
+				waiting, failed = r.waiting(mem)
+				waiting = slices.DeleteFunc(waiting, known)
+				return len(waiting) > 0 || failed != nil || mem.State == events.WaitingForUser
+			})
+			if err = cmp.Or(ctx.Err(), err, failed); err != nil {
+				yield(Approval{err: err}, err)
+				return
+			}
+			if len(waiting) == 0 {
+				return
+			}
+			next := waiting[0]
+			seen[request{next.Run, next.CallID, next.asked}] = true
+			if !yield(next, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Interrupted is the error of a wait for a run that cannot go on without its user, see
+// [UntilInterrupt]. The run is not affected.
+type Interrupted struct {
+	// State is the state of the run: waiting_for_user in a chat whose turn has ended.
+	State events.State
+	// Approvals are the calls that wait for a human, those of sub-runs included.
+	Approvals []Approval
+}
+
+// Error says what the run waits for.
+func (i *Interrupted) Error() string {
+	if len(i.Approvals) == 0 {
+		return fmt.Sprintf("the run is in state %s and waits for its user", i.State)
+	}
+	return fmt.Sprintf("the run is in state %s, and %d of its calls wait for a human", i.State, len(i.Approvals))
+}
+
+// interruption returns what the run waits for, or nil. The lock is held.
+func (r *Run) interruption(mem *reducer.Memory) (*Interrupted, error) {
+	waiting, err := r.waiting(mem)
+	if err != nil || len(waiting) == 0 && mem.State != events.WaitingForUser {
+		return nil, err
+	}
+	return &Interrupted{State: mem.State, Approvals: waiting}, nil
 }
 
 // Decide decides on a call that waits for a human. By names who decided; default
 // "program". When Decide returns, the run has the decision, so [Run.Approvals] does not
-// return the call again. The error is a *[Refused] if the decision is not valid. The call
+// yield the call again. The error is a *[Refused] if the decision is not valid. The call
 // may be that of a sub-run. If several runs have a waiting call with that id, use
 // [Approval.Decide].
 func (r *Run) Decide(ctx context.Context, d events.Decision) error {
@@ -92,7 +151,7 @@ func (r *Run) waiting(mem *reducer.Memory) ([]Approval, error) {
 	var all []Approval
 	for _, id := range decisions.Undecided(mem.PendingApproval) {
 		i := slices.IndexFunc(mem.PendingApproval.Requests, func(q events.Request) bool { return q.CallID == id })
-		all = append(all, Approval{Request: mem.PendingApproval.Requests[i], Run: r.at.ID, of: r})
+		all = append(all, Approval{Request: mem.PendingApproval.Requests[i], Run: r.at.ID, of: r, asked: mem.Control.Armed})
 	}
 	for i := range mem.Control.Calls {
 		call := &mem.Control.Calls[i]
@@ -132,10 +191,7 @@ func (r *Run) child(id string) (*Run, error) {
 	if r.released {
 		return nil, errReleased
 	}
-	at := r.service.host.Store().Place(r.at.Namespace, id)
-	child, err := watch(r.service, at, r, nil, slog.New(slog.DiscardHandler), func() error { return nil })
-	if err == nil {
-		r.children[id] = child
-	}
-	return child, err
+	child := watch(r.service, r.service.host.Store().Place(r.at.Namespace, id), r, func() error { return nil })
+	r.children[id] = child
+	return child, nil
 }

@@ -36,18 +36,22 @@ func always(b *agent.Builder) { b.Approval(events.Approval{Policy: events.Approv
 func approveAll(ctx context.Context, r *agent.Run) (approved []agent.Approval, err error) {
 	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	for {
-		waiting, err := r.Approvals(ctx)
-		if err != nil || len(waiting) == 0 {
+	for call := range r.Approvals(ctx) {
+		if err := call.Approve(ctx); err != nil {
 			return approved, err
 		}
-		for _, a := range waiting {
-			if err := a.Decide(ctx, events.Decision{Decision: events.DecisionApproved}); err != nil {
-				return approved, err
-			}
-		}
-		approved = append(approved, waiting...)
+		approved = append(approved, call)
 	}
+	return approved, nil
+}
+
+// waitingFor returns the calls that the run waits for.
+func waitingFor(ctx context.Context, t *testing.T, r *agent.Run) []agent.Approval {
+	t.Helper()
+	_, err := r.Wait(ctx, agent.UntilInterrupt)
+	var interrupted *agent.Interrupted
+	require.ErrorAs(t, err, &interrupted)
+	return interrupted.Approvals
 }
 
 // Approvals never returns a call that was decided.
@@ -58,7 +62,7 @@ func TestApprovalLoop(t *testing.T) {
 		replies = append(replies, one(fmt.Sprint("call", i), "search", `{"q":"x"}`))
 	}
 	a := build(t, callsThen(replies...), always)
-	r, err := a.Start(t.Context())
+	r, err := a.Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	approved, err := approveAll(t.Context(), r)
 	require.NoError(t, err)
@@ -74,11 +78,10 @@ func TestApprovalLoop(t *testing.T) {
 func TestApprovalsOfABatch(t *testing.T) {
 	t.Parallel()
 	both := append(one("a", "search", `{"q":"x"}`), one("b", "calculator", `{"q":"y"}`)...)
-	r, err := build(t, callsThen(both), always).Start(t.Context())
+	r, err := build(t, callsThen(both), always).Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	for _, want := range [][]string{{"a", "b"}, {"b"}} {
-		waiting, err := r.Approvals(t.Context())
-		require.NoError(t, err)
+		waiting := waitingFor(t.Context(), t, r)
 		var ids []string
 		for _, a := range waiting {
 			ids = append(ids, a.CallID)
@@ -86,7 +89,7 @@ func TestApprovalsOfABatch(t *testing.T) {
 		require.Equal(t, want, ids)
 		require.NoError(t, r.Decide(t.Context(), events.Decision{CallID: ids[0], Decision: events.DecisionApproved}))
 	}
-	none, err := r.Approvals(t.Context())
+	none, err := approveAll(t.Context(), r)
 	require.NoError(t, err)
 	require.Empty(t, none)
 	require.NoError(t, r.Release())
@@ -97,19 +100,18 @@ func TestApprovalsOfABatch(t *testing.T) {
 func TestApprovalsOfRunsBelow(t *testing.T) {
 	t.Parallel()
 	named := func(name string, model llm.Caller) *agent.Builder {
-		return agent.New("x").Name(name).LLM(model).Configure(func(c *events.Config) { c.ReflectEveryNSteps = 0 })
+		return agent.New(name).LLM(model).ReflectEvery(0)
 	}
 	deep := built(t, named("deep", callsThen(one("same", "search", `{"q":"x"}`))).Tool(searchTool(t)).Approval(events.Approval{Policy: events.ApproveAlways}))
-	helper := built(t, named("helper", callsThen(one("d", "deep", `{"task":"dig"}`))).Subagent(deep))
+	helper := built(t, named("helper", callsThen(one("d", "deep", `{"task":"dig"}`))).Subagent(deep.Agent))
 	both := append(one("first", "helper", `{"task":"help"}`), one("second", "helper", `{"task":"help"}`)...)
-	boss := built(t, named("boss", callsThen(both)).Subagent(helper))
+	boss := built(t, named("boss", callsThen(both)).Subagent(helper.Agent))
 
-	r, err := boss.Start(t.Context())
+	r, err := boss.Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	waiting, err := r.Approvals(ctx)
-	require.NoError(t, err)
+	waiting := waitingFor(ctx, t, r)
 	require.Equal(t, "same", waiting[0].CallID)
 	require.NotEqual(t, r.ID(), waiting[0].Run)
 	if len(waiting) == 1 {
@@ -133,7 +135,7 @@ func TestApprovalsOfAChat(t *testing.T) {
 	t.Parallel()
 	search := one("a", "search", `{"q":"x"}`)
 	again := one("b", "search", `{"q":"y"}`)
-	r, err := build(t, callsThen(search, nil, again), func(b *agent.Builder) { always(b); b.Chat() }).Start(t.Context())
+	r, err := build(t, callsThen(search, nil, again), func(b *agent.Builder) { always(b); b.Chat() }).Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	for _, more := range []string{"and now?", ""} {
 		approved, err := approveAll(t.Context(), r)

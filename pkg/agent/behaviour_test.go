@@ -40,19 +40,19 @@ func decided(t *testing.T, d events.Decision) (mock *scripted.Mock, answer strin
 	t.Helper()
 	mock = scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("the answer"))
 	a := build(t, mock, func(b *agent.Builder) { b.Approval(events.Approval{Policy: "always"}) })
-	r, err := a.Start(t.Context())
+	r, err := a.Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
-	waiting, err := r.Approvals(t.Context())
-	require.NoError(t, err)
-	require.Len(t, waiting, 1)
-	require.Equal(t, "search", waiting[0].Tool)
-	d.CallID = waiting[0].CallID
-	require.NoError(t, r.Decide(t.Context(), d))
+	waiting := 0
+	for call, err := range r.Approvals(t.Context()) {
+		require.NoError(t, err)
+		require.Equal(t, "search", call.Tool)
+		d.CallID = call.CallID
+		require.NoError(t, r.Decide(t.Context(), d))
+		waiting++
+	}
+	require.Equal(t, 1, waiting)
 	answer, err = r.Wait(t.Context())
 	require.NoError(t, err)
-	none, err := r.Approvals(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, none)
 	require.NoError(t, r.Release())
 	return mock, answer, r.Memory()
 }
@@ -93,7 +93,7 @@ func using(r llm.Response, input, out int) llm.Response {
 
 func tokenAccumulation(t *testing.T) {
 	a := build(t, scripted.NewMock(using(scripted.Ask("search", `{"q":"a"}`), 100, 10), using(scripted.Say("the answer"), 150, 20)), nil)
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	used := a.Memory().TotalUsage
 	require.Equal(t, []int{250, 30, 280}, []int{used.Input, used.Output, used.Total})
@@ -102,7 +102,7 @@ func tokenAccumulation(t *testing.T) {
 func budget(t *testing.T) {
 	mock := scripted.NewMock(using(scripted.Ask("search", `{"q":"a"}`), 900, 50), scripted.Say("never asked"))
 	a := build(t, mock, func(b *agent.Builder) { b.Budget(events.Budget{MaxTotalTokens: 960}) })
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	var failed *agent.Failed
 	require.ErrorAs(t, err, &failed)
 	require.Equal(t, "budget_total_tokens", failed.Code)
@@ -131,7 +131,7 @@ func parallelTiming(t *testing.T) {
 	a := build(t, mock, func(b *agent.Builder) { b.Tool(slow) })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err := a.Run(ctx)
+	_, err := a.Run(ctx, task)
 	require.NoError(t, err)
 }
 
@@ -146,19 +146,19 @@ func streaming(t *testing.T) {
 		}
 		return llm.Text{Meta: llm.Meta{Confidence: 1}, Content: "one two three"}, nil
 	})
-	a := build(t, model, func(b *agent.Builder) {
-		b.OnOutput(func(o agent.Output) {
-			switch o := o.(type) {
-			case agent.LLMToken:
-				said.WriteString(o.Text)
-				words <- struct{}{}
-			case agent.FinalAnswer:
-				answer.WriteString(o.Content)
-			}
-		})
-	})
-	_, err := a.Run(t.Context())
+	r, err := build(t, model, nil).Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
+	for o, err := range r.Outputs(t.Context()) {
+		require.NoError(t, err)
+		switch o := o.Output.(type) {
+		case agent.LLMToken:
+			said.WriteString(o.Text)
+			words <- struct{}{}
+		case agent.FinalAnswer:
+			answer.WriteString(o.Content)
+		}
+	}
+	require.NoError(t, r.Release())
 	require.Equal(t, "one two three", said.String())
 	require.Equal(t, "one two three", answer.String())
 }
@@ -167,7 +167,7 @@ func structuredOutput(t *testing.T) {
 	schema := json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`)
 	mock := scripted.NewMock(scripted.Say("forty-two"), llm.Structured{Content: `{"n":42}`})
 	a := build(t, mock, func(b *agent.Builder) { b.OutputSchema(schema) })
-	answer, err := a.Run(t.Context())
+	answer, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"n":42}`, answer)
 	require.Equal(t, []string{"Start", "ReplyInvalid", "LlmFinalAnswer"}, eventsOf(a.Trace()))

@@ -27,9 +27,7 @@ import (
 // is not safe for concurrent use.
 type Builder struct {
 	def         events.Agent
-	task        string
-	parts       []events.Part
-	taskType    string
+	namespace   string
 	caller      llm.Caller
 	provider    string
 	providers   map[string]llm.Caller
@@ -40,31 +38,22 @@ type Builder struct {
 	graph       *Graph
 	prices      llm.Prices
 	estimators  tokens.Set
-	onOutput    func(Output)
 	place       place
 	elsewhere   bool
 	logger      *slog.Logger
 }
 
-// New returns a Builder of an agent for a task.
-func New(task string) *Builder {
-	b := &Builder{def: events.DefaultAgent(), task: task, providers: map[string]llm.Caller{}}
-	b.def.Name = "agent"
+// New returns a Builder of an agent with that name. Names are [a-z0-9][a-z0-9_-]{0,62}. They
+// are unique on a server, and among different agents on a bus, see [Serve].
+func New(name string) *Builder {
+	b := &Builder{def: events.DefaultAgent(), namespace: events.DefaultNamespace, providers: map[string]llm.Caller{}}
+	b.def.Name = name
 	return b
 }
 
-// Name sets the agent's name. Default "agent". Names are unique on a server, and among
-// different agents on a bus, see [Serve].
-func (b *Builder) Name(name string) *Builder { b.def.Name = name; return b }
-
-// Attach adds images and files to the task.
-func (b *Builder) Attach(parts ...events.Part) *Builder {
-	b.parts = append(b.parts, parts...)
-	return b
-}
-
-// TaskType sets the type of the task, which chooses the model.
-func (b *Builder) TaskType(taskType string) *Builder { b.taskType = taskType; return b }
+// Namespace sets the namespace of the agent's runs, [a-z0-9][a-z0-9_-]{0,62}. Default
+// "default".
+func (b *Builder) Namespace(ns string) *Builder { b.namespace = ns; return b }
 
 // SystemPrompt sets the system prompt, which is sent verbatim.
 func (b *Builder) SystemPrompt(prompt string) *Builder { b.def.SystemPrompt = prompt; return b }
@@ -174,12 +163,6 @@ func (b *Builder) Estimator(name string, estimate func(text string) int) *Builde
 	return b
 }
 
-// Configure changes the agent's limits.
-func (b *Builder) Configure(change func(*events.Config)) *Builder {
-	change(&b.def.Config)
-	return b
-}
-
 // Budget bounds the tokens, money and time of a run.
 func (b *Builder) Budget(budget events.Budget) *Builder { b.def.Budget = &budget; return b }
 
@@ -195,15 +178,6 @@ func (b *Builder) OutputSchema(schema json.RawMessage) *Builder {
 
 // Graph gives the agent a custom graph.
 func (b *Builder) Graph(g *Graph) *Builder { b.graph = g; return b }
-
-// OnOutput calls fn with the outputs of each run as they happen.
-//
-// Each run calls fn from one goroutine, with one output at a time, in the order of
-// [Output]. Concurrent runs call fn concurrently. fn may block; the run does not wait for
-// it. [Run.Wait] and [Agent.Run] return after fn has seen the last output. If fn falls far
-// behind, tokens are dropped. If fn panics, the panic is logged and the run's further
-// outputs are dropped. A resumed run repeats its outputs from the beginning.
-func (b *Builder) OnOutput(fn func(Output)) *Builder { b.onOutput = fn; return b }
 
 // Bus runs the agent on an existing bus. Default: an embedded server.
 func (b *Builder) Bus(bus journal.Bus) *Builder { b.place = place{bus: bus}; return b }
@@ -240,9 +214,12 @@ func (b *Builder) Build() (*Agent, error) {
 }
 
 func (b *Builder) build() (*Agent, error) {
-	a := &Agent{task: b.task, parts: slices.Clone(b.parts), taskType: b.taskType, def: b.def, onOutput: b.onOutput, prices: b.prices, estimators: b.estimators, elsewhere: b.elsewhere, logger: b.logger, place: b.place}
+	a := &Agent{def: b.def, namespace: b.namespace, prices: b.prices, estimators: b.estimators, elsewhere: b.elsewhere, logger: b.logger, place: b.place}
 	if a.logger == nil {
 		a.logger = slog.New(slog.DiscardHandler)
+	}
+	if !events.ValidToken(b.namespace) {
+		return nil, fmt.Errorf("namespace: %q is not a namespace; use [a-z0-9][a-z0-9_-]{0,62}", b.namespace)
 	}
 	if err := b.buildModel(a); err != nil {
 		return nil, err

@@ -32,10 +32,10 @@ func badTool(t *testing.T) tool.Tool {
 func TestSchemasAreCompiledWhenAnAgentIsBuilt(t *testing.T) {
 	t.Parallel()
 	var bad *agent.BuildError
-	_, err := agent.New("task").LLM(scripted.NewMock()).Tool(badTool(t)).Build()
+	_, err := agent.New("agent").LLM(scripted.NewMock()).Tool(badTool(t)).Build()
 	require.ErrorAs(t, err, &bad)
 	require.ErrorContains(t, err, `tool "broken": schema: invalid JSON Schema`)
-	_, err = agent.New("task").LLM(scripted.NewMock()).OutputSchema(json.RawMessage(`{"properties":[]}`)).Build()
+	_, err = agent.New("agent").LLM(scripted.NewMock()).OutputSchema(json.RawMessage(`{"properties":[]}`)).Build()
 	require.ErrorAs(t, err, &bad)
 	require.ErrorContains(t, err, "output schema: invalid JSON Schema")
 }
@@ -45,7 +45,7 @@ func TestSchemasAreCompiledWhenAnAgentIsBuilt(t *testing.T) {
 func TestNamesAreCheckedWhenAnAgentIsBuilt(t *testing.T) {
 	t.Parallel()
 	agentWith := func() *agent.Builder {
-		return agent.New("task").LLM(scripted.NewMock()).Tool(searchTool(t)).RemoteTools("bank/pay")
+		return agent.New("agent").LLM(scripted.NewMock()).Tool(searchTool(t)).RemoteTools("bank/pay")
 	}
 	policy := func(tools ...string) events.Approval {
 		return events.Approval{Policy: events.ApproveTools, Tools: tools}
@@ -80,17 +80,17 @@ func TestNamesThatCollide(t *testing.T) {
 			})
 		}
 		program := func(change func(*agent.Builder)) *agent.Agent {
-			b := agent.New("Who are you?").LLM(says("I am the first one, always.")).Bus(j.NewProcess())
+			b := agent.New("agent").LLM(says("I am the first one, always.")).Bus(j.NewProcess())
 			if change != nil {
 				change(b)
 			}
-			return built(t, b)
+			return built(t, b).Agent
 		}
 		first, err := agent.Serve(t.Context(), program(nil))
 		require.NoError(t, err)
 
 		var taken *journal.NameTakenError
-		_, err = program(func(b *agent.Builder) { b.SystemPrompt("You are another one.") }).Run(t.Context())
+		_, err = program(func(b *agent.Builder) { b.SystemPrompt("You are another one.") }).Run(t.Context(), task)
 		require.ErrorAs(t, err, &taken)
 		require.Equal(t, journal.ClaimAgent, taken.Claim.Kind)
 		require.ErrorContains(t, err, taken.Claim.Instance)
@@ -104,7 +104,7 @@ func TestNamesThatCollide(t *testing.T) {
 		require.ErrorAs(t, err, &taken)
 		require.Equal(t, journal.ClaimProvider, taken.Claim.Kind)
 
-		answer, err := program(func(b *agent.Builder) { b.Name("other").LLM(other) }).Run(t.Context())
+		answer, err := built(t, agent.New("other").LLM(other).Bus(j.NewProcess())).Run(t.Context(), task)
 		require.NoError(t, err, "under a name of its own")
 		require.Equal(t, "I am somebody else altogether.", answer)
 		copied, err := agent.Serve(t.Context(), program(nil))
@@ -116,7 +116,7 @@ func TestNamesThatCollide(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, left, "what has ended has given its names back")
 		began := time.Now()
-		answer, err = program(func(b *agent.Builder) { b.LLM(other) }).Run(t.Context())
+		answer, err = program(func(b *agent.Builder) { b.LLM(other) }).Run(t.Context(), task)
 		require.NoError(t, err, "in its place")
 		require.Equal(t, "I am somebody else altogether.", answer)
 		require.Less(t, time.Since(began), journal.AnnouncementRefresh, "what ended has given its names back")
@@ -133,11 +133,11 @@ func TestBudgetInMoney(t *testing.T) {
 	t.Parallel()
 	table, err := prices.New(map[string]llm.Price{"house-1": {Input: 2, CachedInput: 1, Output: 10}})
 	require.NoError(t, err)
-	b := agent.New("What is it?").LLM(llm.CallerFunc(paid)).Model("house-1").Budget(events.Budget{MaxCostUSD: 0.01})
-	_, err = built(t, b).Run(t.Context())
+	b := agent.New("agent").LLM(llm.CallerFunc(paid)).Model("house-1").Budget(events.Budget{MaxCostUSD: 0.01})
+	_, err = built(t, b).Run(t.Context(), task)
 	require.ErrorContains(t, err, "no_price")
 	a := built(t, b.Prices(table))
-	_, err = a.Run(t.Context())
+	_, err = a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.InDelta(t, 0.007, a.Memory().TotalUsage.Cost, 1e-12)
 }
@@ -154,7 +154,7 @@ func TestNoConfidenceIsNotDoubt(t *testing.T) {
 		return llm.Text{Content: "All of it is done by now."}, nil
 	})
 	a := build(t, model, nil)
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, 2, calls)
 	require.InDelta(t, 1.0, a.Memory().ConfidenceScore, 0)

@@ -28,22 +28,12 @@ func ExampleBuilder() {
 	// For a real model: openai.New(openai.Options{APIKey: …, Model: …}).
 	model := scripted.NewMock(scripted.Ask("word_count", `{"text":"a log of events"}`), scripted.Say("There are 4 words."))
 
-	a := must(agent.New("Count the words of: a log of events").
+	a := must(agent.New("counter").
 		LLM(model).
 		Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).
 		Build())
-	answer, err := a.Run(context.Background())
-	fmt.Println(answer, err)
-	for _, entry := range a.Trace() {
-		fmt.Println(entry.State, entry.Event)
-	}
-	// Output:
-	// There are 4 words. <nil>
-	// idle Start
-	// planning LlmToolCall
-	// acting ToolSuccess
-	// observing Continue
-	// planning LlmFinalAnswer
+	fmt.Println(a.Run(context.Background(), "Count the words of: a log of events"))
+	// Output: There are 4 words. <nil>
 }
 
 // A state of one's own between planning and done.
@@ -62,9 +52,10 @@ func ExampleGraph() {
 		Row("reviewing", "ReviewFailed", events.Planning)
 
 	model := scripted.NewMock(scripted.Say("Pass the salt."), scripted.Say("Pass the salt, please."))
-	a := must(agent.New("Ask for the salt.").LLM(model).Graph(graph).Build())
-	fmt.Println(a.Run(context.Background()))
-	_ = a.Trace().Print(os.Stdout)
+	run := must(must(agent.New("guest").LLM(model).Graph(graph).Build()).Start(context.Background(), agent.Task("Ask for the salt.")))
+	defer func() { _ = run.Release() }()
+	fmt.Println(run.Wait(context.Background()))
+	_ = run.Trace().Print(os.Stdout)
 	// Output:
 	// Pass the salt, please. <nil>
 	// STEP  STATE      EVENT           DATA
@@ -85,9 +76,11 @@ func ExampleGraph_Terminal() {
 		Row(events.Planning, events.TypeLLMFinalAnswer, "publishing").
 		Row("publishing", "Published", "published")
 
-	a := must(agent.New("Write.").LLM(scripted.NewMock(scripted.Say("An article."))).Graph(graph).Build())
-	answer, err := a.Run(context.Background())
-	fmt.Println(a.State(), answer, err)
+	a := must(agent.New("writer").LLM(scripted.NewMock(scripted.Say("An article."))).Graph(graph).Build())
+	run := must(a.Start(context.Background(), agent.Task("Write.")))
+	defer func() { _ = run.Release() }()
+	answer, err := run.Wait(context.Background())
+	fmt.Println(run.State(), answer, err)
 	// Output: published An article. <nil>
 }
 
@@ -100,13 +93,12 @@ func ExampleGraph_Fold() {
 	})
 	model := scripted.NewMock(
 		scripted.Ask("word_count", `{"text":"one"}`), scripted.Ask("word_count", `{"text":"one two"}`), scripted.Say("Both counted."))
-	a := must(agent.New("Count.").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).Graph(graph).Build())
-	if _, err := a.Run(context.Background()); err != nil {
-		fmt.Println(err)
-		return
-	}
+	a := must(agent.New("counter").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).Graph(graph).Build())
+	run := must(a.Start(context.Background(), agent.Task("Count.")))
+	defer func() { _ = run.Release() }()
+	_ = must(run.Wait(context.Background()))
 	count := 0
-	a.Memory().Kept("calls", &count)
+	run.Memory().Kept("calls", &count)
 	fmt.Println(count, "calls")
 	// Output: 2 calls
 }
@@ -125,15 +117,23 @@ func (echo) Call(_ context.Context, req llm.Request, stream func(llm.Chunk)) (ll
 
 // A model provider of one's own.
 func ExampleBuilder_LLM() {
-	a := must(agent.New("Hello there.").LLM(echo{}).Build())
-	fmt.Println(a.Run(context.Background()))
+	a := must(agent.New("parrot").LLM(echo{}).Build())
+	fmt.Println(a.Run(context.Background(), "Hello there."))
 	// Output: Hello there. <nil>
 }
 
 // What a run does, as it does it.
-func ExampleBuilder_OnOutput() {
-	show := func(o agent.Output) {
-		switch o := o.(type) {
+func ExampleRun_Outputs() {
+	ctx := context.Background()
+	model := scripted.NewMock(scripted.Ask("word_count", `{"text":"a b"}`), scripted.Say("Two words."))
+	a := must(agent.New("counter").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).Build())
+	run := must(a.Start(ctx, agent.Task("Count.")))
+	defer func() { _ = run.Release() }()
+	for o, err := range run.Outputs(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		switch o := o.Output.(type) {
 		case agent.ToolCallStarted:
 			fmt.Println("calls", o.Name, o.Arguments)
 		case agent.ToolCallFinished:
@@ -141,11 +141,6 @@ func ExampleBuilder_OnOutput() {
 		case agent.FinalAnswer:
 			fmt.Println("answer:", o.Content)
 		}
-	}
-	model := scripted.NewMock(scripted.Ask("word_count", `{"text":"a b"}`), scripted.Say("Two words."))
-	a := must(agent.New("Count.").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).OnOutput(show).Build())
-	if _, err := a.Run(context.Background()); err != nil {
-		fmt.Println(err)
 	}
 	// Output:
 	// calls word_count {"text":"a b"}
@@ -156,12 +151,12 @@ func ExampleBuilder_OnOutput() {
 // Several agents on one server: what the first one writes is the other one's task.
 func ExampleServe() {
 	ctx := context.Background()
-	writer := must(agent.New("Write a sentence.").Name("writer").LLM(scripted.NewMock(scripted.Say("The log is the truth."))).Build())
-	critic := must(agent.New("Judge it.").Name("critic").LLM(scripted.NewMock(scripted.Say("It is good."))).Build())
+	writer := must(agent.New("writer").LLM(scripted.NewMock(scripted.Say("The log is the truth."))).Build())
+	critic := must(agent.New("critic").LLM(scripted.NewMock(scripted.Say("It is good."))).Build())
 	server := must(agent.Serve(ctx, writer, critic))
 	defer func() { _ = server.Close() }()
 	for _, a := range []*agent.Agent{writer, critic} {
-		fmt.Println(a.Run(ctx))
+		fmt.Println(a.Run(ctx, "Say it in a sentence."))
 	}
 	// Output:
 	// The log is the truth. <nil>
@@ -172,8 +167,8 @@ func ExampleServe() {
 func ExampleRun_Step() {
 	ctx := context.Background()
 	model := scripted.NewMock(scripted.Ask("word_count", `{"text":"a b"}`), scripted.Say("Two words."))
-	a := must(agent.New("Count.").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).Build())
-	run := must(a.Stepwise(ctx))
+	a := must(agent.New("counter").LLM(model).Tool(agent.Func("word_count", "Counts words.", countWords, agent.Pure)).Build())
+	run := must(a.Stepwise(ctx, agent.Task("Count.")))
 	defer func() { _ = run.Release() }()
 	for run.State() != events.Done {
 		fmt.Println(must(run.Step(ctx)))
@@ -188,8 +183,8 @@ func ExampleRun_Step() {
 // A conversation.
 func ExampleRun_Send() {
 	ctx := context.Background()
-	a := must(agent.New("Hello.").Chat().LLM(scripted.NewMock(scripted.Say("Hello, Ann."), scripted.Say("Fine."))).Build())
-	run := must(a.Start(ctx))
+	a := must(agent.New("host").Chat().LLM(scripted.NewMock(scripted.Say("Hello, Ann."), scripted.Say("Fine."))).Build())
+	run := must(a.Start(ctx, agent.Task("Hello.")))
 	defer func() { _ = run.Release() }()
 	fmt.Println(run.Answer(ctx))
 	fmt.Println(run.Send(ctx, "How are you?"))
@@ -211,8 +206,8 @@ func must[T any](value T, err error) T {
 // A run that goes on by itself while the program does something else.
 func ExampleAgent_Start() {
 	ctx := context.Background()
-	a := must(agent.New("Say something.").LLM(scripted.NewMock(scripted.Say("Something."))).Build())
-	run := must(a.Start(ctx))
+	a := must(agent.New("speaker").LLM(scripted.NewMock(scripted.Say("Something."))).Build())
+	run := must(a.Start(ctx, agent.Task("Say something.")))
 	defer func() { _ = run.Release() }()
 	fmt.Println(run.Wait(ctx))
 	fmt.Println(run.State(), run.Memory().Step)
@@ -230,19 +225,15 @@ func ExampleRun_Approvals() {
 		return fmt.Sprintf("paid %d crowns", in.Crowns), nil
 	}, agent.Risk(tool.High))
 	model := scripted.NewMock(scripted.Ask("pay", `{"crowns":10}`), scripted.Ask("pay", `{"crowns":9000}`), scripted.Say("Done."))
-	a := must(agent.New("Pay.").LLM(model).Tool(pay).Approval(events.Approval{Policy: events.ApproveAbove, Risk: "medium"}).Build())
-	run := must(a.Start(ctx))
+	a := must(agent.New("cashier").LLM(model).Tool(pay).Approval(events.Approval{Policy: events.ApproveAbove, Risk: "medium"}).Build())
+	run := must(a.Start(ctx, agent.Task("Pay.")))
 	defer func() { _ = run.Release() }()
-	for {
-		waiting := must(run.Approvals(ctx))
-		if len(waiting) == 0 {
-			break // the run has ended
-		}
+	for call := range run.Approvals(ctx) {
 		d := events.Decision{Decision: events.DecisionApproved, By: "ann"}
-		if len(waiting[0].Arguments) > len(`{"crowns":99}`) {
+		if len(call.Arguments) > len(`{"crowns":99}`) {
 			d.Decision, d.Reason = events.DecisionRejected, "too much"
 		}
-		if err := waiting[0].Decide(ctx, d); err != nil {
+		if err := call.Decide(ctx, d); err != nil {
 			log.Fatal(err)
 		}
 	}
@@ -255,18 +246,18 @@ func ExampleRun_Approvals() {
 }
 
 // A run is its log: a program that starts later, on the same data, carries it on.
-func ExampleAgent_Resume() {
+func ExampleAgent_Attach() {
 	ctx := context.Background()
 	dir := must(os.MkdirTemp("", "moorebus-"))
 	defer func() { _ = os.RemoveAll(dir) }()
 	program := func(replies ...any) *agent.Agent {
-		return must(agent.New("Hello.").Chat().LLM(scripted.NewMock(replies...)).Data(dir).Build())
+		return must(agent.New("host").Chat().LLM(scripted.NewMock(replies...)).Data(dir).Build())
 	}
-	run := must(program(scripted.Say("Hello, Ann.")).Start(ctx))
+	run := must(program(scripted.Say("Hello, Ann.")).Start(ctx, agent.Task("Hello.")))
 	fmt.Println(must(run.Answer(ctx)))
 	_ = run.Release() // the run waits for its user; this could be the end of the process
 
-	again := must(program(scripted.Say("Fine.")).Open(ctx, run.ID()))
+	again := must(program(scripted.Say("Fine.")).Attach(ctx, run.ID()))
 	defer func() { _ = again.Release() }()
 	fmt.Println(must(again.Send(ctx, "How are you?")))
 	// Output:
@@ -276,33 +267,30 @@ func ExampleAgent_Resume() {
 
 // An answer that satisfies a JSON Schema. One that does not is told to the model.
 func ExampleBuilder_OutputSchema() {
-	a := must(agent.New("How many?").
+	a := must(agent.New("counter").
 		LLM(scripted.NewMock(scripted.Say("forty-two"), llm.Structured{Content: `{"n":42}`})).
 		OutputSchema(json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`)).
 		Build())
-	fmt.Println(a.Run(context.Background()))
+	fmt.Println(a.Run(context.Background(), "How many?"))
 	// Output: {"n":42} <nil>
 }
 
 // An agent as a tool of another one: a call of it is a run with a log of its own.
 func ExampleBuilder_Subagent() {
-	helper := must(agent.New("").Name("helper").LLM(scripted.NewMock(scripted.Say("It is 42."))).Build())
-	boss := must(agent.New("What is 6 times 7?").Name("boss").
+	helper := must(agent.New("helper").LLM(scripted.NewMock(scripted.Say("It is 42."))).Build())
+	boss := must(agent.New("boss").
 		LLM(scripted.NewMock(scripted.Ask("helper", `{"task":"6*7"}`), scripted.Say("42."))).
 		Subagent(helper, func(c *agent.Callee) { c.Description = "Calculates." }).
 		Build())
-	fmt.Println(boss.Run(context.Background()))
-	fmt.Println(boss.Memory().History[0].Observation)
-	// Output:
-	// 42. <nil>
-	// SUCCESS: It is 42.
+	fmt.Println(boss.Run(context.Background(), "What is 6 times 7?"))
+	// Output: 42. <nil>
 }
 
 // An agent that hands the conversation over: the other one goes on in the same run.
 func ExampleBuilder_Handoff() {
-	poet := must(agent.New("").Name("poet").LLM(scripted.NewMock(scripted.Say("Roses are red."))).Build())
-	desk := must(agent.New("A poem, please.").Name("desk").LLM(scripted.NewMock(scripted.Ask("transfer_to_poet", `{}`))).Handoff(poet).Build())
-	fmt.Println(desk.Run(context.Background()))
+	poet := must(agent.New("poet").LLM(scripted.NewMock(scripted.Say("Roses are red."))).Build())
+	desk := must(agent.New("desk").LLM(scripted.NewMock(scripted.Ask("transfer_to_poet", `{}`))).Handoff(poet).Build())
+	fmt.Println(desk.Run(context.Background(), "A poem, please."))
 	// Output: Roses are red. <nil>
 }
 
@@ -323,8 +311,8 @@ func ExampleBuilder_Budget() {
 	dear := llm.CallerFunc(func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error) {
 		return llm.ToolCalls{Meta: llm.Meta{Usage: llm.Usage{Input: 900, Output: 200, Total: 1100}}, Calls: []llm.Call{{ID: "a", Name: "none", Arguments: "{}"}}}, nil
 	})
-	a := must(agent.New("Think long.").LLM(dear).Budget(events.Budget{MaxTotalTokens: 1000}).Build())
-	_, err := a.Run(context.Background())
+	a := must(agent.New("thinker").LLM(dear).Budget(events.Budget{MaxTotalTokens: 1000}).Build())
+	_, err := a.Run(context.Background(), "Think long.")
 	var failed *agent.Failed
 	if errors.As(err, &failed) {
 		fmt.Println(failed.Code)
@@ -335,7 +323,7 @@ func ExampleBuilder_Budget() {
 // Agents over HTTP. The run is forked after its first event, by any HTTP client.
 func ExampleServeHTTP() {
 	model := scripted.NewMock(scripted.Say("Hello."), scripted.Say("Hello to the fork."))
-	a := must(agent.New("x").Name("greeter").LLM(model).Build())
+	a := must(agent.New("greeter").LLM(model).Build())
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	server := must(agent.ServeHTTP(context.Background(), agent.HTTP{Listener: listener}, a))
 	defer func() { _ = server.Close() }()

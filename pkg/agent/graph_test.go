@@ -83,7 +83,7 @@ func TestCustomGraph(t *testing.T) {
 	bus := busOf(t)
 	graph := reviewed(strict)
 	a := build(t, mock, func(b *agent.Builder) { b.Graph(graph).Bus(bus) })
-	answer, err := a.Run(t.Context())
+	answer, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "Pass the salt, please.", answer)
 	require.Equal(t, []string{"Start", "LlmFinalAnswer", "ReviewFailed", "LlmFinalAnswer", "ReviewPassed"}, eventsOf(a.Trace()))
@@ -109,8 +109,8 @@ func TestCustomGraphElsewhere(t *testing.T) {
 	bus := busOf(t)
 	reviewing := make(chan struct{}, 1)
 	hold := make(chan struct{})
-	custom := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) {
-		b.Name("custom").Bus(bus).Graph(reviewed(func(ctx context.Context, _ *agent.Memory) (events.Payload, error) {
+	custom := buildNamed(t, "custom", scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) {
+		b.Bus(bus).Graph(reviewed(func(ctx context.Context, _ *agent.Memory) (events.Payload, error) {
 			reviewing <- struct{}{}
 			select {
 			case <-hold:
@@ -119,13 +119,13 @@ func TestCustomGraphElsewhere(t *testing.T) {
 			return agent.Emit("ReviewPassed", nil)
 		}))
 	})
-	r, err := custom.Start(t.Context())
+	r, err := custom.Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	<-reviewing
 
-	plain, err := agent.New("x").Elsewhere().Use("any").Bus(bus).Build()
+	plain, err := agent.New("agent").Elsewhere().Use("any").Bus(bus).Build()
 	require.NoError(t, err)
-	stock, err := plain.Open(t.Context(), r.ID())
+	stock, err := plain.Attach(t.Context(), r.ID())
 	require.NoError(t, err)
 	_, err = stock.Wait(t.Context())
 	var foreign *reducer.TableError
@@ -195,7 +195,7 @@ func TestCustomTerminalState(t *testing.T) {
 		Row(events.Planning, events.TypeLLMFinalAnswer, "publishing").
 		Row("publishing", "Published", "published")
 	a := build(t, scripted.NewMock(scripted.Say("an article")), func(b *agent.Builder) { b.Graph(graph) })
-	answer, err := a.Run(t.Context())
+	answer, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "an article", answer)
 	require.Equal(t, events.State("published"), a.State())
@@ -236,7 +236,7 @@ func TestHandlersThatFail(t *testing.T) {
 			a := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) {
 				b.Graph(reviewed(c.handler).Timeout(300 * time.Millisecond))
 			})
-			_, err := a.Run(t.Context())
+			_, err := a.Run(t.Context(), task)
 			var failed *agent.Failed
 			require.ErrorAs(t, err, &failed, "every failure is one")
 			require.Equal(t, c.code, failed.Code)
@@ -259,7 +259,7 @@ func TestHandlerThatHangsForEver(t *testing.T) {
 	a := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) {
 		b.Graph(reviewed(func(context.Context, *agent.Memory) (events.Payload, error) { <-hold; return nil, nil }).Timeout(time.Millisecond))
 	})
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	var failed *agent.Failed
 	require.ErrorAs(t, err, &failed)
 	require.Equal(t, reducer.CodeAttemptsExhausted, failed.Code)
@@ -275,9 +275,9 @@ func TestSafetyCapExceeded(t *testing.T) {
 		Row(events.Planning, events.TypeLLMFinalAnswer, "ping").
 		Row("ping", "Ping", "pong").Row("pong", "Pong", "ping")
 	a := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) {
-		b.Graph(graph).Configure(func(c *events.Config) { c.MaxSteps = 1 })
+		b.Graph(graph).MaxSteps(1)
 	})
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	var capped *agent.SafetyCapExceeded
 	require.ErrorAs(t, err, &capped)
 	require.Contains(t, capped.Message, "more than 8 state changes")
@@ -289,7 +289,7 @@ func TestToolError(t *testing.T) {
 		State("skipping", func(context.Context, *agent.Memory) (events.Payload, error) { return agent.Emit("Skipped", nil) }).
 		Row(events.Planning, events.TypeLLMFinalAnswer, "skipping").
 		Row("skipping", "Skipped", events.Acting)
-	_, err := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) { b.Graph(graph) }).Run(t.Context())
+	_, err := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) { b.Graph(graph) }).Run(t.Context(), task)
 	var none *agent.ToolError
 	require.ErrorAs(t, err, &none)
 	require.Equal(t, reducer.CodeNoCurrentCall, none.Code)
@@ -301,12 +301,12 @@ func TestMemoryError(t *testing.T) {
 	graph := agent.NewGraph().Fold(events.TypeLLMToolCall, func(*agent.Memory, *events.Event) { panic("cannot remember") })
 	mock := scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("still here"))
 	a := build(t, mock, func(b *agent.Builder) { b.Graph(graph) })
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	var forgot *agent.MemoryError
 	require.ErrorAs(t, err, &forgot)
 	require.Contains(t, forgot.Message, "cannot remember")
 	require.Equal(t, uint64(2), a.Memory().Control.Poison.N)
-	answer, err := a.Run(t.Context())
+	answer, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "still here", answer)
 }
@@ -327,9 +327,9 @@ func TestGraphsThatAreWrong(t *testing.T) {
 		`state "acting_x": names that begin with acting_`:   agent.NewGraph().State("acting_x", work).Row(events.Planning, events.TypeContinue, "acting_x").Row("acting_x", events.TypeContinue, events.Done),
 	} {
 		t.Run(says, func(t *testing.T) {
-			a, err := agent.New("x").LLM(scripted.NewMock()).Graph(graph).Build()
+			a, err := agent.New("agent").LLM(scripted.NewMock()).Graph(graph).Build()
 			if err == nil {
-				_, err = a.Run(t.Context())
+				_, err = a.Run(t.Context(), task)
 			}
 			require.ErrorContains(t, err, says)
 		})
@@ -353,33 +353,33 @@ func TestBuildErrors(t *testing.T) {
 	t.Parallel()
 	model := scripted.NewMock()
 	for says, b := range map[string]*agent.Builder{
-		"there is no model caller":                            agent.New("x"),
-		`there is no model caller "big"`:                      agent.New("x").LLM(model).Use("big"),
-		`there is no model caller "big", which a model names`: agent.New("x").LLM(model).Model("m", "big/m"),
-		`the model caller "big" is nil`:                       agent.New("x").LLM(model).Provider("big", nil),
-		`the provider "agent" has the name`:                   agent.New("x").LLM(model).Provider("agent", model),
-		"the function is nil":                                 agent.New("x").LLM(model).Tool(agent.Func[query, string]("a", "a", nil)),
-		"the input must be a struct":                          agent.New("x").LLM(model).Tool(agent.Func("a", "a", func(context.Context, int) (string, error) { return "", nil })),
-		"a tool is nil":                                       agent.New("x").LLM(model).Tool(nil),
-		"two tools have this name":                            agent.New("x").LLM(model).Tool(searchTool(t), searchTool(t)),
-		`name: "No Name" is not a name`:                       agent.New("x").Name("No Name").LLM(model),
-		"config.max_steps: must be at least 1":                agent.New("x").LLM(model).Configure(func(c *events.Config) { c.MaxSteps = 0 }),
-		"the roles run elsewhere, but no bus is":              agent.New("x").Use("big").Elsewhere(),
+		"there is no model caller":                            agent.New("agent"),
+		`there is no model caller "big"`:                      agent.New("agent").LLM(model).Use("big"),
+		`there is no model caller "big", which a model names`: agent.New("agent").LLM(model).Model("m", "big/m"),
+		`the model caller "big" is nil`:                       agent.New("agent").LLM(model).Provider("big", nil),
+		`the provider "agent" has the name`:                   agent.New("agent").LLM(model).Provider("agent", model),
+		"the function is nil":                                 agent.New("agent").LLM(model).Tool(agent.Func[query, string]("a", "a", nil)),
+		"the input must be a struct":                          agent.New("agent").LLM(model).Tool(agent.Func("a", "a", func(context.Context, int) (string, error) { return "", nil })),
+		"a tool is nil":                                       agent.New("agent").LLM(model).Tool(nil),
+		"two tools have this name":                            agent.New("agent").LLM(model).Tool(searchTool(t), searchTool(t)),
+		`name: "No Name" is not a name`:                       agent.New("No Name").LLM(model),
+		"config.max_steps: must be at least 1":                agent.New("agent").LLM(model).MaxSteps(0),
+		"the roles run elsewhere, but no bus is":              agent.New("agent").Use("big").Elsewhere(),
 	} {
 		_, err := b.Build()
 		var wrong *agent.BuildError
 		require.ErrorAs(t, err, &wrong, says)
 		require.ErrorContains(t, err, says)
 	}
-	a, err := agent.New(" ").LLM(model).Build()
+	a, err := agent.New("agent").LLM(model).Build()
 	require.NoError(t, err)
-	_, err = a.Run(t.Context())
-	var wrong *agent.BuildError
-	require.ErrorAs(t, err, &wrong)
-	require.ErrorContains(t, err, "task: is empty")
-	_, err = build(t, model, nil).Resume(t.Context(), "no id")
+	_, err = a.Run(t.Context(), " ")
+	var refused *agent.Refused
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, refusal.CodeEmptyTask, refused.Code)
+	_, err = build(t, model, nil).Attach(t.Context(), "no id")
 	require.ErrorIs(t, err, journal.ErrNotFound)
-	_, err = build(t, model, nil).Resume(t.Context(), "018f0000-0000-7000-8000-000000000000")
+	_, err = build(t, model, nil).Attach(t.Context(), "018f0000-0000-7000-8000-000000000000")
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
@@ -390,7 +390,7 @@ func TestLastSettingWins(t *testing.T) {
 	a := build(t, first, func(b *agent.Builder) {
 		b.Provider("spare", first).Use("spare").LLM(first).Provider("spare", last).Use("spare").SystemPrompt("a").SystemPrompt("b").Model("m").Model("n")
 	})
-	answer, err := a.Run(t.Context())
+	answer, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "from the last one", answer)
 	require.Zero(t, first.CallCount())

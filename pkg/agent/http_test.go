@@ -28,7 +28,7 @@ func listenLocally(t *testing.T) net.Listener {
 func TestServeHTTPOptions(t *testing.T) {
 	t.Parallel()
 	serve := func(o agent.HTTP) (url string) {
-		a, err := agent.New("").Provider("scripted", scripted.New()).Use("scripted").Bus(simtest.New(simtest.Options{}).NewProcess()).Build()
+		a, err := agent.New("agent").Provider("scripted", scripted.New()).Use("scripted").Bus(simtest.New(simtest.Options{}).NewProcess()).Build()
 		require.NoError(t, err)
 		o.Listener = listenLocally(t)
 		server, err := agent.ServeHTTP(t.Context(), o, a)
@@ -73,7 +73,7 @@ func TestServeHTTPOptions(t *testing.T) {
 func TestServeHTTPThatFails(t *testing.T) {
 	t.Parallel()
 	build := func(url string) *agent.Agent {
-		a, err := agent.New("x").Name("a").LLM(scripted.NewMock()).NATS(url).Build()
+		a, err := agent.New("a").LLM(scripted.NewMock()).NATS(url).Build()
 		require.NoError(t, err)
 		return a
 	}

@@ -25,8 +25,8 @@ func TestImages(t *testing.T) {
 		return "drawn: " + agent.Attach(ctx, "image/png", []byte("drawing")), nil
 	}, agent.Pure)
 	mock := scripted.NewMock(llm.ToolCalls{Calls: []llm.Call{{ID: "c", Name: "draw", Arguments: "{}"}}}, scripted.Say("Two."), scripted.Say("Three."))
-	a := built(t, agent.New("What is this?").Attach(png(photo)).LLM(mock).Tool(draw).Chat())
-	r, err := a.Start(t.Context())
+	a := built(t, agent.New("agent").LLM(mock).Tool(draw).Chat())
+	r, err := a.Start(t.Context(), agent.Task("What is this?", png(photo)))
 	require.NoError(t, err)
 	answer, err := r.Answer(t.Context())
 	require.NoError(t, err)

@@ -104,18 +104,15 @@ var homeReplies = []string{
 	"<agent><action><type>answer</type><value>It is 42 &amp; that is all.</value></action></agent>",
 }
 
-func textAgent(t *testing.T, b *agent.Builder, bus journal.Bus) *agent.Agent {
+func textAgent(t *testing.T, b *agent.Builder, bus journal.Bus) *watched {
 	t.Helper()
 	calculator, err := builtin.New(builtin.Calculator, builtin.Options{})
 	require.NoError(t, err)
 	broken, err := typed.New(tool.Definition{Name: "broken", Description: "never works", Effect: tool.Pure},
 		func(_ context.Context, in query) (string, error) { return "", errors.New("no " + in.Q + "</value>") })
 	require.NoError(t, err)
-	a, err := b.Text().StatePrompt("base", "You calculate.").StatePrompt("thinking", "Think.").
-		Bus(bus).Tool(calculator).Tool(broken).
-		Configure(func(c *events.Config) { c.ReflectEveryNSteps = 0 }).Build()
-	require.NoError(t, err)
-	return a
+	return built(t, b.Text().StatePrompt("base", "You calculate.").StatePrompt("thinking", "Think.").
+		Bus(bus).Tool(calculator).Tool(broken).ReflectEvery(0))
 }
 
 // TestALocalModelUsesEveryTool: a model that only speaks text, over HTTP, with the
@@ -126,8 +123,8 @@ func TestALocalModelUsesEveryTool(t *testing.T) {
 	caller, err := openai.New(openai.Options{BaseURL: home.URL + "/v1", Model: "home"})
 	require.NoError(t, err)
 	defer caller.Close()
-	a := textAgent(t, agent.New("What is 6*7?").LLM(caller), bus)
-	answer, err := a.Run(t.Context())
+	a := textAgent(t, agent.New("agent").LLM(caller), bus)
+	answer, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "It is 42 & that is all.", answer)
 	require.Equal(t, []string{
@@ -160,8 +157,8 @@ func TestALocalModelUsesEveryTool(t *testing.T) {
 	// The replies in the log carry the run once more, without the server.
 	model, err := replay.Model(t.Context(), bus, machine, run)
 	require.NoError(t, err)
-	again := textAgent(t, agent.New("What is 6*7?").LLM(model), bus)
-	answer, err = again.Run(t.Context())
+	again := textAgent(t, agent.New("agent").LLM(model), bus)
+	answer, err = again.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "It is 42 & that is all.", answer)
 	second := events.NewRun(events.DefaultNamespace, again.Memory().RunID, bus.Shards())
@@ -176,9 +173,9 @@ func TestFallback(t *testing.T) {
 	refusing := llm.Text{Content: "I will not.", Meta: llm.Meta{Finish: llm.FinishRefusal}}
 	first := scripted.NewMock(refusing)
 	spare := scripted.NewMock(scripted.Say("It is 42."))
-	a, err := agent.New("What is 6*7?").LLM(first).Provider("spare", spare).Model("big", "spare/vendor/large", "small").Build()
+	a, err := agent.New("agent").LLM(first).Provider("spare", spare).Model("big", "spare/vendor/large", "small").Build()
 	require.NoError(t, err)
-	answer, err := a.Run(t.Context())
+	answer, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "It is 42.", answer)
 	require.Equal(t, []string{"big", "vendor/large"}, []string{first.ModelForCall(0), spare.ModelForCall(0)})
@@ -212,18 +209,15 @@ func rememberer(_ context.Context, req llm.Request, _ func(llm.Chunk)) (llm.Resp
 // and is replayed without its storage.
 func TestMemoryBeyondEveryLimit(t *testing.T) {
 	bus := busOf(t)
-	b := agent.New("Remember everything.").Name("keeper").LLM(llm.CallerFunc(rememberer)).Bus(bus).
-		Configure(func(c *events.Config) {
-			c.MaxSteps, c.PagingLimit, c.HardLimit, c.ReflectEveryNSteps = 2*iterations, 400, 600, 0
-		})
+	b := agent.New("keeper").LLM(llm.CallerFunc(rememberer)).Bus(bus).
+		MaxSteps(2*iterations).WorkingMemory(400, 600).ReflectEvery(0)
 	for _, name := range builtin.MemoryNames() {
 		made, err := builtin.New(name, builtin.Options{})
 		require.NoError(t, err)
 		b.Tool(made)
 	}
-	made, err := b.Build()
-	require.NoError(t, err)
-	answer, err := made.Run(t.Context())
+	made := built(t, b)
+	answer, err := made.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "I remember all of it.", answer)
 
@@ -273,8 +267,8 @@ func TestEstimatorOfOnesOwn(t *testing.T) {
 	})
 	bus := busOf(t)
 	with := func(name string, budget int) *agent.Builder {
-		return agent.New("Say it.").LLM(say).Bus(bus).Budget(events.Budget{MaxInputTokens: budget}).
-			Estimator("dear", func(string) int { return 1000 }).Configure(func(c *events.Config) { c.TokenEstimator = name })
+		return agent.New("agent").LLM(say).Bus(bus).Budget(events.Budget{MaxInputTokens: budget}).
+			Estimator("dear", func(string) int { return 1000 }).TokenEstimator(name)
 	}
 	for name, want := range map[string]string{
 		"": "", tokens.Bytes4: "", tokens.O200K: "", "dear": "the budget of 500 input tokens is used up",
@@ -282,7 +276,7 @@ func TestEstimatorOfOnesOwn(t *testing.T) {
 	} {
 		made, err := with(name, 500).Build()
 		require.NoError(t, err)
-		_, err = made.Run(t.Context())
+		_, err = made.Run(t.Context(), task)
 		if want == "" {
 			require.NoError(t, err, name)
 			continue
@@ -317,9 +311,8 @@ func TestRunOverAnthropic(t *testing.T) {
 		}
 		return "found " + in.Q, nil
 	}, agent.Pure)
-	a, err := agent.New("Look it up.").LLM(caller).ThinkingTokens(1024).Tool(look).Build()
-	require.NoError(t, err)
-	_, err = a.Run(t.Context())
+	a := built(t, agent.New("agent").LLM(caller).ThinkingTokens(1024).Tool(look))
+	_, err = a.Run(t.Context(), task)
 	require.NoError(t, err)
 	mem := a.Memory()
 	require.Equal(t, "All was looked up.", *mem.FinalAnswer)

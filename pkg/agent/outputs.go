@@ -2,134 +2,49 @@ package agent
 
 import (
 	"context"
-	"log/slog"
-	"runtime/debug"
-	"sync"
+	"iter"
 
+	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// maxBehind is how many outputs may wait for a callback before tokens are dropped.
-const maxBehind = 4096
-
-// outputs passes outputs to a callback in a goroutine of its own.
-type outputs struct {
-	fn     func(Output)
-	logger *slog.Logger
-	wake   chan struct{}
-	// quit makes the goroutine end at once.
-	quit    chan struct{}
-	endOnce sync.Once
-
-	mu    sync.Mutex
-	queue []Output
-	// busy says that the callback is running. empty is closed and replaced when the
-	// callback has seen all outputs.
-	busy  bool
-	empty chan struct{}
+// Events yields the events of the run from its first one on, as they come, and those of its
+// sub-runs. Event.Run says whose event it is. The events of one run are in order. The
+// iteration ends after the last event of the run and its sub-runs. An error, such as the end
+// of ctx, is the last value. Records that are no legal events are left out.
+//
+// A slow reader delays nothing: the events are read from the log.
+func (r *Run) Events(ctx context.Context) iter.Seq2[*events.Event, error] {
+	return follow(ctx, r, func(f *follower[*events.Event], _ events.Run) (teller, func(), error) {
+		return func(_ *reducer.Memory, e *events.Event) { f.push(e) }, func() {}, nil
+	})
 }
 
-func newOutputs(fn func(Output), logger *slog.Logger) *outputs {
-	o := &outputs{fn: fn, logger: logger, wake: make(chan struct{}, 1), quit: make(chan struct{}), empty: make(chan struct{})}
-	go o.run()
-	return o
+// RunOutput is an output of the run with the id Run: the one that is watched, or a sub-run.
+type RunOutput struct {
+	Run string
+	Output
 }
 
-// push adds an output and never blocks. Outputs of the log are never dropped.
-func (o *outputs) push(out Output) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.queue) >= maxBehind {
-		switch out.(type) {
-		case LLMToken, ReasoningToken, ToolCallDelta:
-			return
-		}
-	}
-	o.queue = append(o.queue, out)
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (o *outputs) run() {
-	defer o.stop() // the callback may end its goroutine
-	muted := false
-	for {
-		select {
-		case <-o.wake:
-		case <-o.quit:
-			return
-		}
-		for {
-			batch := o.next()
-			if len(batch) == 0 {
-				break
+// Outputs yields what the run and its sub-runs do, from the beginning on, as [Run.Events]
+// does. The live text of the models comes as it is written. A reader that falls far behind
+// misses live text and nothing else.
+func (r *Run) Outputs(ctx context.Context) iter.Seq2[RunOutput, error] {
+	return follow(ctx, r, func(f *follower[RunOutput], at events.Run) (teller, func(), error) {
+		stream := output.NewStream(r.service.machine.Table(), func(o Output) {
+			switch o.(type) {
+			case LLMToken, ReasoningToken, ToolCallDelta:
+				f.offer(RunOutput{at.ID, o})
+			default:
+				f.push(RunOutput{at.ID, o})
 			}
-			for _, out := range batch {
-				select {
-				case <-o.quit:
-					return
-				default:
-				}
-				muted = muted || o.call(out)
-			}
-		}
-	}
+		})
+		stop, err := livetext.Listen(r.service.bus, at, stream.Chunk)
+		return stream.Event, stop, err
+	})
 }
-
-// next empties the queue. If it was empty, next closes o.empty.
-func (o *outputs) next() []Output {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	batch := o.queue
-	o.queue, o.busy = nil, len(batch) > 0
-	if !o.busy {
-		close(o.empty)
-		o.empty = make(chan struct{})
-	}
-	return batch
-}
-
-// call calls the callback and reports whether it panicked.
-func (o *outputs) call(out Output) (panicked bool) {
-	defer func() {
-		if p := recover(); p != nil {
-			o.logger.Error("the output callback panicked; the run's further outputs are dropped", "panic", p, "stack", string(debug.Stack()))
-			panicked = true
-		}
-	}()
-	o.fn(out)
-	return false
-}
-
-// wait waits until the callback has seen all outputs that were pushed before pushed was
-// closed. The error is the context's.
-func (o *outputs) wait(ctx context.Context, pushed <-chan struct{}) error {
-	select {
-	case <-pushed:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	for {
-		o.mu.Lock()
-		done, empty := len(o.queue) == 0 && !o.busy, o.empty
-		o.mu.Unlock()
-		if done {
-			return nil
-		}
-		select {
-		case <-empty:
-		case <-o.quit:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// end stops the calls after the present one.
-func (o *outputs) stop() { o.endOnce.Do(func() { close(o.quit) }) }
 
 // Output is something that a run did: a value of one of the types below. Most outputs come
 // from the log, in its order, each once, and again in a replay. [LLMToken],

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -20,6 +21,15 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
+// resume attaches to a run and waits for its end.
+func resume(ctx context.Context, a *watched, id string) (answer string, err error) {
+	if a.last, err = a.Attach(ctx, id); err != nil {
+		return "", err
+	}
+	defer func() { err = cmp.Or(err, a.last.Release()) }()
+	return a.last.Wait(ctx)
+}
+
 // doomedDir makes the test binary a program that hangs in a custom state, until it
 // is killed.
 const doomedDir = "MOOREBUS_TEST_DOOMED_DIR"
@@ -34,9 +44,9 @@ func doomed(dir string) {
 		fmt.Println(run.ID())
 		select {}
 	}
-	a, err := agent.New("find the answer").LLM(scripted.NewMock(scripted.Say("Pass the salt, please."))).Data(dir).Graph(reviewed(hang)).Build()
+	a, err := agent.New("agent").LLM(scripted.NewMock(scripted.Say("Pass the salt, please."))).Data(dir).Graph(reviewed(hang)).Build()
 	if err == nil {
-		run, err = a.Start(context.Background())
+		run, err = a.Start(context.Background(), agent.Task(task))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -97,7 +107,7 @@ func TestResumeInACustomState(t *testing.T) {
 	a := build(t, model, func(b *agent.Builder) { b.Data(dir).Graph(graph) })
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	answer, err := a.Resume(ctx, id)
+	answer, err := resume(ctx, a, id)
 	require.NoError(t, err)
 	require.Equal(t, "Pass the salt, please.", answer)
 	require.Zero(t, model.CallCount(), "what the model said stands in the log")
@@ -105,7 +115,7 @@ func TestResumeInACustomState(t *testing.T) {
 	require.Equal(t, []string{"Start", "LlmFinalAnswer"}, types[:2])
 	require.Equal(t, []string{"LlmAttemptFailed", "ReviewPassed"}, types[2:], "the lost worker is counted once")
 
-	again, err := a.Resume(ctx, id)
+	again, err := resume(ctx, a, id)
 	require.NoError(t, err, "a run that has ended is not run again")
 	require.Equal(t, answer, again)
 	require.Equal(t, types, eventsOf(a.Trace()))
@@ -135,13 +145,12 @@ func TestResumeElsewhere(t *testing.T) {
 		<-hold
 		return agent.Emit("ReviewPassed", nil)
 	})
-	worker, err := agent.Serve(t.Context(), build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) { b.Name("worker").Bus(bus).Graph(graph) }))
+	worker, err := agent.Serve(t.Context(), buildNamed(t, "worker", scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) { b.Bus(bus).Graph(graph) }).Agent)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, worker.Close()) }()
 
-	client, err := agent.New("find the answer").Elsewhere().Use("worker").RemoteTools("search").Bus(bus).Graph(graph).Build()
-	require.NoError(t, err)
-	r, err := client.Start(t.Context())
+	client := built(t, agent.New("agent").Elsewhere().Use("worker").RemoteTools("search").Bus(bus).Graph(graph))
+	r, err := client.Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	<-reviewing
 	require.NoError(t, r.Release())
@@ -150,7 +159,7 @@ func TestResumeElsewhere(t *testing.T) {
 
 	waited := make(chan string, 1)
 	go func() {
-		answer, err := client.Resume(context.Background(), r.ID())
+		answer, err := resume(context.Background(), client, r.ID())
 		waited <- fmt.Sprint(answer, err)
 	}()
 	close(hold)

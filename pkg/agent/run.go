@@ -5,14 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/livetext"
-	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -26,12 +23,13 @@ import (
 type Run struct {
 	at      events.Run
 	service *service
-	outputs *outputs
-	// unwatch and release release the feed and the service.
-	unwatch func()
+	// agent is nil for a sub-run.
+	agent   *Agent
 	release func() error
 	stop    context.CancelFunc
 	once    func() error
+	// gone is closed when the run is released.
+	gone chan struct{}
 
 	mu   sync.Mutex
 	fold *runlog.Fold
@@ -50,35 +48,23 @@ type Run struct {
 }
 
 // watch follows a run until it ends or is released.
-func watch(s *service, at events.Run, parent *Run, onOutput func(Output), logger *slog.Logger, release func() error) (*Run, error) {
+func watch(s *service, at events.Run, parent *Run, release func() error) *Run {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Run{
-		at: at, service: s, fold: runlog.NewFold(s.bus, s.machine, at), changed: make(chan struct{}), ended: make(chan struct{}),
-		stop: stop, release: release, unwatch: func() {}, parent: parent, children: map[string]*Run{},
+		at: at, service: s, fold: runlog.NewFold(s.bus, s.machine, at), changed: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}),
+		stop: stop, release: release, parent: parent, children: map[string]*Run{},
 	}
 	r.once = sync.OnceValue(r.letGo)
-	tell := func(*reducer.Memory, *events.Event) {}
-	if onOutput != nil {
-		r.outputs = newOutputs(onOutput, logger.With("run", at.ID))
-		stream := output.NewStream(s.machine.Table(), r.outputs.push)
-		unwatch, err := livetext.Listen(s.bus, at, stream.Chunk)
-		if err != nil {
-			stop()
-			r.outputs.stop()
-			return nil, err
-		}
-		r.unwatch, tell = unwatch, stream.Event
-	}
-	go r.follow(ctx, tell)
-	return r, nil
+	go r.follow(ctx)
+	return r
 }
 
 // follow folds the run's events as they come.
-func (r *Run) follow(ctx context.Context, tell func(*reducer.Memory, *events.Event)) {
+func (r *Run) follow(ctx context.Context) {
 	defer close(r.ended)
 	for rec, err := range r.service.bus.Follow(ctx, r.at.Shard, journal.Filter{Namespace: r.at.Namespace, Run: r.at.ID}, 0) {
 		if err == nil {
-			err = r.apply(ctx, rec, tell)
+			err = r.apply(ctx, rec)
 		}
 		if ctx.Err() != nil {
 			err = errReleased
@@ -108,14 +94,11 @@ func (r *Run) announce() {
 	}
 }
 
-func (r *Run) apply(ctx context.Context, rec journal.Record, tell func(*reducer.Memory, *events.Event)) error {
+func (r *Run) apply(ctx context.Context, rec journal.Record) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e, err := r.fold.Apply(ctx, rec)
-	switch {
-	case err == nil:
-		tell(r.fold.Memory(), e)
-	case runlog.Refused(err):
+	_, err := r.fold.Apply(ctx, rec)
+	if runlog.Refused(err) {
 		return nil // memory says why, and the run's end follows
 	}
 	return err
@@ -124,7 +107,7 @@ func (r *Run) apply(ctx context.Context, rec journal.Record, tell func(*reducer.
 // terminal reports whether the run has ended. The lock is held.
 func (r *Run) terminal() bool { return r.service.machine.Table().Terminal(r.fold.Memory().State) }
 
-// ID returns the run's id, for [Agent.Resume].
+// ID returns the run's id, for [Agent.Attach].
 func (r *Run) ID() string { return r.at.ID }
 
 // Memory returns a copy of the run's memory as far as it is known.
@@ -172,32 +155,52 @@ func (r *Run) await(ctx context.Context, wanted func(*reducer.Memory) bool) erro
 	}
 }
 
+// WaitOption says what [Run.Wait] waits for besides the run's end.
+type WaitOption func(*waiting)
+
+type waiting struct{ interrupts bool }
+
+// UntilInterrupt makes [Run.Wait] and [Run.Answer] return an *[Interrupted] as soon as the
+// run or a sub-run cannot go on without its user.
+func UntilInterrupt(w *waiting) { w.interrupts = true }
+
 // Wait waits for the run's end and returns its answer or an error, as [Agent.Run] does. If
 // the context ends first, the run goes on.
-func (r *Run) Wait(ctx context.Context) (string, error) {
-	return r.answer(ctx, func(*reducer.Memory) bool { return false })
+func (r *Run) Wait(ctx context.Context, options ...WaitOption) (string, error) {
+	return r.answer(ctx, options, func(*reducer.Memory) bool { return false })
 }
 
 // Answer is [Run.Wait], but in chat mode it returns the answer of the turn as soon as the
 // run waits for the user.
-func (r *Run) Answer(ctx context.Context) (string, error) {
-	return r.answer(ctx, func(mem *reducer.Memory) bool { return mem.State == events.WaitingForUser })
+func (r *Run) Answer(ctx context.Context, options ...WaitOption) (string, error) {
+	return r.answer(ctx, options, func(mem *reducer.Memory) bool { return mem.State == events.WaitingForUser })
 }
 
-func (r *Run) answer(ctx context.Context, wanted func(*reducer.Memory) bool) (string, error) {
-	if err := r.await(ctx, wanted); err != nil {
+func (r *Run) answer(ctx context.Context, options []WaitOption, wanted func(*reducer.Memory) bool) (string, error) {
+	var w waiting
+	for _, option := range options {
+		option(&w)
+	}
+	var interrupted *Interrupted
+	var failed error
+	err := r.await(ctx, func(mem *reducer.Memory) bool {
+		if wanted(mem) {
+			return true
+		}
+		if w.interrupts {
+			interrupted, failed = r.interruption(mem)
+		}
+		return interrupted != nil || failed != nil
+	})
+	if err = cmp.Or(err, failed); err != nil {
 		return "", err
 	}
-	r.mu.Lock()
-	answer, err := outcome(r.fold.Memory())
-	ended := r.terminal()
-	r.mu.Unlock()
-	if ended && r.outputs != nil {
-		if waitErr := r.outputs.wait(ctx, r.ended); waitErr != nil {
-			return "", waitErr
-		}
+	if interrupted != nil {
+		return "", interrupted
 	}
-	return answer, err
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return outcome(r.fold.Memory())
 }
 
 // Send sends a user message, with images and files if there are any, and returns the answer
@@ -213,13 +216,9 @@ func (r *Run) Send(ctx context.Context, text string, more ...events.Part) (strin
 // its questions, and [Run.Answer] for its answer. The error is a *[Refused] if the run takes
 // no message.
 func (r *Run) Post(ctx context.Context, text string, more ...events.Part) error {
-	message := control.UserMessage{MessageID: runlog.NewID()}
+	message := control.UserMessage{}
 	message.Content, message.Parts = content(text, more)
-	sent, err := r.service.host.Gateway().Inputs(ctx, r.at.Namespace, r.at.ID, []control.Input{message})
-	if err != nil {
-		return refused(err)
-	}
-	return r.reach(ctx, sent.N)
+	return r.input(ctx, message)
 }
 
 // reach waits until the event with that number is applied, or the run has ended.
@@ -285,25 +284,22 @@ func (r *Run) Step(ctx context.Context) (events.State, error) {
 	return state, r.reach(ctx, n)
 }
 
-// Release releases the run. A run that has not ended can be resumed by its id; it goes on
+// Release releases the run. A run that has not ended goes on with [Agent.Attach], or at once
 // if other processes serve it. When the last run of an agent is released, the agent's roles
-// end, unless a [Server] runs them. Memory, state and trace stay readable. The error says
-// why the roles had ended before, if they had.
+// end, unless a [Server] runs them. Memory, state and trace stay readable; iterators of the run end
+// with an error. The error says why the roles had ended before, if they had.
 func (r *Run) Release() error { return r.once() }
 
 func (r *Run) letGo() error {
 	r.mu.Lock()
 	r.released = true
 	r.mu.Unlock()
+	close(r.gone)
 	for _, child := range r.children { // it does not change any more
 		_ = child.Release() // it has nothing that could fail
 	}
 	r.stop()
-	r.unwatch()
 	<-r.ended
-	if r.outputs != nil {
-		r.outputs.stop()
-	}
 	if err := r.release(); err != nil {
 		return fmt.Errorf("the roles ended: %w", err)
 	}

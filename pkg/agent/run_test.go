@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,7 +32,7 @@ func TestStep(t *testing.T) {
 		&llm.Error{Kind: llm.KindOverloaded, Message: "busy", RetryAfter: 1},
 		scripted.Say("Pass the salt."), scripted.Say("Pass the salt, please."))
 	a := build(t, mock, func(b *agent.Builder) { b.Graph(reviewed(strict)) })
-	r, err := a.Stepwise(t.Context())
+	r, err := a.Stepwise(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	require.Equal(t, 0, mock.CallCount(), "nothing goes on by itself")
 	for i, want := range []events.State{events.ParallelActing, events.Observing, events.Planning, "reviewing", events.Planning, "reviewing", events.Done, events.Done} {
@@ -53,7 +51,7 @@ func TestStep(t *testing.T) {
 func TestStepSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	a := build(t, scripted.NewMock(scripted.Say("hello")), func(b *agent.Builder) { b.Chat() })
-	r, err := a.Stepwise(t.Context())
+	r, err := a.Stepwise(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	state, err := r.Step(t.Context())
 	require.NoError(t, err)
@@ -62,7 +60,7 @@ func TestStepSaysWhatItWaitsFor(t *testing.T) {
 	require.ErrorIs(t, err, agent.ErrWaits)
 	require.NoError(t, r.Release())
 
-	r, err = build(t, scripted.NewMock(scripted.Say("hello")), nil).Start(t.Context())
+	r, err = build(t, scripted.NewMock(scripted.Say("hello")), nil).Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	_, err = r.Step(t.Context())
 	require.ErrorIs(t, err, agent.ErrStepwise)
@@ -79,7 +77,7 @@ func TestSeveralRunsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			r, err := a.Start(t.Context())
+			r, err := a.Start(t.Context(), agent.Task(task))
 			if err != nil {
 				t.Error(err)
 				return
@@ -94,20 +92,21 @@ func TestSeveralRunsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	require.NoError(t, err, "and once more afterwards")
 }
 
 func TestServeErrors(t *testing.T) {
 	t.Parallel()
-	make := func(change func(*agent.Builder)) *agent.Agent {
-		b := agent.New("x").LLM(scripted.NewMock())
+	named := func(name string, change func(*agent.Builder)) *agent.Agent {
+		b := agent.New(name).LLM(scripted.NewMock())
 		change(b)
 		a, err := b.Build()
 		require.NoError(t, err)
 		return a
 	}
-	plain := make(func(b *agent.Builder) { b.Name("plain").Tool(searchTool(t)).Data("here") })
+	make := func(change func(*agent.Builder)) *agent.Agent { return named("agent", change) }
+	plain := named("plain", func(b *agent.Builder) { b.Tool(searchTool(t)).Data("here") })
 	for says, agents := range map[string][]*agent.Agent{
 		"there are no agents":          nil,
 		"two agents are called plain":  {plain, plain},
@@ -127,11 +126,14 @@ func TestServeErrors(t *testing.T) {
 // The answer of a chat's Run is that of its first turn.
 func TestChat(t *testing.T) {
 	t.Parallel()
-	a := build(t, scripted.NewMock(scripted.Say("Hello.")), func(b *agent.Builder) { b.Chat() })
-	answer, err := a.Run(t.Context())
+	a := build(t, scripted.NewMock(scripted.Say("Hello.")), func(b *agent.Builder) { b.Chat().Data(t.TempDir()) })
+	answer, err := a.Agent.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "Hello.", answer)
-	require.Equal(t, events.Done, a.State(), "the conversation is closed")
+	for run, err := range a.Runs(t.Context()) {
+		require.NoError(t, err)
+		require.Equal(t, events.Done, run.State, "the conversation is closed")
+	}
 }
 
 // On a bus that is reached over TCP, by URL and by connection. It is set up by the
@@ -141,7 +143,7 @@ func TestExternalBus(t *testing.T) {
 	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
 	defer server.Shutdown()
-	answer, err := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("by URL")), func(b *agent.Builder) { b.NATS(server.ClientURL()) }).Run(t.Context())
+	answer, err := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("by URL")), func(b *agent.Builder) { b.NATS(server.ClientURL()) }).Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "by URL", answer)
 	conn, err := server.Connect()
@@ -151,95 +153,11 @@ func TestExternalBus(t *testing.T) {
 		b.Conn(conn).Graph(reviewed(func(context.Context, *agent.Memory) (events.Payload, error) {
 			return agent.Emit("ReviewPassed", nil)
 		}))
-	}).Run(t.Context())
+	}).Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "by connection", answer)
-	_, err = build(t, scripted.NewMock(), func(b *agent.Builder) { b.NATS("nats://127.0.0.1:1") }).Run(t.Context())
+	_, err = build(t, scripted.NewMock(), func(b *agent.Builder) { b.NATS("nats://127.0.0.1:1") }).Run(t.Context(), task)
 	require.ErrorContains(t, err, "127.0.0.1:1")
-}
-
-// kindsOf tells outputs in short, without what is best effort.
-func kindsOf(outs []agent.Output) []string {
-	var kinds []string
-	for _, o := range outs {
-		switch o := o.(type) {
-		case agent.LLMToken, agent.ToolCallDelta:
-		case agent.StateStarted:
-			kinds = append(kinds, "state "+string(o.State))
-		case agent.Action:
-			kinds = append(kinds, "action "+string(o.Event))
-		case agent.ToolCallStarted:
-			kinds = append(kinds, "started "+o.Name)
-		case agent.ToolCallFinished:
-			kinds = append(kinds, fmt.Sprintf("finished %s %v", o.Name, o.Success))
-		case agent.FinalAnswer:
-			kinds = append(kinds, "answer "+o.Content)
-		case agent.RunError:
-			kinds = append(kinds, "error "+o.Code)
-		}
-	}
-	return kinds
-}
-
-// The callback sees everything in order, each once, and no word after its answer.
-func TestOutputs(t *testing.T) {
-	t.Parallel()
-	var outs []agent.Output
-	mock := scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("Pass the salt."), scripted.Say("Pass the salt, please."))
-	a := build(t, mock, func(b *agent.Builder) {
-		b.Graph(reviewed(strict)).OnOutput(func(o agent.Output) { outs = append(outs, o) })
-	})
-	_, err := a.Run(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []string{
-		"state planning", "action LlmToolCall", "state acting", "started search", "finished search true", "state observing",
-		"action Continue", "state planning", "action LlmFinalAnswer", "state reviewing", "action ReviewFailed", "state planning",
-		"action LlmFinalAnswer", "state reviewing", "state done", "answer Pass the salt, please.",
-	}, kindsOf(outs))
-	said, deltas := map[string]string{}, ""
-	for _, o := range outs {
-		switch o := o.(type) {
-		case agent.LLMToken:
-			require.Len(t, said[o.MessageID], o.Offset)
-			said[o.MessageID] += o.Text
-		case agent.ToolCallDelta:
-			deltas += o.Text
-		}
-	}
-	for _, text := range said {
-		require.True(t, strings.HasPrefix("Pass the salt, please.", strings.TrimSuffix(text, ".")), text)
-	}
-	require.Contains(t, []string{"", `{"q":"a"}`}, deltas)
-}
-
-// A callback that is slow or panics does not hurt the run.
-func TestOutputCallbackThatFails(t *testing.T) {
-	t.Parallel()
-	var calls atomic.Int64
-	a := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) {
-		b.OnOutput(func(agent.Output) { calls.Add(1); panic("cannot show this") })
-	})
-	answer, err := a.Run(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, "the answer", answer)
-	require.EqualValues(t, 1, calls.Load(), "it is not called again")
-
-	hold := make(chan struct{})
-	slow := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("the answer")), func(b *agent.Builder) {
-		b.OnOutput(func(agent.Output) { <-hold })
-	})
-	r, err := slow.Start(t.Context())
-	require.NoError(t, err)
-	require.Eventually(t, func() bool { return r.State() == events.Done }, time.Minute, time.Millisecond, "the run does not wait")
-	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer stop()
-	_, err = r.Wait(ctx)
-	require.ErrorIs(t, err, context.DeadlineExceeded, "Wait does, as long as it may")
-	close(hold)
-	answer, err = r.Wait(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, "the answer", answer)
-	require.NoError(t, r.Release())
 }
 
 // The trace of a run that one watches is the trace that its log gives.
@@ -249,7 +167,7 @@ func TestLiveTraceIsThatOfTheLog(t *testing.T) {
 	graph := reviewed(strict)
 	a := build(t, scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("Pass the salt."), scripted.Say("Pass the salt, please.")),
 		func(b *agent.Builder) { b.Bus(bus).Graph(graph) })
-	r, err := a.Start(t.Context())
+	r, err := a.Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	_, err = r.Wait(t.Context())
 	require.NoError(t, err)
@@ -283,11 +201,11 @@ func TestServerThatEndsUnderARun(t *testing.T) {
 		<-ctx.Done()
 		return nil, errors.New("cut short")
 	})
-	a, err := agent.New("x").LLM(model).Build()
+	a, err := agent.New("agent").LLM(model).Build()
 	require.NoError(t, err)
 	s, err := agent.Serve(t.Context(), a)
 	require.NoError(t, err)
-	r, err := a.Start(t.Context())
+	r, err := a.Start(t.Context(), agent.Task(task))
 	require.NoError(t, err)
 	<-asked
 	closed := make(chan error, 1)
@@ -297,9 +215,9 @@ func TestServerThatEndsUnderARun(t *testing.T) {
 	require.NoError(t, <-closed)
 	require.NoError(t, r.Release())
 	require.NoError(t, s.Close(), "closing again does nothing")
-	_, err = a.Run(t.Context())
+	_, err = a.Run(t.Context(), task)
 	require.ErrorContains(t, err, "server is closed")
-	_, err = a.Stepwise(t.Context())
+	_, err = a.Stepwise(t.Context(), agent.Task(task))
 	require.ErrorIs(t, err, agent.ErrStepwise)
 }
 
@@ -334,10 +252,10 @@ func TestStartThatIsCutOff(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
-		a, err := agent.New("x").LLM(silent).Bus(cutOff{j.NewProcess(), new(sync.Once), cancel, &run}).Build()
+		a, err := agent.New("agent").LLM(silent).Bus(cutOff{j.NewProcess(), new(sync.Once), cancel, &run}).Build()
 		require.NoError(t, err)
 		began := time.Now()
-		_, err = a.Run(ctx)
+		_, err = a.Run(ctx, task)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Less(t, time.Since(began), 2*time.Second)
 		head, err := j.Head(t.Context(), run)
@@ -370,12 +288,12 @@ func TestStartThatCameToNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := simtest.New(simtest.Options{}).NewProcess()
-		a, err := agent.New("x").LLM(scripted.NewMock(scripted.Say("hello"))).Bus(lost{p, new(sync.Once), cancel}).Build()
+		a, err := agent.New("agent").LLM(scripted.NewMock(scripted.Say("hello"))).Bus(lost{p, new(sync.Once), cancel}).Build()
 		require.NoError(t, err)
-		_, err = a.Start(ctx)
+		_, err = a.Start(ctx, agent.Task(task))
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotContains(t, err.Error(), "there is no run")
-		answer, err := a.Run(t.Context())
+		answer, err := a.Run(t.Context(), task)
 		require.NoError(t, err)
 		require.Equal(t, "hello", answer)
 	})
@@ -414,9 +332,9 @@ func TestRolesThatEndedAreReplaced(t *testing.T) {
 		bus := &breaks{simtest.New(simtest.Options{}).NewProcess(), make(chan struct{})}
 		// The roles of the second run may also answer what the first one was sent last.
 		model := scripted.NewMock(scripted.Say("hello"), scripted.Say("again"), scripted.Say("again"))
-		a, err := agent.New("x").LLM(model).Chat().Bus(bus).Build()
+		a, err := agent.New("agent").LLM(model).Chat().Bus(bus).Build()
 		require.NoError(t, err)
-		first, err := a.Start(t.Context())
+		first, err := a.Start(t.Context(), agent.Task(task))
 		require.NoError(t, err)
 		_, err = first.Answer(t.Context())
 		require.NoError(t, err)
@@ -425,7 +343,7 @@ func TestRolesThatEndedAreReplaced(t *testing.T) {
 		_, err = first.Send(t.Context(), "more")
 		require.ErrorIs(t, err, errBroken)
 		bus.broken = make(chan struct{})
-		answer, err := a.Run(t.Context())
+		answer, err := a.Run(t.Context(), task)
 		require.NoError(t, err)
 		require.Equal(t, "again", answer)
 		require.ErrorIs(t, first.Release(), errBroken, "why they had ended")
@@ -483,26 +401,26 @@ func TestContextValues(t *testing.T) {
 		s.note(ctx, "tool")
 		return "nothing", nil
 	}, agent.Pure)
-	helper, err := agent.New("help").Name("helper").LLM(s.noting("helper", "look", `{"q":"x"}`)).Tool(look).Build()
+	helper, err := agent.New("helper").LLM(s.noting("helper", "look", `{"q":"x"}`)).Tool(look).Build()
 	require.NoError(t, err)
-	a, err := agent.New("ask").Name("boss").LLM(s.noting("boss", "helper", `{"task":"x"}`)).Subagent(helper).Build()
+	a, err := agent.New("boss").LLM(s.noting("boss", "helper", `{"task":"x"}`)).Subagent(helper).Build()
 	require.NoError(t, err)
 	server, err := agent.Serve(as(t, "whoever serves"), a)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, server.Close()) }()
 
-	ann, err := a.Start(as(t, "ann"))
+	ann, err := a.Start(as(t, "ann"), agent.Task(task))
 	require.NoError(t, err)
 	_, err = ann.Wait(t.Context())
 	require.NoError(t, err)
 	want := map[string][]any{"boss": {"ann", "ann"}, "helper": {"ann", "ann"}, "tool": {"ann"}}
 	require.Equal(t, want, s.take())
 
-	_, err = a.Run(as(t, "bob"))
+	_, err = a.Run(as(t, "bob"), task)
 	require.NoError(t, err)
 	require.Equal(t, map[string][]any{"boss": {"bob", "bob"}, "helper": {"bob", "bob"}, "tool": {"bob"}}, s.take())
 
-	_, err = a.Run(t.Context())
+	_, err = a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, map[string][]any{"boss": {nil, nil}, "helper": {nil, nil}, "tool": {nil}}, s.take())
 	require.NoError(t, ann.Release())
@@ -519,13 +437,13 @@ func TestContextValuesAreThoseOfTheStart(t *testing.T) {
 		s.note(ctx, "tool")
 		return "", ctx.Err()
 	}, agent.Pure)
-	a, err := agent.New("ask").LLM(s.noting("model", "slow", `{"q":"x"}`)).Tool(slow).Build()
+	a, err := agent.New("agent").LLM(s.noting("model", "slow", `{"q":"x"}`)).Tool(slow).Build()
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(as(t, "ann"))
-	r, err := a.Start(ctx)
+	r, err := a.Start(ctx, agent.Task(task))
 	require.NoError(t, err)
 	cancel()
-	opened, err := a.Open(as(t, "bob"), r.ID())
+	opened, err := a.Attach(as(t, "bob"), r.ID())
 	require.NoError(t, err)
 	close(started)
 	answer, err := opened.Wait(t.Context())
@@ -540,9 +458,9 @@ func TestContextValuesAreThoseOfTheStart(t *testing.T) {
 func TestContextValuesStepwise(t *testing.T) {
 	t.Parallel()
 	var s seen
-	a, err := agent.New("ask").LLM(s.noting("model", "", "")).Build()
+	a, err := agent.New("agent").LLM(s.noting("model", "", "")).Build()
 	require.NoError(t, err)
-	r, err := a.Stepwise(as(t, "ann"))
+	r, err := a.Stepwise(as(t, "ann"), agent.Task(task))
 	require.NoError(t, err)
 	_, err = r.Step(as(t, "bob"))
 	require.NoError(t, err)
@@ -554,25 +472,25 @@ func TestContextValuesStepwise(t *testing.T) {
 func TestSeveralAgentsOnOneServer(t *testing.T) {
 	t.Parallel()
 	shared := searchTool(t)
-	writer, err := agent.New("write").Name("writer").LLM(scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("a draft"))).Tool(shared).Build()
+	writer, err := agent.New("writer").LLM(scripted.NewMock(scripted.Ask("search", `{"q":"a"}`), scripted.Say("a draft"))).Tool(shared).Build()
 	require.NoError(t, err)
-	critic, err := agent.New("judge").Name("critic").LLM(scripted.NewMock(scripted.Ask("search", `{"q":"b"}`), scripted.Say("it is good"))).Tool(shared).Build()
+	critic, err := agent.New("critic").LLM(scripted.NewMock(scripted.Ask("search", `{"q":"b"}`), scripted.Say("it is good"))).Tool(shared).Build()
 	require.NoError(t, err)
 	s, err := agent.Serve(t.Context(), writer, critic)
 	require.NoError(t, err)
 	answers := make(chan string, 2)
 	for _, a := range []*agent.Agent{writer, critic} {
 		go func() {
-			answer, err := a.Run(context.Background())
+			answer, err := a.Run(context.Background(), task)
 			answers <- fmt.Sprint(answer, " ", err)
 		}()
 	}
 	require.ElementsMatch(t, []string{"a draft <nil>", "it is good <nil>"}, []string{<-answers, <-answers})
-	_, err = writer.Stepwise(t.Context())
+	_, err = writer.Stepwise(t.Context(), agent.Task(task))
 	require.ErrorIs(t, err, agent.ErrStepwise)
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
-	_, err = writer.Run(t.Context())
+	_, err = writer.Run(t.Context(), task)
 	require.ErrorContains(t, err, "server is closed")
 }
 
@@ -602,10 +520,10 @@ func TestFunc(t *testing.T) {
 func TestThinkingTokens(t *testing.T) {
 	t.Parallel()
 	mock := scripted.NewMock(scripted.Say("the answer"))
-	_, err := built(t, agent.New("Think.").LLM(mock).Sampling(llm.Sampling{ThinkingTokens: 4096}).ThinkingTokens(2048)).Run(t.Context())
+	_, err := built(t, agent.New("agent").LLM(mock).Sampling(llm.Sampling{ThinkingTokens: 4096}).ThinkingTokens(2048)).Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, 2048, mock.Requests()[0].Sampling.ThinkingTokens)
-	_, err = agent.New("Think.").LLM(mock).ThinkingTokens(1).Build()
+	_, err = agent.New("agent").LLM(mock).ThinkingTokens(1).Build()
 	require.ErrorContains(t, err, "thinking_tokens")
-	built(t, agent.New("Think.").LLM(mock).ThinkingTokens(1).Sampling(llm.Sampling{}))
+	built(t, agent.New("agent").LLM(mock).ThinkingTokens(1).Sampling(llm.Sampling{}))
 }

@@ -111,13 +111,13 @@ func served(agents []*Agent) (serving, error) {
 func together(agents []*Agent) (serving, error) {
 	first := agents[0]
 	o := serving{
-		providers: map[string]llm.Caller{}, agents: map[string]string{}, graph: first.graph, machine: first.machine, logger: slog.New(slog.DiscardHandler),
+		providers: map[string]llm.Caller{}, agents: map[string]string{}, callers: agents, graph: first.graph, machine: first.machine, logger: slog.New(slog.DiscardHandler),
 	}
 	names := map[string]bool{}
 	for i, a := range slices.Concat(agents, called(agents)) {
 		switch {
 		case names[a.def.Name]:
-			return o, fmt.Errorf("two agents are called %s: set Name", a.def.Name)
+			return o, fmt.Errorf("two agents are called %s: give one another name", a.def.Name)
 		case a.drawn != first.drawn || a.machine.Table().Hash() != first.machine.Table().Hash():
 			return o, fmt.Errorf("the agents %s and %s have different graphs: one server has one", first.def.Name, a.def.Name)
 		case i < len(agents) && a.place != place{} && o.place != place{} && a.place != o.place:

@@ -47,10 +47,10 @@ type serving struct {
 	agents  map[string]string
 	tools   []tool.Tool
 	sources []opener
-	// subagents are the callees as tools; stored are the agents whose definitions they
-	// need.
+	// subagents are the callees as tools; callers are the agents that were named, which may
+	// call others.
 	subagents []subagent.Tool
-	stored    []*Agent
+	callers   []*Agent
 	graph     *Graph
 	machine   *reducer.Machine
 	// prices and estimators may be nil.
@@ -96,7 +96,7 @@ func (o serving) open(ctx context.Context, how conduct) (*service, error) {
 		s.stopSources = registry.Start(context.Background(), o.logger)
 		registry.Ready(ctx)
 	}
-	if err := s.start(ctx, o.stored); err != nil {
+	if err := s.start(ctx, o.callers); err != nil {
 		_ = s.close()
 		return nil, err
 	}
@@ -125,12 +125,12 @@ func (o serving) makeHost(bus journal.Bus, registry *toolset.Registry, how condu
 }
 
 // start announces the roles, stores the callees and, unless they step, runs the roles.
-func (s *service) start(ctx context.Context, stored []*Agent) error {
+func (s *service) start(ctx context.Context, callers []*Agent) error {
 	if s.conduct != elsewhere {
 		// First, since nothing may happen under a name that is taken.
 		err := s.host.Announce(ctx)
 		if err == nil {
-			err = s.store(ctx, stored)
+			err = s.store(ctx, callers)
 		}
 		if err != nil {
 			close(s.ended)

@@ -21,15 +21,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/mcptool"
 )
 
-func built(t *testing.T, b *agent.Builder) *agent.Agent {
-	t.Helper()
-	a, err := b.Build()
-	require.NoError(t, err)
-	return a
-}
-
 func named(name string, replies ...any) *agent.Builder {
-	return agent.New("").Name(name).LLM(scripted.NewMock(replies...))
+	return agent.New(name).LLM(scripted.NewMock(replies...))
 }
 
 func TestWrongCallees(t *testing.T) {
@@ -39,15 +32,15 @@ func TestWrongCallees(t *testing.T) {
 	drawn := built(t, named("drawn", scripted.Say("yes")).Graph(agent.NewGraph().Fold("Continue", func(*reducer.Memory, *events.Event) {})))
 	for want, b := range map[string]*agent.Builder{
 		"is nil":                      named("a").Subagent(nil),
-		"name its tool by":            named("b").Subagent(remote),
-		"so do those of agent child":  named("c").Use("model").Elsewhere().NATS("nats://127.0.0.1:1").Subagent(child),
-		`"child" stands there twice`:  named("d").Subagent(child).Tool(textTool(t, "child", "x")),
-		"two agents are called child": named("child").Subagent(child),
-		"different graphs":            named("e").Subagent(drawn),
-		"risk":                        named("f").Subagent(child, func(t *agent.Callee) { t.Risk = "none at all" }),
-		"one is an agent":             named("g").Subagent(child).Subagent(built(t, named("h").Tool(textTool(t, "child", "x")))),
-		"the same one": named("i").Subagent(child, func(t *agent.Callee) { t.Risk = tool.High }).
-			Subagent(built(t, named("j").Subagent(child))),
+		"name its tool by":            named("b").Subagent(remote.Agent),
+		"so do those of agent child":  named("c").Use("model").Elsewhere().NATS("nats://127.0.0.1:1").Subagent(child.Agent),
+		`"child" stands there twice`:  named("d").Subagent(child.Agent).Tool(textTool(t, "child", "x")),
+		"two agents are called child": named("child").Subagent(child.Agent),
+		"different graphs":            named("e").Subagent(drawn.Agent),
+		"risk":                        named("f").Subagent(child.Agent, func(t *agent.Callee) { t.Risk = "none at all" }),
+		"one is an agent":             named("g").Subagent(child.Agent).Subagent(built(t, named("h").Tool(textTool(t, "child", "x"))).Agent),
+		"the same one": named("i").Subagent(child.Agent, func(t *agent.Callee) { t.Risk = tool.High }).
+			Subagent(built(t, named("j").Subagent(child.Agent)).Agent),
 	} {
 		_, err := b.Build()
 		var wrong *agent.BuildError
@@ -59,7 +52,7 @@ func TestWrongCallees(t *testing.T) {
 func TestCalleesDoNotStep(t *testing.T) {
 	t.Parallel()
 	child := built(t, named("child", scripted.Say("yes")))
-	_, err := built(t, agent.New("Go.").LLM(scripted.NewMock()).Subagent(child)).Stepwise(t.Context())
+	_, err := built(t, agent.New("agent").LLM(scripted.NewMock()).Subagent(child.Agent)).Stepwise(t.Context(), agent.Task(task))
 	require.ErrorIs(t, err, agent.ErrStepwise)
 }
 
@@ -87,7 +80,7 @@ func TestToolsOfASource(t *testing.T) {
 		opened = append(opened, late{find, make(chan struct{})})
 		return opened[len(opened)-1], nil
 	}
-	a := built(t, agent.New("Find it.").Source(open, "shelf.find").
+	a := built(t, agent.New("agent").Source(open, "shelf.find").
 		LLM(llm.CallerFunc(func(_ context.Context, req llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
 			if req.Replies == 0 {
 				return llm.ToolCalls{Meta: llm.Meta{Confidence: 1}, Calls: []llm.Call{{ID: "c", Name: "shelf.find", Arguments: `{"q":"it"}`}}}, nil
@@ -96,7 +89,7 @@ func TestToolsOfASource(t *testing.T) {
 		})))
 	require.Len(t, opened, 1, "Build looks at it")
 	for run := range 2 {
-		answer, err := a.Run(t.Context())
+		answer, err := a.Run(t.Context(), task)
 		require.NoError(t, err)
 		require.Equal(t, "It was found.", answer)
 		require.Equal(t, "SUCCESS: found it", a.Memory().History[0].Observation)
@@ -104,18 +97,18 @@ func TestToolsOfASource(t *testing.T) {
 		<-opened[run+1].ended // nothing is left running
 	}
 
-	_, err := agent.New("x").LLM(scripted.NewMock()).Source(func() (tool.Source, error) { return nil, errors.New("no such server") }).Build()
+	_, err := agent.New("agent").LLM(scripted.NewMock()).Source(func() (tool.Source, error) { return nil, errors.New("no such server") }).Build()
 	require.ErrorContains(t, err, "no such server")
-	_, err = built(t, agent.New("x").LLM(scripted.NewMock()).Source(open, "shelf.lose")).Run(t.Context())
+	_, err = built(t, agent.New("agent").LLM(scripted.NewMock()).Source(open, "shelf.lose")).Run(t.Context(), task)
 	var wrong *agent.BuildError
 	require.ErrorAs(t, err, &wrong)
 	require.ErrorContains(t, err, "shelf.lose")
 }
 
 // memoryOf is the memory of another run of the agent's place, which has ended.
-func memoryOf(t *testing.T, a *agent.Agent, run string) *agent.Memory {
+func memoryOf(t *testing.T, a *watched, run string) *agent.Memory {
 	t.Helper()
-	r, err := a.Open(t.Context(), run)
+	r, err := a.Attach(t.Context(), run)
 	require.NoError(t, err)
 	_, err = r.Wait(t.Context())
 	require.NoError(t, err)
@@ -125,10 +118,10 @@ func memoryOf(t *testing.T, a *agent.Agent, run string) *agent.Memory {
 
 func subAgent(t *testing.T) {
 	model := scripted.NewMock(using(scripted.Say("Here is help."), 30, 12))
-	helper := built(t, agent.New("").Name("helper").LLM(model))
-	a := built(t, agent.New("find the answer").Name("boss").Data(t.TempDir()).Subagent(helper).
+	helper := built(t, agent.New("helper").LLM(model))
+	a := built(t, agent.New("boss").Data(t.TempDir()).Subagent(helper.Agent).
 		LLM(scripted.NewMock(using(scripted.Ask("helper", `{"task":"help me"}`), 100, 10), using(scripted.Say("I was helped."), 100, 10))))
-	answer, err := a.Run(t.Context())
+	answer, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, "I was helped.", answer)
 	mem := a.Memory()
@@ -146,12 +139,12 @@ func subAgent(t *testing.T) {
 }
 
 func nestedSubAgent(t *testing.T) {
-	deep := built(t, agent.New("").Name("deep").LLM(scripted.NewMock(using(scripted.Say("It is dug."), 30, 12))))
-	helper := built(t, agent.New("").Name("helper").Subagent(deep, func(c *agent.Callee) { c.Name = "dig" }).
+	deep := built(t, agent.New("deep").LLM(scripted.NewMock(using(scripted.Say("It is dug."), 30, 12))))
+	helper := built(t, agent.New("helper").Subagent(deep.Agent, func(c *agent.Callee) { c.Name = "dig" }).
 		LLM(scripted.NewMock(using(scripted.Ask("dig", `{"task":"dig"}`), 20, 5), using(scripted.Say("From below."), 20, 5))))
-	a := built(t, agent.New("find the answer").Name("boss").Data(t.TempDir()).Subagent(helper).
+	a := built(t, agent.New("boss").Data(t.TempDir()).Subagent(helper.Agent).
 		LLM(scripted.NewMock(using(scripted.Ask("helper", `{"task":"help"}`), 100, 10), using(scripted.Say("I was helped."), 100, 10))))
-	_, err := a.Run(t.Context())
+	_, err := a.Run(t.Context(), task)
 	require.NoError(t, err)
 	mem := a.Memory()
 	require.Equal(t, "SUCCESS: From below.", mem.History[0].Observation)
@@ -190,8 +183,8 @@ func mcpTools(t *testing.T) {
 		return mcptool.New(mcptool.Options{Name: "library", Command: []string{binary}, Env: []string{mcpServer + "=1", "GORACE=atexit_sleep_ms=0"}})
 	}
 	model := scripted.NewMock(scripted.Ask("library.find", `{"q":"a"}`), scripted.Ask("library.find", `{"q":"none"}`), scripted.Say("the answer"))
-	a := built(t, agent.New("find the answer").LLM(model).Source(open, "library.find"))
-	_, err = a.Run(t.Context())
+	a := built(t, agent.New("agent").LLM(model).Source(open, "library.find"))
+	_, err = a.Run(t.Context(), task)
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		"Start", "LlmToolCall", "ToolCallStarted", "ToolSuccess", "Continue", "LlmToolCall", "ToolCallStarted", "ToolFailure", "Continue", "LlmFinalAnswer",

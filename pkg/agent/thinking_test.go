@@ -9,7 +9,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/pkg/agent"
-	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 )
 
@@ -34,12 +33,12 @@ func TestBoundThinkingInARun(t *testing.T) {
 			type place struct {
 				At string `json:"at"`
 			}
-			a, err := agent.New("Where is it?").LLM(model).
-				Configure(func(c *events.Config) { c.ContextWindowSize = tt.window }).
+			a, err := agent.New("agent").LLM(model).
+				ContextWindow(tt.window).
 				Tool(agent.Func("look", "Looks.", func(context.Context, place) (string, error) { return "not here", nil }, agent.Pure)).
 				Build()
 			require.NoError(t, err)
-			answer, err := a.Run(t.Context())
+			answer, err := a.Run(t.Context(), task)
 			require.NoError(t, err)
 			require.Equal(t, "It is here.", answer)
 			require.Equal(t, tt.want, s.Thoughts())

@@ -107,8 +107,8 @@ type Callee struct {
 // change the [Callee].
 //
 // Only the other agent's definition, model callers, tools and sources are used, not its
-// task, place, logger and output callback. When the roles start, the definition is stored
-// under the agent's name in the default namespace and replaces one of that name.
+// namespace, place and logger. When the roles start, the definition is stored under the
+// agent's name in the namespace of the caller and replaces one of that name.
 func (b *Builder) Subagent(a *Agent, options ...func(*Callee)) *Builder {
 	return b.callee(a, options, func(t *subagent.Tool, name string) { t.Agent = name })
 }
@@ -180,9 +180,6 @@ func (o *serving) addCallees(a *Agent) error {
 		case o.subagents[i] != c.tool:
 			return fmt.Errorf("two tools are called %s: give the agents the same one, or other names", name)
 		}
-		if !slices.Contains(o.stored, c.agent) {
-			o.stored = append(o.stored, c.agent)
-		}
 	}
 	return nil
 }
@@ -197,11 +194,13 @@ func (o *serving) distinct() error {
 	return nil
 }
 
-// store stores the definitions of callees.
-func (s *service) store(ctx context.Context, agents []*Agent) error {
-	for _, a := range agents {
-		if _, err := s.host.Gateway().PutAgent(ctx, "", a.def.Name, agentfile.Marshal(a.def), agentfile.JSON); err != nil {
-			return fmt.Errorf("agent %s: %w", a.def.Name, err)
+// store stores the definitions of the agents that these call, in their namespaces.
+func (s *service) store(ctx context.Context, callers []*Agent) error {
+	for _, caller := range callers {
+		for _, a := range called([]*Agent{caller}) {
+			if _, err := s.host.Gateway().PutAgent(ctx, caller.namespace, a.def.Name, agentfile.Marshal(a.def), agentfile.JSON); err != nil {
+				return fmt.Errorf("agent %s: %w", a.def.Name, err)
+			}
 		}
 	}
 	return nil

@@ -93,10 +93,10 @@ func ExampleModel() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	a, err := agent.New("Hello.").LLM(recorded).Build()
+	a, err := agent.New("host").LLM(recorded).Build()
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(a.Run(ctx))
+	fmt.Println(a.Run(ctx, "Hello."))
 	// Output: Hello to you. <nil>
 }

@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Failed is the error of a run that ended without an answer. The more specific errors of
+// this package contain it.
+type Failed struct{ Code, Message string }
+
+// Error returns code and message.
+func (f *Failed) Error() string { return fmt.Sprintf("the agent failed: %s: %s", f.Code, f.Message) }
+
+// As lets [errors.As] find the Failed in the more specific errors.
+func (f *Failed) As(target any) bool {
+	plain, ok := target.(**Failed)
+	if ok {
+		*plain = f
+	}
+	return ok
+}
+
+// Is says that a run which ended at its deadline exceeded one, for [errors.Is].
+func (f *Failed) Is(target error) bool {
+	return target == context.DeadlineExceeded && f.Code == reducer.CodeWallTime
+}
+
+// InvalidTransition says that a handler returned an event for which the table has no row.
+type InvalidTransition struct{ Failed }
+
+// NoHandlerForState says that no handler serves a state.
+type NoHandlerForState struct{ Failed }
+
+// SafetyCapExceeded says that a run changed its state too often.
+type SafetyCapExceeded struct{ Failed }
+
+// LLMError says that a model provider gave no reply. The code is its [llm.ErrorKind].
+type LLMError struct{ Failed }
+
+// ToolError says that a run had to call a tool and had no call. The failure of a tool never
+// ends a run: it is an observation for the model.
+type ToolError struct{ Failed }
+
+// MemoryError says that a record of the log cannot be folded.
+type MemoryError struct{ Failed }
+
+// BuildError says which setting is missing or wrong.
+type BuildError struct{ Err error }
+
+// Error returns what is wrong.
+func (e *BuildError) Error() string { return "cannot build the agent: " + e.Err.Error() }
+
+// Unwrap returns what is wrong.
+func (e *BuildError) Unwrap() error { return e.Err }
+
+// ErrStepwise says that a run was not started by [Agent.Stepwise], or cannot be.
+var ErrStepwise = errors.New("the run is not stepwise")
+
+// ErrWaits says that a run cannot be advanced since it waits for a human.
+var ErrWaits = host.ErrWaits
+
+// Refused is the error of a request that a run cannot meet, such as a decision on a call
+// that does not wait, or a message to a run that has ended. Nothing was changed. Code is a
+// code of the HTTP interface, such as not_waiting.
+type Refused struct{ Code, Message string }
+
+// Error returns the message.
+func (r *Refused) Error() string { return r.Message }
+
+// refused converts a refusal of the request into a *[Refused]. It returns other errors
+// unchanged.
+func refused(err error) error {
+	if answer, is := errors.AsType[*refusal.Error](err); is && answer.Kind < refusal.Internal {
+		return &Refused{Code: answer.Code, Message: answer.Message}
+	}
+	return err
+}
+
+// errReleased is returned to waiters of a released run.
+var errReleased = errors.New("the run was released before it ended")
+
+// outcome returns the result of a run that has ended.
+func outcome(mem *reducer.Memory) (string, error) {
+	switch {
+	case mem.State == events.Cancelled:
+		return "", &Failed{Code: "cancelled", Message: "the run was cancelled"}
+	case mem.Error != nil:
+		return "", failure(mem)
+	case mem.FinalAnswer == nil:
+		return "", nil
+	}
+	return *mem.FinalAnswer, nil
+}
+
+// failure returns the typed error of a run that ended in Error.
+func failure(mem *reducer.Memory) error {
+	f := Failed{Code: mem.Error.Code, Message: mem.Error.Message}
+	switch f.Code {
+	case reducer.CodeNoHandler:
+		return &NoHandlerForState{f}
+	case reducer.CodeSafetyCap:
+		return &SafetyCapExceeded{f}
+	case reducer.CodePoison:
+		return &MemoryError{f}
+	case reducer.CodeInvalidTransition:
+		return &InvalidTransition{f}
+	case reducer.CodeNoCurrentCall:
+		return &ToolError{f}
+	}
+	for _, kind := range []llm.ErrorKind{
+		llm.KindRateLimited, llm.KindOverloaded, llm.KindNetwork, llm.KindAuth, llm.KindInvalid, llm.KindContextTooLong, llm.KindOther,
+	} {
+		if f.Code == string(kind) {
+			return &LLMError{f}
+		}
+	}
+	return &f
+}
