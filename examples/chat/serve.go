@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
 
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -16,13 +15,9 @@ func serve(ctx context.Context) (url string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	server, err := agent.ServeHTTP(ctx, agent.HTTP{}, a)
 	if err != nil {
 		return "", nil, err
 	}
-	server, err := agent.ServeHTTP(ctx, agent.HTTP{Listener: listener}, a)
-	if err != nil {
-		return "", nil, err
-	}
-	return "http://" + listener.Addr().String(), func() { _ = server.Close() }, nil
+	return server.URL(), func() { _ = server.Close() }, nil
 }

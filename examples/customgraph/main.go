@@ -61,12 +61,12 @@ func graph() *agent.Graph {
 }
 
 // review requires an answer that names its source.
-func review(_ context.Context, mem *agent.Memory) (events.Payload, error) {
-	if strings.Contains(*mem.FinalAnswer, "Source:") {
+func review(_ context.Context, w *agent.Work) (events.Payload, error) {
+	if strings.Contains(*w.Memory.FinalAnswer, "Source:") {
 		return agent.Emit(reviewPassed, nil)
 	}
 	failed := 0
-	if mem.Kept(failedKey, &failed); failed == 2 {
+	if w.Memory.Kept(failedKey, &failed); failed == 2 {
 		return agent.Emit(reviewEnded, nil)
 	}
 	return agent.Emit(reviewFailed, remark{"Name your source, as in: Source: …"})

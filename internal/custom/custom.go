@@ -22,7 +22,19 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Handler does the work of a state. The memory is its own copy. It returns the event that
+// Visit is one call of a handler.
+type Visit struct {
+	Run events.Run
+	// Memory is the handler's own copy.
+	Memory *reducer.Memory
+	// CallID names the tool call that is to be made, in a state that calls tools.
+	CallID string
+	// Next does the work of a built-in state, once, and returns its event. It blocks. In a
+	// custom state it fails.
+	Next func() (events.Payload, error)
+}
+
+// Handler does the work of a state, or of a built-in state around its own, see [Around]. It returns the event that
 // follows, for which the table must have a row out of the state; an event without a row
 // ends the run (invalid_transition).
 //
@@ -34,7 +46,7 @@ import (
 // A Handler is called from several goroutines and returns soon after ctx ends. Before an
 // effect that must not happen twice it checks whether the effect happened: the outcome of
 // an earlier call may not be in the log.
-type Handler func(ctx context.Context, mem *reducer.Memory) (events.Payload, error)
+type Handler func(ctx context.Context, v Visit) (events.Payload, error)
 
 // Config configures a [Custom].
 type Config struct {
@@ -46,6 +58,9 @@ type Config struct {
 	// counts as failed. Default 10 min.
 	Timeout time.Duration
 }
+
+// timeout is the default of [Config.Timeout].
+const timeout = 10 * time.Minute
 
 // Custom is the role. Make it with [New], use it once.
 type Custom struct {
@@ -63,7 +78,7 @@ func New(cfg Config) (*Custom, error) {
 		return nil, errors.New("custom: States are required")
 	}
 	if cfg.Timeout <= 0 {
-		cfg.Timeout = 10 * time.Minute
+		cfg.Timeout = timeout
 	}
 	c := &Custom{cfg: cfg}
 	var inboxes []journal.Inbox
@@ -83,7 +98,7 @@ func New(cfg Config) (*Custom, error) {
 // check refuses a state of another role, and a terminal state.
 func check(table *reducer.Table, state events.State) error {
 	switch {
-	case slices.Contains(reducer.DefaultTable().States(), state):
+	case Wraps(state) || slices.Contains(reducer.DefaultTable().States(), state):
 		return fmt.Errorf("custom: state %s is another role's", state)
 	case !slices.Contains(table.States(), state):
 		return fmt.Errorf("custom: state %s is not in the transition table", state)
@@ -99,7 +114,7 @@ func (c *Custom) Run(ctx context.Context) error { return c.worker.Run(ctx) }
 // Step works on one delivery of any of the states.
 func (c *Custom) Step(ctx context.Context) error { return c.worker.Step(ctx) }
 
-func (c *Custom) plan(_ events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
+func (c *Custom) plan(run events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
 	handler := c.cfg.States[mem.State]
 	if handler == nil {
 		none := &events.FatalError{Outcome: events.Outcome{
@@ -107,29 +122,36 @@ func (c *Custom) plan(_ events.Run, mem *reducer.Memory, _ effects.Effect) worke
 		}}
 		return func(context.Context) worker.Result { return worker.Done(none) }
 	}
-	own := mem.Clone()
+	v := Visit{Run: run, Memory: mem.Clone(), Next: noWork}
 	return func(ctx context.Context) worker.Result {
-		p, err := c.call(ctx, handler, own)
-		switch {
-		case err != nil:
-			return worker.Fail(err)
-		case p == nil:
-			return worker.Fail(errors.New("the handler returned no event"))
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+		defer cancel()
+		answers := call(ctx, handler, v)
+		a := answer{err: fmt.Errorf("the handler still runs %s after its timeout: %w", grace, context.DeadlineExceeded)}
+		select {
+		case a = <-answers:
+		case <-ctx.Done():
+			a = late(answers, a)
 		}
-		return worker.Done(p)
+		if a.err != nil {
+			return worker.Fail(a.err)
+		}
+		return worker.Done(a.payload)
 	}
 }
 
-// answer is what a handler returned.
+func noWork() (events.Payload, error) {
+	return nil, errors.New("the state is not built in, so its handler has no Next")
+}
+
+// answer is what a handler returned: an event or an error.
 type answer struct {
 	payload events.Payload
 	err     error
 }
 
 // call calls the handler in a goroutine that can be abandoned.
-func (c *Custom) call(ctx context.Context, handler Handler, mem *reducer.Memory) (events.Payload, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
-	defer cancel()
+func call(ctx context.Context, handler Handler, v Visit) <-chan answer {
 	answers := make(chan answer, 1)
 	go func() {
 		a := answer{err: errors.New("the handler ended its goroutine")}
@@ -139,18 +161,20 @@ func (c *Custom) call(ctx context.Context, handler Handler, mem *reducer.Memory)
 			}
 			answers <- a
 		}()
-		a.payload, a.err = handler(ctx, mem)
+		if a.payload, a.err = handler(ctx, v); a.payload == nil && a.err == nil {
+			a.err = errors.New("the handler returned no event")
+		}
 	}()
+	return answers
+}
+
+// late waits a moment for the answer of a handler whose context has ended.
+func late(answers <-chan answer, none answer) answer {
 	select {
 	case a := <-answers:
-		return a.payload, a.err
-	case <-ctx.Done():
-	}
-	select {
-	case a := <-answers:
-		return a.payload, a.err
+		return a
 	case <-time.After(grace):
-		return nil, fmt.Errorf("the handler still runs %s after its timeout: %w", grace, ctx.Err())
+		return none
 	}
 }
 

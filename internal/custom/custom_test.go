@@ -57,7 +57,8 @@ func inReview(t *testing.T, handler custom.Handler, test func(t *testing.T, b *w
 
 func TestHandlerTakesTheRunOn(t *testing.T) {
 	var seen *reducer.Memory
-	handler := func(_ context.Context, mem *reducer.Memory) (events.Payload, error) {
+	handler := func(_ context.Context, v custom.Visit) (events.Payload, error) {
+		mem := v.Memory
 		seen = mem
 		mem.Task, mem.State = "changed", events.Done // its own copy
 		return event("Reviewed"), nil
@@ -74,7 +75,7 @@ func TestHandlerTakesTheRunOn(t *testing.T) {
 // A failure is tried again, and what passes goes on.
 func TestHandlerThatFailsAtFirst(t *testing.T) {
 	tries := 0
-	handler := func(ctx context.Context, _ *reducer.Memory) (events.Payload, error) {
+	handler := func(ctx context.Context, _ custom.Visit) (events.Payload, error) {
 		switch tries++; tries {
 		case 1:
 			return nil, errors.New("not yet")
@@ -106,7 +107,7 @@ func TestHandlerThatFailsAtFirst(t *testing.T) {
 // A run that is cancelled cancels its handler.
 func TestCancelledRunCancelsItsHandler(t *testing.T) {
 	began, ended := make(chan struct{}, 1), make(chan error, 1)
-	handler := func(ctx context.Context, _ *reducer.Memory) (events.Payload, error) {
+	handler := func(ctx context.Context, _ custom.Visit) (events.Payload, error) {
 		began <- struct{}{}
 		<-ctx.Done()
 		ended <- ctx.Err()

@@ -3,6 +3,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,10 +11,12 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -90,9 +93,10 @@ type Options struct {
 	StallAfter time.Duration
 	// PoolWait is the gateway's; 0: its default.
 	PoolWait time.Duration
-	// States are the states of the machine's own graph that are served here, with
-	// their handlers. StateTimeout bounds one call of a handler; 0: the default.
-	States       map[events.State]custom.Handler
+	// States makes the handlers of the states of the machine's own graph that are served
+	// here, and of built-in states, see custom.Around; nil: none. StateTimeout bounds one
+	// call of a handler; 0: the default.
+	States       func(*Host) map[events.State]custom.Handler
 	StateTimeout time.Duration
 	// Concurrency and Drain are those of every role; 0: its defaults.
 	Concurrency int
@@ -106,11 +110,25 @@ type Options struct {
 type Host struct {
 	store   *runlog.Store
 	gateway *control.Controller
-	http    *httpapi.Server // nil: no HTTP
+	http    *httpapi.Server // nil for a client
+	feed    journal.Feed
+	// next gets the roles that Run is to run besides the present ones.
+	next  chan *crew
+	ended chan struct{}
+
+	mu  sync.Mutex
+	now *crew
+}
+
+// crew is the roles that work on runs, except for the gateway. A host changes its models,
+// tools and handlers by a new crew: the old one ends what it has in flight.
+type crew struct {
 	planner *planner.Planner
 	roles   []role
 	// owners are the roles by the states that they serve.
 	owners map[events.State]role
+	retire context.CancelFunc
+	done   chan struct{}
 }
 
 type role interface {
@@ -140,14 +158,16 @@ func instanceName() string {
 
 // prepare returns the process that makes a host's roles.
 func (o *Options) prepare(snapshots ports.Snapshots) *Process {
-	if o.Instance == "" {
-		o.Instance = instanceName()
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	store := runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: snapshots, Logger: o.Logger})
-	base := worker.Base{Instance: o.Instance, Store: store, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger}
+	return o.process(store)
+}
+
+// process returns a process with an instance of its own.
+func (o *Options) process(store *runlog.Store) *Process {
+	base := worker.Base{Instance: cmp.Or(o.Instance, instanceName()), Store: store, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger}
 	return NewProcess(base, o.Bus, o.Tombstones, o.Estimators)
 }
 
@@ -156,58 +176,111 @@ func New(o Options) (*Host, error) {
 	if o.Bus == nil || o.Tools == nil {
 		return nil, errors.New("host: Bus and Tools are required")
 	}
+	process := o.prepare(o.Snapshots)
+	h := &Host{store: process.Store, feed: o.Bus, next: make(chan *crew), ended: make(chan struct{})}
+	if err := h.addGateway(process, o); err != nil {
+		return nil, err
+	}
+	var err error
+	h.now, err = h.crew(process, o)
+	return h, err
+}
+
+// crew makes the roles that work on runs.
+func (h *Host) crew(process *Process, o Options) (*crew, error) {
 	if err := CheckSchemas(o.Tools, nil); err != nil {
 		return nil, err
 	}
 	if o.Prices == nil {
 		o.Prices = prices.Builtin()
 	}
-	process := o.prepare(o.Snapshots)
-	h := &Host{store: process.Store, owners: map[events.State]role{}}
+	c := &crew{owners: map[events.State]role{events.WaitingForHuman: h.gateway}, done: make(chan struct{})}
+	process.Retire, c.retire = context.WithCancel(context.Background())
+	own, builtin := o.handlers(h)
+	if len(builtin) > 0 {
+		process.Wrap = custom.Around(builtin, o.StateTimeout)
+	}
 	ob, err := process.Observer(observer.Config{Snapshots: o.Snapshots, SnapshotEvery: o.SnapshotEvery})
 	if err != nil {
 		return nil, err
 	}
-	process.Follow = toolcall.Follow(ob.Follow)
-	if h.planner, err = process.Planner(planner.Config{Providers: o.Providers, Agents: o.Agents, Prices: o.Prices}); err != nil {
+	if builtin[events.Observing] == nil && builtin[events.ParallelActing] == nil {
+		process.Follow = toolcall.Follow(ob.Follow)
+	}
+	if c.planner, err = process.Planner(planner.Config{Providers: o.Providers, Agents: o.Agents, Prices: o.Prices}); err != nil {
 		return nil, err
 	}
-	h.add(h.planner, events.Planning, events.Reflecting)
+	c.add(c.planner, events.Planning, events.Reflecting)
 	a, err := process.Actor(actor.Config{Tools: o.Tools, Results: o.Results})
 	if err != nil {
 		return nil, err
 	}
-	h.add(a, events.Acting, events.ParallelActing)
-	h.add(ob, events.Observing, events.Paging)
-	if err := h.addGateway(process, o); err != nil {
-		return nil, err
-	}
+	c.add(a, events.Acting, events.ParallelActing)
+	c.add(ob, events.Observing, events.Paging)
 	if len(o.Subagents) > 0 {
 		s, err := process.Subagents(subagent.Config{Tools: o.Subagents, Results: o.Results, CheckScript: o.CheckScript})
 		if err != nil {
 			return nil, err
 		}
-		h.add(s)
+		c.add(s)
 	}
-	if len(o.States) > 0 {
-		c, err := custom.New(custom.Config{Base: process.Base, States: o.States, Timeout: o.StateTimeout})
+	if len(own) > 0 {
+		r, err := custom.New(custom.Config{Base: process.Base, States: own, Timeout: o.StateTimeout})
 		if err != nil {
 			return nil, err
 		}
-		h.add(c, slices.Collect(maps.Keys(o.States))...)
+		c.add(r, slices.Collect(maps.Keys(own))...)
 	}
-	return h, nil
+	return c, nil
+}
+
+// handlers returns the handlers of the graph's own states, and those of built-in ones.
+func (o *Options) handlers(h *Host) (own, builtin map[events.State]custom.Handler) {
+	own, builtin = map[events.State]custom.Handler{}, map[events.State]custom.Handler{}
+	if o.States == nil {
+		return own, builtin
+	}
+	for state, handler := range o.States(h) {
+		if custom.Wraps(state) {
+			builtin[state] = handler
+		} else {
+			own[state] = handler
+		}
+	}
+	return own, builtin
 }
 
 // add adds a role, with the states that it alone serves.
-func (h *Host) add(r role, states ...events.State) {
-	h.roles = append(h.roles, r)
+func (c *crew) add(r role, states ...events.State) {
+	c.roles = append(c.roles, r)
 	for _, state := range states {
-		h.owners[state] = r
+		c.owners[state] = r
 	}
 }
 
-// addGateway adds the gateway, and HTTP if there is a listener.
+// announce announces what the roles offer.
+func (c *crew) announce(ctx context.Context) error {
+	for _, r := range c.roles {
+		if a, ok := r.(announcer); ok {
+			if err := a.Announce(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// run runs the roles until ctx ends or, once they are retired, until their work has ended.
+func (c *crew) run(ctx context.Context) error {
+	defer close(c.done)
+	var parts []func(context.Context) error
+	for _, r := range c.roles {
+		parts = append(parts, r.Run)
+	}
+	return worker.RunAll(ctx, parts...)
+}
+
+// addGateway adds the gateway with its HTTP.
 func (h *Host) addGateway(process *Process, o Options) (err error) {
 	config := o.control()
 	config.Requests = process.Requests(o.Providers)
@@ -241,31 +314,83 @@ func (h *Host) Gateway() *control.Controller { return h.gateway }
 // Store returns the runs in memory.
 func (h *Host) Store() *runlog.Store { return h.store }
 
+// Handler returns the handler of HTTP requests, for a server of the application's own.
+func (h *Host) Handler() http.Handler { return h.http.Handler() }
+
+// Model returns the model of a run for handlers, see planner.Planner.Caller.
+func (h *Host) Model(mem *reducer.Memory) llm.Caller { return h.crewNow().planner.Caller(mem) }
+
+// Feed returns the feed of live text.
+func (h *Host) Feed() journal.Feed { return h.feed }
+
+func (h *Host) crewNow() *crew {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now
+}
+
 // Announce announces the host's tools and providers, so that a run that needs them can
 // start as soon as it returns. It fails with a *[journal.NameTakenError] if another
 // process on the bus uses the name of a provider or an agent for something else.
-func (h *Host) Announce(ctx context.Context) error {
-	for _, r := range h.roles {
-		if a, ok := r.(announcer); ok {
-			if err := a.Announce(ctx); err != nil {
-				return err
-			}
-		}
+func (h *Host) Announce(ctx context.Context) error { return h.crewNow().announce(ctx) }
+
+// Update replaces the models, tools, sub-agents and handlers of a host that runs. The old
+// ones end what they have in flight; retired is closed then. What the gateway checks and
+// what HTTP serves stays as it was made. After an error everything is as before.
+func (h *Host) Update(ctx context.Context, o Options) (retired <-chan struct{}, err error) {
+	o.Instance = "" // the old roles still have theirs
+	c, err := h.crew(o.process(h.store), o)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	if err := c.announce(ctx); err != nil {
+		return nil, errors.Join(err, c.planner.Withdraw(ctx))
+	}
+	select {
+	case h.next <- c:
+	case <-h.ended:
+		return nil, errors.New("the roles have ended")
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), c.planner.Withdraw(context.WithoutCancel(ctx)))
+	}
+	h.mu.Lock()
+	old := h.now
+	h.now = c
+	h.mu.Unlock()
+	old.retire()
+	return old.done, nil
 }
 
 // Run runs every role until ctx ends or one of them fails, and returns when all
 // have ended.
 func (h *Host) Run(ctx context.Context) error {
-	var parts []func(context.Context) error
-	for _, r := range h.roles {
-		parts = append(parts, r.Run)
+	defer close(h.ended)
+	return worker.RunAll(ctx, h.gateway.Run, h.http.Run, h.runCrews)
+}
+
+// runCrews runs the present roles, and those of every update.
+func (h *Host) runCrews(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	running, results := 0, make(chan error)
+	start := func(c *crew) {
+		running++
+		go func() { results <- c.run(ctx) }()
 	}
-	if h.http != nil {
-		parts = append(parts, h.http.Run)
+	start(h.crewNow())
+	var all error
+	for running > 0 {
+		select {
+		case c := <-h.next:
+			start(c)
+		case err := <-results:
+			if running--; err != nil {
+				all = errors.Join(all, err)
+				stop()
+			}
+		}
 	}
-	return worker.RunAll(ctx, parts...)
+	return all
 }
 
 // NewClient returns a host without roles, for a bus that other processes serve.
@@ -341,4 +466,4 @@ func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
 }
 
 // Withdraw withdraws the names that [Host.Announce] announced, for a host that never ran.
-func (h *Host) Withdraw(ctx context.Context) error { return h.planner.Withdraw(ctx) }
+func (h *Host) Withdraw(ctx context.Context) error { return h.crewNow().planner.Withdraw(ctx) }

@@ -448,7 +448,11 @@ func (j *delivery) plan(ctx context.Context, e effects.Effect) (Work, error) {
 			Code: reducer.CodeNoHandler, Message: fmt.Sprintf("no handler for state %s", j.run.Memory().State),
 		}})
 	}
-	return recoverPlan(handler, j.run, e), nil
+	work := recoverPlan(handler, j.run, e)
+	if wrap := j.w.cfg.Wrap; wrap != nil && !j.borrowed && j.w.cfg.Origin == "" {
+		work = recoverPlan(HandlerFunc(func(run events.Run, mem *reducer.Memory, e effects.Effect) Work { return wrap(run, mem, e, work) }), j.run, e)
+	}
+	return work, nil
 }
 
 // wasLost reports whether the log has no outcome of an earlier delivery of the message: its

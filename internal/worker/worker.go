@@ -68,6 +68,14 @@ type Base struct {
 	// Follow does without a delivery what a role of this process would do for the next
 	// one; see [Follow]. Nil: every effect waits for its delivery.
 	Follow Follow
+	// Wrap returns the work of an effect in place of what its handler planned. Like a
+	// [Handler] it is called under the run's lock. It is not called for borrowed effects and
+	// for workers that stand in for others. Nil: the work is as planned.
+	Wrap func(run events.Run, mem *reducer.Memory, e effects.Effect, planned Work) Work
+	// Retire, when it ends, makes the worker take nothing new. Run returns when the work in
+	// flight has ended, without the bound of Drain. Nil: the worker takes work until the
+	// context of Run ends.
+	Retire context.Context
 	// Logger gets what the log of events does not show. Default: discarded.
 	Logger *slog.Logger
 }
@@ -242,6 +250,41 @@ func (r Result) Leaving(leaves func(mem *reducer.Memory) events.Payload) Result 
 	return r
 }
 
+// Map returns the result with fn applied to its end: to what comes after the events that it
+// appends on the way and after its loans. fn gets the context of the work.
+func (r Result) Map(ctx context.Context, fn func(ctx context.Context, end Result) Result) Result {
+	switch {
+	case r.next != nil:
+		next := r.next
+		r.next = func(ctx context.Context) Result { return next(ctx).Map(ctx, fn) }
+	case r.lent != nil:
+		lent := r.lent
+		r.lent = func(ctx context.Context, delay time.Duration, err error) Result {
+			return lent(ctx, delay, err).Map(ctx, fn)
+		}
+	default:
+		return fn(ctx, r)
+	}
+	return r
+}
+
+// Outcome returns the last event with which the result ends the effect. The error says why
+// there is none.
+func (r Result) Outcome() (events.Payload, error) {
+	switch {
+	case r.failure != nil:
+		return nil, errors.New(r.failure.Message)
+	case len(r.payloads) == 0:
+		return nil, errors.New("the work goes on elsewhere")
+	}
+	return r.payloads[len(r.payloads)-1], nil
+}
+
+// WithOutcome returns the result with another last event.
+func (r Result) WithOutcome(p events.Payload) Result {
+	return Result{payloads: append(r.payloads[:max(len(r.payloads)-1, 0):max(len(r.payloads)-1, 0)], p), leaves: r.leaves}
+}
+
 // Worker runs the loop. Make it with [New], use it once.
 type Worker struct {
 	cfg Config
@@ -286,7 +329,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.cfg.Origin == "" {
 		w.follow = w.cfg.Follow
 	}
-	return w.consume(ctx, ctx, w.cfg.Inboxes, w.cfg.Concurrency, func(work, _ func()) { work() })
+	taking := ctx
+	if w.cfg.Retire != nil {
+		var stop context.CancelFunc
+		taking, stop = context.WithCancel(ctx)
+		defer stop()
+		defer context.AfterFunc(w.cfg.Retire, stop)()
+	}
+	return w.consume(ctx, taking, w.cfg.Inboxes, w.cfg.Concurrency, func(work, _ func()) { work() })
 }
 
 // RunAll runs all parts until ctx ends or one of them fails, and returns when all have

@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 
@@ -38,8 +39,8 @@ func ExampleBuilder() {
 
 // A state of one's own between planning and done.
 func ExampleGraph() {
-	review := func(_ context.Context, mem *agent.Memory) (events.Payload, error) {
-		if strings.HasSuffix(*mem.FinalAnswer, "please.") {
+	review := func(_ context.Context, w *agent.Work) (events.Payload, error) {
+		if strings.HasSuffix(*w.Memory.FinalAnswer, "please.") {
 			return agent.Emit("ReviewPassed", nil)
 		}
 		return agent.Emit("ReviewFailed", map[string]string{"remark": "be polite"})
@@ -68,7 +69,7 @@ func ExampleGraph() {
 
 // An end of one's own.
 func ExampleGraph_Terminal() {
-	publish := func(context.Context, *agent.Memory) (events.Payload, error) { return agent.Emit("Published", nil) }
+	publish := func(context.Context, *agent.Work) (events.Payload, error) { return agent.Emit("Published", nil) }
 	graph := agent.NewGraph().
 		Event("Published").
 		State("publishing", publish).
@@ -320,14 +321,68 @@ func ExampleBuilder_Budget() {
 	// Output: budget_total_tokens
 }
 
+// The words of a model, streamed to a browser by the application's own web server.
+func ExampleRun_Outputs_web() {
+	a := must(agent.New("speaker").LLM(scripted.NewMock(scripted.Say("Hello to the web."))).Build())
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		run, err := a.Start(r.Context(), agent.Task("Greet."))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer func() { _ = run.Release() }()
+		w.Header().Set("Content-Type", "text/event-stream")
+		for o, err := range run.Outputs(r.Context()) {
+			if err != nil {
+				return // the browser is gone
+			}
+			if answer, ok := o.Output.(agent.FinalAnswer); ok { // an agent.LLMToken is a piece of it
+				_, _ = fmt.Fprintf(w, "data: %s\n\n", answer.Content)
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+	}))
+	defer web.Close()
+	page := must(http.Get(web.URL))
+	fmt.Printf("%s", must(io.ReadAll(page.Body)))
+	// Output: data: Hello to the web.
+}
+
+// Our HTTP interface under a path of an application's own server. Agents come at any time.
+func ExampleServer_Handler() {
+	server := must(agent.Serve(context.Background(), must(agent.New("first").LLM(scripted.NewMock()).Build())))
+	defer func() { _ = server.Close() }()
+	if err := server.Add(context.Background(), must(agent.New("second").LLM(scripted.NewMock()).Build())); err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/agents/", http.StripPrefix("/agents", server.Handler()))
+	answer := httptest.NewRecorder()
+	mux.ServeHTTP(answer, httptest.NewRequest("GET", "/agents/v1/runs", nil))
+	fmt.Println(answer.Body)
+	// Output: {"runs":[]}
+}
+
+// A handler around the work of a built-in state: it keeps an eye on the planning.
+func ExampleWork_Next() {
+	limited := func(_ context.Context, w *agent.Work) (events.Payload, error) {
+		if w.Memory.TotalUsage.Total > 1000 {
+			return &events.FatalError{Outcome: events.Outcome{Code: "too_dear", Message: "the run used up its tokens"}}, nil
+		}
+		return w.Next()
+	}
+	a := must(agent.New("speaker").LLM(scripted.NewMock(scripted.Say("Cheap."))).Graph(agent.NewGraph().State(events.Planning, limited)).Build())
+	fmt.Println(a.Run(context.Background(), "Speak."))
+	// Output: Cheap. <nil>
+}
+
 // Agents over HTTP. The run is forked after its first event, by any HTTP client.
 func ExampleServeHTTP() {
 	model := scripted.NewMock(scripted.Say("Hello."), scripted.Say("Hello to the fork."))
 	a := must(agent.New("greeter").LLM(model).Build())
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))
-	server := must(agent.ServeHTTP(context.Background(), agent.HTTP{Listener: listener}, a))
+	server := must(agent.ServeHTTP(context.Background(), agent.HTTP{}, a))
 	defer func() { _ = server.Close() }()
-	url := "http://" + listener.Addr().String() + "/v1/runs"
+	url := server.URL() + "/v1/runs"
 
 	run := post(url, `{"agent":{"name":"greeter","llm":{"provider":"greeter"}},"task":"Say hello."}`)
 	fork := post(url+"/"+run["run_id"].(string)+"/fork", `{"at":1}`)

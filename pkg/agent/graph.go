@@ -7,15 +7,18 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/custom"
+	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Handler does the work of a custom state. The memory is a copy. It returns the next event,
-// made by [Emit]. The graph must have a row for the event out of the state, otherwise the
+// Handler does the work of a state. It returns the next event, made by [Emit], or, in a
+// built-in state, the event of [Work.Next] or another one that is legal there. The graph must have a row for the event out of the state, otherwise the
 // run ends with invalid_transition.
 //
 // An error, a panic, a nil event and an event that cannot be stored count as a failed
@@ -24,7 +27,7 @@ import (
 //
 // A Handler is called from several goroutines and returns soon after ctx ends. It is called
 // again after a crash even if it did its work, so it must make repeated work harmless.
-type Handler func(ctx context.Context, mem *Memory) (events.Payload, error)
+type Handler func(ctx context.Context, w *Work) (events.Payload, error)
 
 // Emit makes a custom event. data is a value whose JSON is an object; nil is an empty one.
 func Emit(event events.Type, data any) (events.Payload, error) {
@@ -91,6 +94,13 @@ func (g *Graph) Event(event events.Type, upcasters ...events.Upcaster) *Graph {
 
 // State adds a state with its handler. With a nil handler, a run that reaches the state
 // ends with no_handler_for_state.
+//
+// State also changes what a built-in state does: planning, acting and parallel_acting (whose
+// handlers are called for each tool call), observing, reflecting and paging. The handler
+// wraps the state's own work, which [Work.Next] does, or replaces it. The event is appended
+// by the role that owns the state, under the same rules as its own: so a call still needs its
+// approval, and an event that is not legal there ends the run. Such a graph differs from the
+// built-in one, so only programs with the handler serve its runs.
 func (g *Graph) State(state events.State, handler Handler) *Graph {
 	g.states[state] = handler
 	return g
@@ -142,25 +152,32 @@ func (g *Graph) Machine() (*reducer.Machine, error) {
 	if g == nil {
 		return reducer.NewMachine(reducer.MachineOptions{}), nil
 	}
-	spec := g.spec
+	spec, types := g.spec, g.types
 	spec.Rows = nil
+	for state := range g.states {
+		if custom.Wraps(state) { // an event that never happens makes the table another one
+			mark := events.Type("Handles" + strings.ReplaceAll(string(state), "_", ""))
+			spec.Stay, types = append(slices.Clip(spec.Stay), mark), append(slices.Clip(types), events.TypeSpec{Type: mark})
+		}
+	}
+	slices.Sort(spec.Stay[len(g.spec.Stay):])
 	for key, to := range g.rows {
 		spec.Rows = append(spec.Rows, reducer.Row{From: key.from, Event: key.event, To: to})
 	}
 	table, err := reducer.NewTable(spec)
+	if err == nil {
+		err = g.check(table)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("graph: %w", err)
 	}
-	codec, err := events.NewCodec(g.types...)
+	codec, err := events.NewCodec(types...)
 	if err != nil {
 		return nil, fmt.Errorf("graph: %w", err)
 	}
 	o := reducer.MachineOptions{Table: table, Folds: g.folds}
-	if len(g.types) > 0 {
+	if len(types) > 0 {
 		o.Codec = codec
-	}
-	if err := g.check(table); err != nil {
-		return nil, fmt.Errorf("graph: %w", err)
 	}
 	return reducer.NewMachine(o), nil
 }
@@ -185,8 +202,12 @@ func (g *Graph) check(table *reducer.Table) error {
 	builtIn := reducer.DefaultTable().States()
 	for _, state := range slices.Sorted(maps.Keys(g.states)) {
 		switch {
+		case custom.Wraps(state):
+			if g.states[state] == nil {
+				return fmt.Errorf("state %s: is built in and needs a handler to change what it does", state)
+			}
 		case slices.Contains(builtIn, state):
-			return fmt.Errorf("state %s: is built in, its work cannot be replaced", state)
+			return fmt.Errorf("state %s: is built in and has no work", state)
 		case table.Terminal(state):
 			return fmt.Errorf("state %s: is terminal, so it has no work", state)
 		case !slices.Contains(table.States(), state):
@@ -202,14 +223,29 @@ func (g *Graph) check(table *reducer.Table) error {
 	return nil
 }
 
-// handlers returns the handlers by state; none for a nil graph.
-func (g *Graph) handlers() map[events.State]custom.Handler {
+// own returns the graph's own states.
+func (g *Graph) own() []events.State {
 	if g == nil {
 		return nil
 	}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(g.states)), custom.Wraps)
+}
+
+// handlers returns the handlers by state; none for a nil graph. They use the tools of the
+// registry.
+func (g *Graph) handlers(h *host.Host, tools *toolset.Registry) map[events.State]custom.Handler {
 	handlers := map[events.State]custom.Handler{}
+	if g == nil {
+		return handlers
+	}
 	for state, handler := range g.states {
-		handlers[state] = custom.Handler(handler)
+		if handler == nil {
+			handlers[state] = nil
+			continue
+		}
+		handlers[state] = func(ctx context.Context, v custom.Visit) (events.Payload, error) {
+			return handler(ctx, newWork(h, tools, v))
+		}
 	}
 	return handlers
 }

@@ -55,8 +55,8 @@ func reviewed(review agent.Handler) *agent.Graph {
 }
 
 // strict wants the word please.
-func strict(_ context.Context, mem *agent.Memory) (events.Payload, error) {
-	if *mem.FinalAnswer == "Pass the salt, please." {
+func strict(_ context.Context, w *agent.Work) (events.Payload, error) {
+	if *w.Memory.FinalAnswer == "Pass the salt, please." {
 		return agent.Emit("ReviewPassed", nil)
 	}
 	return agent.Emit("ReviewFailed", verdict{Remark: "be polite"})
@@ -110,7 +110,7 @@ func TestCustomGraphElsewhere(t *testing.T) {
 	reviewing := make(chan struct{}, 1)
 	hold := make(chan struct{})
 	custom := buildNamed(t, "custom", scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) {
-		b.Bus(bus).Graph(reviewed(func(ctx context.Context, _ *agent.Memory) (events.Payload, error) {
+		b.Bus(bus).Graph(reviewed(func(ctx context.Context, _ *agent.Work) (events.Payload, error) {
 			reviewing <- struct{}{}
 			select {
 			case <-hold:
@@ -188,7 +188,7 @@ func requireUnknownTable(t *testing.T, bus journal.Bus, run, table string) {
 func TestCustomTerminalState(t *testing.T) {
 	t.Parallel()
 	graph := agent.NewGraph().Event("Published").
-		State("publishing", func(context.Context, *agent.Memory) (events.Payload, error) {
+		State("publishing", func(context.Context, *agent.Work) (events.Payload, error) {
 			return agent.Emit("Published", map[string]string{"at": "somewhere"})
 		}).
 		Terminal("published").
@@ -217,16 +217,16 @@ func TestHandlersThatFail(t *testing.T) {
 		says    string
 		as      any
 	}{
-		"panics":             {func(context.Context, *agent.Memory) (events.Payload, error) { panic("out of order") }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
-		"fails":              {func(context.Context, *agent.Memory) (events.Payload, error) { return nil, errors.New("no") }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
-		"gives nothing":      {func(context.Context, *agent.Memory) (events.Payload, error) { return nil, nil }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
-		"ends its goroutine": {func(context.Context, *agent.Memory) (events.Payload, error) { runtime.Goexit(); return nil, nil }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
-		"hangs": {func(ctx context.Context, _ *agent.Memory) (events.Payload, error) {
+		"panics":             {func(context.Context, *agent.Work) (events.Payload, error) { panic("out of order") }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
+		"fails":              {func(context.Context, *agent.Work) (events.Payload, error) { return nil, errors.New("no") }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
+		"gives nothing":      {func(context.Context, *agent.Work) (events.Payload, error) { return nil, nil }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
+		"ends its goroutine": {func(context.Context, *agent.Work) (events.Payload, error) { runtime.Goexit(); return nil, nil }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
+		"hangs": {func(ctx context.Context, _ *agent.Work) (events.Payload, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
-		"gives an event without a row": {func(context.Context, *agent.Memory) (events.Payload, error) { return &events.Continue{}, nil }, reducer.CodeInvalidTransition, "Continue in state reviewing", &invalid},
-		"gives up": {func(context.Context, *agent.Memory) (events.Payload, error) {
+		"gives an event without a row": {func(context.Context, *agent.Work) (events.Payload, error) { return &events.Continue{}, nil }, reducer.CodeInvalidTransition, "Continue in state reviewing", &invalid},
+		"gives up": {func(context.Context, *agent.Work) (events.Payload, error) {
 			return &events.FatalError{Outcome: events.Outcome{Code: "hopeless", Message: "nobody can review this"}}, nil
 		}, "hopeless", "nobody can review this", nil},
 		"is not there": {nil, reducer.CodeNoHandler, "no handler for state reviewing", &none},
@@ -257,7 +257,7 @@ func TestHandlerThatHangsForEver(t *testing.T) {
 	hold := make(chan struct{})
 	defer close(hold)
 	a := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) {
-		b.Graph(reviewed(func(context.Context, *agent.Memory) (events.Payload, error) { <-hold; return nil, nil }).Timeout(time.Millisecond))
+		b.Graph(reviewed(func(context.Context, *agent.Work) (events.Payload, error) { <-hold; return nil, nil }).Timeout(time.Millisecond))
 	})
 	_, err := a.Run(t.Context(), task)
 	var failed *agent.Failed
@@ -268,7 +268,7 @@ func TestHandlerThatHangsForEver(t *testing.T) {
 func TestSafetyCapExceeded(t *testing.T) {
 	t.Parallel()
 	emit := func(event events.Type) agent.Handler {
-		return func(context.Context, *agent.Memory) (events.Payload, error) { return agent.Emit(event, nil) }
+		return func(context.Context, *agent.Work) (events.Payload, error) { return agent.Emit(event, nil) }
 	}
 	graph := agent.NewGraph().Event("Ping").Event("Pong").
 		State("ping", emit("Ping")).State("pong", emit("Pong")).
@@ -286,7 +286,7 @@ func TestSafetyCapExceeded(t *testing.T) {
 func TestToolError(t *testing.T) {
 	t.Parallel()
 	graph := agent.NewGraph().Event("Skipped").
-		State("skipping", func(context.Context, *agent.Memory) (events.Payload, error) { return agent.Emit("Skipped", nil) }).
+		State("skipping", func(context.Context, *agent.Work) (events.Payload, error) { return agent.Emit("Skipped", nil) }).
 		Row(events.Planning, events.TypeLLMFinalAnswer, "skipping").
 		Row("skipping", "Skipped", events.Acting)
 	_, err := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) { b.Graph(graph) }).Run(t.Context(), task)
@@ -313,11 +313,11 @@ func TestMemoryError(t *testing.T) {
 
 func TestGraphsThatAreWrong(t *testing.T) {
 	t.Parallel()
-	work := func(context.Context, *agent.Memory) (events.Payload, error) { return nil, nil }
+	work := func(context.Context, *agent.Work) (events.Payload, error) { return nil, nil }
 	for says, graph := range map[string]*agent.Graph{
 		"event Reviewed: is used, but not added with Event": agent.NewGraph().State("x", work).Row(events.Planning, "Reviewed", "x").Row("x", events.TypeContinue, events.Done),
 		"event Nothing: is used":                            agent.NewGraph().Fold("Nothing", nil),
-		"state planning: is built in":                       agent.NewGraph().State(events.Planning, work),
+		"state waiting_for_user: is built in":               agent.NewGraph().State(events.WaitingForUser, work),
 		"state x: no row leads there":                       agent.NewGraph().State("x", work),
 		"state x: no row leads out of it":                   agent.NewGraph().State("x", work).Row(events.Planning, events.TypeContinue, "x"),
 		"state x: is in a row, but neither added":           agent.NewGraph().Row(events.Planning, events.TypeContinue, "x").Row("x", events.TypeContinue, events.Done),

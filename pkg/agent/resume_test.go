@@ -39,7 +39,7 @@ const doomedDir = "MOOREBUS_TEST_DOOMED_DIR"
 func doomed(dir string) {
 	var run *agent.Run
 	started := make(chan struct{})
-	hang := func(ctx context.Context, mem *agent.Memory) (events.Payload, error) {
+	hang := func(ctx context.Context, w *agent.Work) (events.Payload, error) {
 		<-started
 		fmt.Println(run.ID())
 		select {}
@@ -140,7 +140,7 @@ func TestResumeElsewhere(t *testing.T) {
 	t.Parallel()
 	bus := busOf(t)
 	reviewing, hold := make(chan struct{}), make(chan struct{})
-	graph := reviewed(func(context.Context, *agent.Memory) (events.Payload, error) {
+	graph := reviewed(func(context.Context, *agent.Work) (events.Payload, error) {
 		close(reviewing)
 		<-hold
 		return agent.Emit("ReviewPassed", nil)

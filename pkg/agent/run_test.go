@@ -150,7 +150,7 @@ func TestExternalBus(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close()
 	answer, err = build(t, scripted.NewMock(scripted.Say("by connection")), func(b *agent.Builder) {
-		b.Conn(conn).Graph(reviewed(func(context.Context, *agent.Memory) (events.Payload, error) {
+		b.Conn(conn).Graph(reviewed(func(context.Context, *agent.Work) (events.Payload, error) {
 			return agent.Emit("ReviewPassed", nil)
 		}))
 	}).Run(t.Context(), task)

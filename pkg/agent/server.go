@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"reflect"
 	"slices"
 	"sync"
@@ -22,6 +23,9 @@ import (
 type Server struct {
 	service *service
 	close   func() error
+	// serving is what the agents need, guarded by service.adding.
+	agents  []*Agent
+	serving serving
 }
 
 // errServerClosed is returned by agents whose server was closed.
@@ -45,7 +49,7 @@ func Serve(ctx context.Context, agents ...*Agent) (*Server, error) {
 
 // HTTP configures [ServeHTTP].
 type HTTP struct {
-	// Listener takes the connections. Required.
+	// Listener takes the connections. Default: a free port on loopback, see [Server.URL].
 	Listener net.Listener
 	// Token is the bearer token that requests need. Without one, anybody who reaches the
 	// listener has access, so it should be on loopback.
@@ -61,7 +65,10 @@ type HTTP struct {
 // tools. [Server.Close] closes the listener, and so does a ServeHTTP that fails.
 func ServeHTTP(ctx context.Context, options HTTP, agents ...*Agent) (*Server, error) {
 	if options.Listener == nil {
-		return nil, &BuildError{errors.New("HTTP needs a Listener; Serve has no HTTP")}
+		var err error
+		if options.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return nil, err
+		}
 	}
 	s, err := serve(ctx, options, agents)
 	if err != nil {
@@ -80,13 +87,62 @@ func serve(ctx context.Context, options HTTP, agents []*Agent) (*Server, error) 
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{service: service, close: sync.OnceValue(service.close)}
+	s := &Server{service: service, close: sync.OnceValue(service.close), agents: slices.Clone(agents), serving: o}
+	s.take(agents)
+	return s, nil
+}
+
+// take makes the agents use the server.
+func (s *Server) take(agents []*Agent) {
 	for _, a := range agents {
 		a.mu.Lock()
 		a.server = s
 		a.mu.Unlock()
 	}
-	return s, nil
+}
+
+// Add makes the server serve further agents, under the rules of [Serve]. Runs go on
+// meanwhile: work in flight ends where it is. Sources of tools are opened once more. After an
+// error the server serves the agents that it served before.
+func (s *Server) Add(ctx context.Context, agents ...*Agent) error {
+	s.service.adding.Lock()
+	defer s.service.adding.Unlock()
+	if s.service.over() {
+		return errServerClosed
+	}
+	all := slices.Concat(s.agents, agents)
+	o, err := served(all)
+	switch {
+	case err != nil:
+	case len(o.estimators) > len(s.serving.estimators):
+		err = errors.New("a server takes token estimators at its start only")
+	case o.place != s.serving.place:
+		err = errors.New("the agent is in another place than the server")
+	}
+	if err != nil {
+		return &BuildError{err}
+	}
+	o.http = s.serving.http
+	if err := s.service.add(ctx, o); err != nil {
+		return err
+	}
+	s.agents, s.serving = all, o
+	s.take(agents)
+	return nil
+}
+
+// Handler returns the HTTP interface of the server for a server of the application's own: the
+// API of a gateway with its event streams and its page. Its paths begin with /v1, except for
+// /healthz, /readyz, /metrics and the page. Without a token of [HTTP] the application says who
+// may use it.
+func (s *Server) Handler() http.Handler { return s.service.host.Handler() }
+
+// URL returns where [ServeHTTP] serves, such as http://127.0.0.1:8080; empty for [Serve].
+func (s *Server) URL() string {
+	if s.serving.http.Listener == nil {
+		return ""
+	}
+	return "http://" + s.serving.http.Listener.Addr().String()
 }
 
 // Close ends the roles and closes the bus. Work in flight gets a few seconds. Runs that

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
@@ -69,7 +68,10 @@ type service struct {
 	conduct conduct
 	release func()
 	stop    context.CancelFunc
-	// stopSources ends the registry's sources.
+	// retiring are the parts that an addition replaced.
+	retiring sync.WaitGroup
+	// adding is held while agents are added; stopSources ends the registry's sources.
+	adding      sync.Mutex
 	stopSources func()
 	// ended is closed when the roles have ended; failed is why.
 	ended  chan struct{}
@@ -82,7 +84,7 @@ func (o serving) open(ctx context.Context, how conduct) (*service, error) {
 	if err != nil {
 		return nil, &BuildError{err}
 	}
-	n := needs{pools: o.pools(registry), states: slices.Sorted(maps.Keys(o.graph.handlers()))}
+	n := needs{pools: o.pools(registry), states: o.graph.own()}
 	bus, release, err := o.place.open(ctx, n, o.logger)
 	if err != nil {
 		return nil, err
@@ -113,15 +115,20 @@ func (o serving) pools(registry *toolset.Registry) []string {
 }
 
 func (o serving) makeHost(bus journal.Bus, registry *toolset.Registry, how conduct) (*host.Host, error) {
-	options := host.Options{
-		Bus: bus, Machine: o.machine, Tools: registry, Logger: o.logger, Providers: o.providers, Agents: o.agents, Prices: o.prices, Estimators: o.estimators,
-		Subagents: o.subagents, States: o.graph.handlers(), StateTimeout: o.graph.handlerTimeout(), Listener: o.http.Listener, Token: o.http.Token, Hosts: o.http.Hosts,
-		CheckScript: scripted.CheckScript,
-	}
+	options := o.options(bus, registry)
 	if how == elsewhere {
 		return host.NewClient(options)
 	}
 	return host.New(options)
+}
+
+func (o serving) options(bus journal.Bus, registry *toolset.Registry) host.Options {
+	return host.Options{
+		Bus: bus, Machine: o.machine, Tools: registry, Logger: o.logger, Providers: o.providers, Agents: o.agents, Prices: o.prices, Estimators: o.estimators,
+		Subagents: o.subagents, StateTimeout: o.graph.handlerTimeout(), Listener: o.http.Listener, Token: o.http.Token, Hosts: o.http.Hosts,
+		CheckScript: scripted.CheckScript,
+		States:      func(h *host.Host) map[events.State]custom.Handler { return o.graph.handlers(h, registry) },
+	}
 }
 
 // start announces the roles, stores the callees and, unless they step, runs the roles.
@@ -178,9 +185,33 @@ func (s *service) close() error {
 		_ = s.host.Withdraw(ctx) // else the announcement expires
 		cancel()
 	}
+	s.retiring.Wait()
 	s.stopSources()
 	s.release()
 	return s.failed
+}
+
+// add makes the service serve what o has, instead of what it served before.
+func (s *service) add(ctx context.Context, o serving) error {
+	registry, err := newRegistry(o.tools, o.sources)
+	if err != nil {
+		return &BuildError{err}
+	}
+	stop := registry.Start(context.Background(), o.logger)
+	registry.Ready(ctx)
+	if err := s.store(ctx, o.callers); err != nil {
+		stop()
+		return err
+	}
+	retired, err := s.host.Update(ctx, o.options(s.bus, registry))
+	if err != nil {
+		stop()
+		return err
+	}
+	old := s.stopSources
+	s.stopSources = stop
+	s.retiring.Go(func() { <-retired; old() })
+	return nil
 }
 
 // shared is the service that an agent's runs share while there are any. Its lock is held
