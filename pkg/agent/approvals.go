@@ -57,31 +57,39 @@ func (a Approval) Reject(ctx context.Context, reason string) error {
 // An error, such as the end of ctx, is the last value. The call beside it has no ID, and a
 // decision on it returns the error.
 func (r *Run) Approvals(ctx context.Context) iter.Seq2[Approval, error] {
-	type request struct {
-		run, call string
-		asked     uint64
-	}
-	return func(yield func(Approval, error) bool) {
-		seen := map[request]bool{}
-		known := func(a Approval) bool { return seen[request{a.Run, a.CallID, a.asked}] }
+	return pending(ctx, r, (*Run).undecided,
+		func(a Approval) pendingCall { return pendingCall{a.Run, a.CallID, a.asked} },
+		func(err error) Approval { return Approval{err: err} })
+}
+
+// pendingCall is a call that waits, and the number of the event since when it does.
+type pendingCall struct {
+	run, call string
+	since     uint64
+}
+
+// pending yields the calls of the run and its sub-runs that wait, each once. of returns those
+// of one run, and failed what is yielded with an error.
+func pending[T any](ctx context.Context, r *Run, of func(*Run, *reducer.Memory) []T, key func(T) pendingCall, failed func(error) T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		seen := map[pendingCall]bool{}
 		for {
-			var waiting []Approval
-			var failed error
+			var calls []T
+			var unread error
 			err := r.await(ctx, func(mem *reducer.Memory) bool {
-				waiting, failed = r.waiting(mem)
-				waiting = slices.DeleteFunc(waiting, known)
-				return len(waiting) > 0 || failed != nil || mem.State == events.WaitingForUser
+				calls, unread = collect(r, mem, of)
+				calls = slices.DeleteFunc(calls, func(c T) bool { return seen[key(c)] })
+				return len(calls) > 0 || unread != nil || mem.State == events.WaitingForUser
 			})
-			if err = cmp.Or(ctx.Err(), err, failed); err != nil {
-				yield(Approval{err: err}, err)
+			if err = cmp.Or(ctx.Err(), err, unread); err != nil {
+				yield(failed(err), err)
 				return
 			}
-			if len(waiting) == 0 {
+			if len(calls) == 0 {
 				return
 			}
-			next := waiting[0]
-			seen[request{next.Run, next.CallID, next.asked}] = true
-			if !yield(next, nil) {
+			seen[key(calls[0])] = true
+			if !yield(calls[0], nil) {
 				return
 			}
 		}
@@ -93,25 +101,28 @@ func (r *Run) Approvals(ctx context.Context) iter.Seq2[Approval, error] {
 type Interrupted struct {
 	// State is the state of the run: waiting_for_user in a chat whose turn has ended.
 	State events.State
-	// Approvals are the calls that wait for a human, those of sub-runs included.
+	// Approvals are the calls that wait for a human, Calls those that wait for the program
+	// as the run's client, those of sub-runs included.
 	Approvals []Approval
+	Calls     []ClientCall
 }
 
 // Error says what the run waits for.
 func (i *Interrupted) Error() string {
-	if len(i.Approvals) == 0 {
+	if len(i.Approvals)+len(i.Calls) == 0 {
 		return fmt.Sprintf("the run is in state %s and waits for its user", i.State)
 	}
-	return fmt.Sprintf("the run is in state %s, and %d of its calls wait for a human", i.State, len(i.Approvals))
+	return fmt.Sprintf("the run is in state %s; %d calls wait for a human, and %d for the run's client", i.State, len(i.Approvals), len(i.Calls))
 }
 
 // interruption returns what the run waits for, or nil. The lock is held.
 func (r *Run) interruption(mem *reducer.Memory) (*Interrupted, error) {
-	waiting, err := r.waiting(mem)
-	if err != nil || len(waiting) == 0 && mem.State != events.WaitingForUser {
+	waiting, err := collect(r, mem, (*Run).undecided)
+	calls, unread := collect(r, mem, (*Run).clientCalls)
+	if err = cmp.Or(err, unread); err != nil || len(waiting)+len(calls) == 0 && mem.State != events.WaitingForUser {
 		return nil, err
 	}
-	return &Interrupted{State: mem.State, Approvals: waiting}, nil
+	return &Interrupted{State: mem.State, Approvals: waiting, Calls: calls}, nil
 }
 
 // Decide decides on a call that waits for a human. By names who decided; default
@@ -121,7 +132,7 @@ func (r *Run) interruption(mem *reducer.Memory) (*Interrupted, error) {
 // [Approval.Decide].
 func (r *Run) Decide(ctx context.Context, d events.Decision) error {
 	r.mu.Lock()
-	waiting, err := r.waiting(r.fold.Memory())
+	waiting, err := collect(r, r.fold.Memory(), (*Run).undecided)
 	r.mu.Unlock()
 	if err != nil {
 		return err
@@ -145,20 +156,26 @@ func (r *Run) decide(ctx context.Context, d events.Decision) error {
 	return r.reach(ctx, decided.N)
 }
 
-// waiting returns the calls of the run and of its sub-runs that wait for a human now. It
-// begins to follow those sub-runs. The lock is held.
-func (r *Run) waiting(mem *reducer.Memory) ([]Approval, error) {
+// undecided returns the run's own calls that wait for a human now. The lock is held.
+func (r *Run) undecided(mem *reducer.Memory) []Approval {
 	var all []Approval
 	for _, id := range decisions.Undecided(mem.PendingApproval) {
 		i := slices.IndexFunc(mem.PendingApproval.Requests, func(q events.Request) bool { return q.CallID == id })
 		all = append(all, Approval{Request: mem.PendingApproval.Requests[i], Run: r.at.ID, of: r, asked: mem.Control.Armed})
 	}
+	return all
+}
+
+// collect returns what of returns for the run and for its sub-runs that are open. It begins
+// to follow those. The lock is held.
+func collect[T any](r *Run, mem *reducer.Memory, of func(*Run, *reducer.Memory) []T) ([]T, error) {
+	all := of(r, mem)
 	for i := range mem.Control.Calls {
 		call := &mem.Control.Calls[i]
 		if !call.Waits() {
 			continue
 		}
-		theirs, err := r.waitingBelow(call.ID)
+		theirs, err := collectBelow(r, call.ID, of)
 		if err != nil {
 			return nil, fmt.Errorf("the run that answers call %s: %w", call.ID, err)
 		}
@@ -167,9 +184,8 @@ func (r *Run) waiting(mem *reducer.Memory) ([]Approval, error) {
 	return all, nil
 }
 
-// waitingBelow returns the waiting calls of the sub-run of a call, and of the runs below it.
-// The lock is held.
-func (r *Run) waitingBelow(callID string) ([]Approval, error) {
+// collectBelow is [collect] for the sub-run of a call. The lock is held.
+func collectBelow[T any](r *Run, callID string, of func(*Run, *reducer.Memory) []T) ([]T, error) {
 	child, err := r.child(events.ChildID(r.at.ID, callID))
 	if err != nil {
 		return nil, err
@@ -180,7 +196,7 @@ func (r *Run) waitingBelow(callID string) ([]Approval, error) {
 	if child.failed != nil || child.terminal() || !mem.Control.Parent.Answers(r.at.ID, callID) {
 		return nil, child.failed // anybody may start a run with that id
 	}
-	return child.waiting(mem)
+	return collect(child, mem, of)
 }
 
 // child returns a sub-run and begins to follow it. The lock is held.

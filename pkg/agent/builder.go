@@ -243,7 +243,7 @@ func (b *Builder) build() (*Agent, error) {
 	if err := b.buildCallees(a); err != nil {
 		return nil, err
 	}
-	a.def.Blacklist, a.def.Models = slices.Clone(b.def.Blacklist), maps.Clone(b.def.Models)
+	a.def.Blacklist, a.def.Models, a.def.ClientTools = slices.Clone(b.def.Blacklist), maps.Clone(b.def.Models), slices.Clone(b.def.ClientTools)
 	if a.def, err = a.def.Resolve(); err != nil {
 		return nil, err
 	}
@@ -304,7 +304,8 @@ func checkNames(def *events.Agent) error {
 	report := func(where string, names []string) {
 		for _, name := range names {
 			has := func(ref string) bool { _, bare := events.SplitTool(ref); return bare == name }
-			if !slices.ContainsFunc(def.Tools, has) {
+			client := func(t events.ClientTool) bool { return t.Name == name }
+			if !slices.ContainsFunc(def.Tools, has) && !slices.ContainsFunc(def.ClientTools, client) {
 				errs = append(errs, fmt.Errorf("%s: the agent has no tool %q; it has %q", where, name, def.Tools))
 			}
 		}

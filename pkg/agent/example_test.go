@@ -348,6 +348,22 @@ func ExampleRun_Outputs_web() {
 	// Output: data: Hello to the web.
 }
 
+// A tool that the program itself carries out, whenever it can: the run waits in the log.
+func ExampleRun_ClientCalls() {
+	ctx := context.Background()
+	locate := events.ClientTool{Name: "locate", Description: "Says where the user is.", Schema: json.RawMessage(`{"type":"object"}`)}
+	model := scripted.NewMock(scripted.Ask("locate", `{}`), scripted.Say("You are in Prague."))
+	run := must(must(agent.New("guide").LLM(model).ClientTool(locate).Build()).Start(ctx, agent.Task("Where am I?")))
+	defer func() { _ = run.Release() }()
+	for call := range run.ClientCalls(ctx) {
+		if err := call.Return(ctx, "Prague", nil); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(run.Wait(ctx))
+	// Output: You are in Prague. <nil>
+}
+
 // Our HTTP interface under a path of an application's own server. Agents come at any time.
 func ExampleServer_Handler() {
 	server := must(agent.Serve(context.Background(), must(agent.New("first").LLM(scripted.NewMock()).Build())))
