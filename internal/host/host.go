@@ -287,10 +287,6 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 	if h.gateway, err = process.Controller(config); err != nil {
 		return err
 	}
-	h.add(h.gateway, events.WaitingForHuman)
-	if o.Listener == nil {
-		return nil
-	}
 	face, err := agui.On(h.gateway, o.Bus, o.Logger)
 	if err != nil {
 		return err
@@ -457,7 +453,7 @@ func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
 			s.step = h.gateway.StepClients
 			break
 		}
-		if role := h.owners[owner]; role != nil {
+		if role := h.crewNow().owners[owner]; role != nil {
 			s.step = role.Step
 			break
 		}

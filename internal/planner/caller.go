@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -17,7 +18,7 @@ import (
 // is not asked. A run whose budget is used up gets an error; what the handler's calls cost is
 // not in the log and does not count there. The caller keeps what it needs of the memory.
 func (p *Planner) Caller(mem *reducer.Memory) llm.Caller {
-	ref, _ := choose(mem, reducer.Attempt{})
+	ref, _ := effects.Model(mem, reducer.Attempt{})
 	own, kept := request(mem, ref), storedParts(mem)
 	_, spent := overBudget(mem, mem.TotalUsage, 0, 0, time.Now())
 	return llm.CallerFunc(func(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {

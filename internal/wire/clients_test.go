@@ -17,8 +17,8 @@ func TestNoActorHasTheClientsPool(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tools.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("tools:\n  - {name: x, exec: {command: [cat]}, pool: client}\n"), 0o600))
 	for says, try := range map[string]func() error{
-		`line 2: tools[0].pool: the pool "client" is reserved`: func() error { _, _, err := wire.ActorTools(file, nil); return err },
-		`--pool: the pool "client" is reserved`:                func() error { _, _, err := wire.ActorTools("", []string{"client"}); return err },
+		`line 2: tools[0].pool: the pool "client" is reserved`: func() error { _, _, err := wire.ActorTools(file, nil, false); return err },
+		`--pool: the pool "client" is reserved`:                func() error { _, _, err := wire.ActorTools("", []string{"client"}, false); return err },
 	} {
 		err := wire.BadConfig(try())
 		require.ErrorContains(t, err, says)
