@@ -143,6 +143,48 @@ func TestReplacedStates(t *testing.T) {
 	require.Equal(t, "another answer", other)
 }
 
+// A handler of a built-in state that fails, panics or hangs is asked again a few times, before
+// and after the state's own work.
+func TestWrappingHandlersThatFail(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it waits for real retries
+	}
+	t.Parallel()
+	for name, handler := range map[string]agent.Handler{
+		"fails":  func(context.Context, *agent.Work) (events.Payload, error) { return nil, errors.New("no") },
+		"panics": func(context.Context, *agent.Work) (events.Payload, error) { panic("out of order") },
+		"hangs": func(ctx context.Context, _ *agent.Work) (events.Payload, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+		"fails afterwards": func(_ context.Context, w *agent.Work) (events.Payload, error) {
+			if _, err := w.Next(); err != nil {
+				return nil, err
+			}
+			return nil, errors.New("no")
+		},
+		"hangs afterwards": func(ctx context.Context, w *agent.Work) (events.Payload, error) {
+			if _, err := w.Next(); err != nil {
+				return nil, err
+			}
+			<-ctx.Done()
+			return w.Next()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			model := llm.CallerFunc(func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error) {
+				return llm.Text{Content: longAnswer}, nil
+			})
+			graph := agent.NewGraph().State(events.Planning, handler).Timeout(300 * time.Millisecond)
+			_, err := build(t, model, func(b *agent.Builder) { b.Graph(graph) }).Run(t.Context(), task)
+			var failed *agent.Failed
+			require.ErrorAs(t, err, &failed)
+			require.Equal(t, "attempts_exhausted", failed.Code)
+		})
+	}
+}
+
 // A program without the handler leaves the run alone: its graph is another one.
 func TestReplacedStatesAreAGraphOfTheirOwn(t *testing.T) {
 	t.Parallel()
