@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -68,7 +69,7 @@ func (c *Controller) modelInputs(ctx context.Context, ns, id string, inputs []In
 			MessageID: events.ChildID(run.at.ID, "message/"+start.CallID), // a repetition has the same one
 			Calls:     []events.Call{{ID: start.CallID, Name: start.Name, Arguments: start.Arguments}},
 		}
-		if found, _, err := c.find(ctx, run, reply.MessageID); err != nil || !found && (!run.unknown || !run.pending.Client) {
+		if found, _, err := c.find(ctx, run, reply.MessageID); err != nil || !found && (!run.unknown || !run.planning()) {
 			return InputsResult{}, err != nil, err // the call is a tool's
 		}
 	}
@@ -166,6 +167,11 @@ func chunkIDs(inputs []Input) (ids []string) {
 		}
 	}
 	return ids
+}
+
+// planning reports whether the client is asked for a step of the run, and not for a summary.
+func (a *asked) planning() bool {
+	return a.pending.Client && a.pending.Effect.Kind == effects.KindPlan
 }
 
 // refuse returns why no reply is accepted now, nil if one is. key is that of the request which

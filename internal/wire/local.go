@@ -144,6 +144,8 @@ func CheckProvider(a events.Agent, providersFile string, getenv func(string) str
 	name := names[at]
 	row, known := providers.Find(name)
 	switch {
+	case name == events.ClientProvider:
+		return BadConfig(errors.New("the agent's model is its client, which answers over HTTP, and this command serves none: start `moorebus dev`, and the run there with POST /v1/runs"))
 	case name == providers.All()[0].Name:
 		return BadConfig(errors.New(providers.NoKey()))
 	case known:
