@@ -72,7 +72,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 			},
 		},
 		{
-			Pattern: "GET /v1/ag-ui/{agent}/{thread}", Handle: s.get, Summary: "Join an AG-UI thread after an event, and follow it.", Streams: media,
+			Pattern: "GET /v1/ag-ui/{agent}/{threadId}", Handle: s.get, Summary: "Join an AG-UI thread after an event, and follow it.", Streams: media,
 			Query: []route.Parameter{{Name: "from", Description: "The number of the last event that the client has; by default the newest. The header Last-Event-ID goes before it."}},
 			Codes: []string{refusal.CodeThreadNotFound, refusal.CodeTooManyStreams},
 		},
@@ -138,7 +138,7 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, stop := context.WithTimeout(r.Context(), openTimeout)
 	defer stop()
-	id := r.PathValue("thread")
+	id := r.PathValue("threadId")
 	t, _, err := s.thread(ctx, of, id)
 	if err != nil {
 		return err
@@ -202,8 +202,14 @@ type follower struct {
 	after, head uint64
 	joins       bool
 
+	log   journal.Log
 	fold  *runlog.Fold
 	heard *livetext.Listener
+	// seq is the last record that was folded. held is live text of the message writing, which
+	// is translated when the record needs was folded.
+	seq, needs uint64
+	writing    string
+	held       []livetext.Chunk
 	// began says that events may come out.
 	began bool
 }
@@ -224,7 +230,8 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, f follower) erro
 	}
 	defer stopChunks()
 	f.heard = livetext.NewListener(s.Feed, f.run)
-	f.fold = runlog.NewFold(s.Control.Log, s.Control.Store.Machine(), f.run)
+	f.log = s.Control.Log
+	f.fold = runlog.NewFold(f.log, s.Control.Store.Machine(), f.run)
 	records := make(chan sse.Record, sse.ReadAhead)
 	followed := s.streams.Follow(ctx, f.run.Shard, journal.Filter{Namespace: f.run.Namespace, Run: f.run.ID}, 0, records)
 	defer func() { stop(); <-followed }()
@@ -242,16 +249,18 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, f follower) erro
 		select {
 		case rec := <-records:
 			for len(chunks) > 0 {
-				f.chunk(<-chunks)
+				f.chunk(ctx, <-chunks)
 			}
+			f.seq = rec.Seq
 			if err = f.t.record(ctx, f.fold, rec.Record); err == nil {
 				err = f.reach(ctx, chunks)
 			}
 			message, _ := livetext.MessageOf(rec.Body)
 			f.heard.Over(message)
+			f.release()
 			over = f.over()
 		case data := <-chunks:
-			f.chunk(data)
+			f.chunk(ctx, data)
 		case <-heartbeat.C:
 			err = st.Comment()
 		case <-followed:
@@ -314,7 +323,7 @@ func (f *follower) catchUp(ctx context.Context, chunks <-chan []byte) {
 	for f.t.live.id == "" {
 		select {
 		case data := <-chunks:
-			f.chunk(data)
+			f.chunk(ctx, data)
 		case <-wait.C:
 			return
 		case <-ctx.Done():
@@ -324,13 +333,35 @@ func (f *follower) catchUp(ctx context.Context, chunks <-chan []byte) {
 }
 
 // chunk translates live text, if the run was read that far.
-func (f *follower) chunk(data []byte) {
+func (f *follower) chunk(ctx context.Context, data []byte) {
 	if f.fold.Memory().N < f.head {
 		return
 	}
-	if c, ok := f.heard.Hear(data); ok {
+	c, ok := f.heard.Hear(data)
+	if !ok {
+		return
+	}
+	if c.MessageID != f.writing {
+		// Text may be faster than the events before it, which are in the log by now.
+		head, err := f.log.Head(ctx, f.run)
+		if err != nil {
+			return // the reply's event has the text
+		}
+		f.writing, f.needs, f.held = c.MessageID, head.Seq, nil
+	}
+	f.held = append(f.held, c)
+	f.release()
+}
+
+// release translates the live text if the events before it are known.
+func (f *follower) release() {
+	if f.seq < f.needs || f.fold.Memory().State != events.Planning {
+		return
+	}
+	for _, c := range f.held {
 		f.t.Chunk(c)
 	}
+	f.held = nil
 }
 
 // over reports whether the client was sent all there is.

@@ -210,7 +210,7 @@ func (in *request) digestTools() error {
 func (in *request) clientTools() []events.ClientTool {
 	var all []events.ClientTool
 	for _, t := range in.Tools {
-		all = append(all, events.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
+		all = append(all, events.ClientTool{Name: t.Name, Description: cmp.Or(t.Description, t.Name), Schema: t.Parameters})
 	}
 	return all
 }

@@ -209,7 +209,7 @@ func (m *message) input() control.Input {
 
 func resultText(m *message) string {
 	switch {
-	case m.Error != "" && m.text == "":
+	case m.Error != "":
 		return m.Error
 	case len(m.parts) > 0:
 		return events.TextOf(m.parts)
@@ -233,6 +233,9 @@ func (s *server) plan(mem *reducer.Memory, in *request) (p position, err error) 
 		return position{ended: true}, nil
 	}
 	last := turnOf(mem)
+	if last.RunID == in.RunID {
+		return p, errLostRace // the same request was faster
+	}
 	conflict := func(code, format string, args ...any) *refusal.Error {
 		return access.Conflict(mem, code, format, args...)
 	}

@@ -1,0 +1,195 @@
+package agui_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agui"
+	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/toolset"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+)
+
+const chat = `{"name":"chat","mode":"chat","llm":{"provider":"scripted","script":[{"text":"One."},{"calls":[{"name":"locate","arguments":{},"id":"c1"}]},{"text":"Two."}]}}`
+
+// world is a host with HTTP on a simulated bus.
+type world struct {
+	t   *testing.T
+	bus *simtest.Journal
+	url string
+}
+
+func newWorld(t *testing.T) *world {
+	bus := simtest.New(simtest.Options{})
+	registry, err := toolset.New()
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	h, err := host.New(host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Listener: listener})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- h.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	require.NoError(t, h.Announce(t.Context()))
+	_, err = h.Gateway().PutAgent(t.Context(), "", "chat", []byte(chat), agentfile.JSON)
+	require.NoError(t, err)
+	return &world{t, bus, "http://" + listener.Addr().String() + "/v1/ag-ui/"}
+}
+
+// post returns status, run, and the body.
+func (w *world) post(agent, body string) (int, string, string) {
+	response, err := http.Post(w.url+agent, "application/json", strings.NewReader(body))
+	require.NoError(w.t, err)
+	defer func() { _ = response.Body.Close() }()
+	data, err := io.ReadAll(response.Body)
+	require.NoError(w.t, err)
+	return response.StatusCode, response.Header.Get(agui.RunHeader), string(data)
+}
+
+func (w *world) refused(agent, body string, status int, code string) {
+	got, _, text := w.post(agent, body)
+	require.Equal(w.t, status, got, text)
+	require.Contains(w.t, text, `"code":"`+code+`"`)
+}
+
+func said(thread, run, message string) string {
+	return fmt.Sprintf(`{"threadId":%q,"runId":%q,"messages":[{"id":"m-%s","role":"user","content":%q}],"tools":[{"name":"locate","description":""}],"surprise":1}`, thread, run, run, message)
+}
+
+// types returns the types of the events in a stream.
+func types(t *testing.T, stream string) (all []string) {
+	for line := range strings.SplitSeq(stream, "\n") {
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			var e struct{ Type string }
+			require.NoError(t, json.Unmarshal([]byte(data), &e))
+			all = append(all, e.Type)
+		}
+	}
+	return all
+}
+
+func TestThreads(t *testing.T) {
+	w := newWorld(t)
+	t.Run("bad requests", func(t *testing.T) {
+		for body, code := range map[string]string{
+			`{`:                              "bad_request",
+			`{"threadId":"t","messages":[]}`: "bad_request",
+			`{"runId":"r","messages":[]}`:    "bad_request",
+			`{"threadId":"t","runId":"r"}`:   "bad_request",
+			`{"threadId":"t","runId":"r","messages":[{"role":"user","content":"x"}]}`:                                                        "bad_request",
+			`{"threadId":"t","runId":"r","messages":[{"id":"1","role":"user","content":[{"type":"odd"}]}]}`:                                  "bad_request",
+			`{"threadId":"t","runId":"r","messages":[],"resume":[{"interruptId":"c","status":"odd"}]}`:                                       "bad_decision",
+			`{"threadId":"t","runId":"r","messages":[],"resume":[{"interruptId":"c","status":"resolved"}]}`:                                  "bad_decision",
+			`{"threadId":"t","runId":"r","messages":[],"resume":[{"interruptId":"c","status":"resolved","payload":{"decision":"a","x":1}}]}`: "bad_decision",
+			`{"threadId":"t","runId":"r","messages":[]}`:                                                                                     "empty_task",
+		} {
+			w.refused("chat", body, http.StatusBadRequest, code)
+		}
+		w.refused("nobody", said("t", "r", "x"), http.StatusNotFound, "agent_not_found")
+		response, err := http.Get(w.url + "chat/unknown")
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusNotFound, response.StatusCode)
+	})
+	t.Run("several at once make one run", func(t *testing.T) {
+		runs := make([]string, 8)
+		var all sync.WaitGroup
+		for i := range runs {
+			all.Go(func() {
+				status, run, text := w.post("chat", said("same", "r", "x"))
+				require.Equal(t, http.StatusOK, status, text)
+				runs[i] = run
+			})
+		}
+		all.Wait()
+		require.Len(t, slices.Compact(runs), 1)
+	})
+	t.Run("a gateway died before it started the run", func(t *testing.T) {
+		const run = "01932c07-0000-7000-8000-00000000abcd"
+		of := journal.StorageOf{Namespace: "default", Agent: "chat"}
+		require.NoError(t, w.bus.PutThread(t.Context(), of, "dead", []byte(`{"runs":["`+run+`"]}`), 0))
+		_, got, text := w.post("chat", said("dead", "r", "x"))
+		require.Equal(t, run, got)
+		require.Contains(t, text, "One.")
+	})
+	t.Run("turns", func(t *testing.T) {
+		_, run, first := w.post("chat", said("turns", "r1", "x"))
+		require.Equal(t, []string{
+			"RUN_STARTED", "STATE_SNAPSHOT", "STEP_STARTED", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "STEP_FINISHED", "STATE_DELTA", "RUN_FINISHED",
+		}, types(t, first))
+		_, again, repeated := w.post("chat", said("turns", "r1", "x"))
+		require.Equal(t, run, again)
+		require.Equal(t, types(t, first), types(t, repeated))
+		_, other, second := w.post("chat", said("turns", "r2", "y"))
+		require.Equal(t, run, other)
+		require.Contains(t, second, `"pendingToolCallIds":["c1"]`)
+		require.NotContains(t, second, `"system_prompt":`)
+		w.refused("chat", strings.Replace(said("turns", "r3", "z"), "locate", "other", 1), http.StatusConflict, "tools_changed")
+		result := `{"threadId":"turns","runId":"r3","messages":[{"id":"t1","role":"tool","toolCallId":"c1","content":"Oslo"}],"tools":[{"name":"locate","description":""}]}`
+		_, _, third := w.post("chat", result)
+		require.Contains(t, third, `"delta":"Two."`)
+		require.NotContains(t, types(t, third), "TOOL_CALL_RESULT", "the client has it")
+		_, _, repeated = w.post("chat", result)
+		require.Contains(t, repeated, `"delta":"Two."`)
+	})
+	t.Run("images", func(t *testing.T) {
+		body := `{"threadId":"images","runId":"r","messages":[{"id":"m","role":"user","content":[{"type":"text","text":"See"},{"type":"image","source":{"type":"data","value":"iVBORw0KGgo=","mimeType":"image/png"}}]}]}`
+		_, _, text := w.post("chat", body)
+		require.Contains(t, text, `"media_type":"image/png"`)
+	})
+}
+
+// A client that sends back what it was shown does not make its state grow.
+func TestStateDoesNotGrow(t *testing.T) {
+	w := newWorld(t)
+	post := func(run string, state json.RawMessage) json.RawMessage {
+		var body map[string]any
+		require.NoError(t, json.Unmarshal([]byte(said("state", run, "x")), &body))
+		body["state"] = state
+		text, err := json.Marshal(body)
+		require.NoError(t, err)
+		_, _, stream := w.post("chat", string(text))
+		for line := range strings.SplitSeq(stream, "\n") {
+			if bytes.Contains([]byte(line), []byte(`"STATE_SNAPSHOT"`)) {
+				var e struct{ Snapshot json.RawMessage }
+				require.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(line, "data: ")), &e))
+				return e.Snapshot
+			}
+		}
+		require.Fail(t, "no snapshot", stream)
+		return nil
+	}
+	kept := func(shown json.RawMessage) string {
+		var s struct {
+			Custom struct {
+				AGUI struct{ State json.RawMessage } `json:"ag_ui"`
+			}
+		}
+		require.NoError(t, json.Unmarshal(shown, &s))
+		return string(s.Custom.AGUI.State)
+	}
+	shown := post("r1", json.RawMessage(`{"a":1,"b":{"c":2}}`))
+	require.JSONEq(t, `{"a":1,"b":{"c":2}}`, kept(shown))
+	var changed map[string]any
+	require.NoError(t, json.Unmarshal(shown, &changed))
+	changed["a"] = 3
+	text, err := json.Marshal(changed)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"a":3,"b":{"c":2}}`, kept(post("r2", text)))
+}
