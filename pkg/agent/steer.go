@@ -72,22 +72,22 @@ func (a *Agent) Runs(ctx context.Context, states ...events.State) iter.Seq2[RunI
 			return
 		}
 		defer func() { _ = release() }() // the list is complete, or its error is told
-		after := ""
+		query := list.Query{Agent: a.def.Name, Limit: list.MaxLimit}
 		for {
-			page, err := service.host.Gateway().Runs(ctx, a.namespace, "", list.MaxLimit, after)
+			page, err := service.host.Gateway().Runs(ctx, a.namespace, query)
 			if err != nil {
 				yield(RunInfo{}, refused(err))
 				return
 			}
 			for _, run := range page.Runs {
-				if run.Agent != a.def.Name || len(states) > 0 && !slices.Contains(states, run.State) {
+				if len(states) > 0 && !slices.Contains(states, run.State) {
 					continue
 				}
 				if !yield(run, nil) {
 					return
 				}
 			}
-			if after = page.Next; after == "" {
+			if query.Cursor = page.Next; query.Cursor == "" {
 				return
 			}
 		}
