@@ -22,6 +22,7 @@ import (
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/nodetest"
+	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -47,6 +48,10 @@ var agents = map[string]string{
 		{"calls": [{"name": "ask_human", "arguments": {"question": "Which colour?"}}]}, {"text": "So it is {{observation -1}}"}]},
 		"tools": ["ask_human"]}`,
 	"talker": `{"mode": "chat", "llm": {"provider": "scripted", "script": [{"text": "Mars has two moons."}, {"text": "Jupiter has many."}]}}`,
+	"guide": `{"client_tools": [{"name": "locate", "description": "Where the user is.", "schema": {"type": "object"}}],
+		"llm": {"provider": "scripted", "script": [{"calls": [{"name": "locate", "arguments": {}}]}, {"text": "You are in {{observation -1}}"}]}}`,
+	"opener": `{"llm": {"provider": "scripted", "script": [{"calls": [{"name": "transfer_to_closer", "arguments": {}}]}]}, "tools": ["transfer_to_closer"]}`,
+	"closer": `{"llm": {"provider": "scripted", "script": [{"text": "unused"}, {"text": "Closed."}]}}`,
 	"fails":  `{"llm": {"provider": "scripted", "script": []}, "config": {"max_retries": 0}}`,
 }
 
@@ -68,6 +73,7 @@ func serve(t *testing.T, change func(*host.Options)) (*control.Controller, strin
 	require.NoError(t, err)
 	o := host.Options{
 		Bus: controltest.NATS(t, natsbus.InitOptions{}), Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Listener: listener,
+		Subagents: []subagent.Tool{{Name: "transfer_to_closer", Handoff: "closer"}},
 	}
 	if change != nil {
 		change(&o)
@@ -480,4 +486,47 @@ func liveText(ctx context.Context, url, mode string, goOn chan struct{}) string 
 		}
 	}
 	return text
+}
+
+// A task waits for the tools of its client, and goes on with their results.
+func TestClientTools(t *testing.T) {
+	t.Parallel()
+	_, url := serve(t, nil)
+	base := url + "/v1/a2a/guide"
+	_, waits := call(t, "POST", base+"/message:send", message("m-1", "", `{"text": "Where am I?"}`))
+	require.Equal(t, "TASK_STATE_INPUT_REQUIRED", field(waits, "task", "status", "state"), waits)
+	id := field(waits, "task", "id").(string)
+	asked := field(waits, "task", "status", "message", "parts").([]any)
+	one := field(asked[1], "data", "client_calls").([]any)[0]
+	require.Equal(t, "locate", field(one, "name"))
+	require.NotEmpty(t, field(one, "deadline"))
+	result := func(message1, text string) (int, map[string]any) {
+		return call(t, "POST", base+"/message:send", message(message1, id,
+			`{"data": {"type": "tool-call-result", "toolCallId": "`+field(one, "id").(string)+`", "result": {"isSuccess": true, "content": "`+text+`"}}}`))
+	}
+	for range 2 {
+		status, done := result("m-2", "Brno")
+		require.Equal(t, http.StatusOK, status, done)
+		require.Equal(t, "TASK_STATE_COMPLETED", field(done, "task", "status", "state"), done)
+		require.Equal(t, "You are in Brno", textOf(field(done, "task", "artifacts").([]any)[0]))
+	}
+	status, answer := result("m-3", "Oslo")
+	require.Equal(t, http.StatusConflict, status)
+	require.Equal(t, "ALREADY_ANSWERED", reason(t, answer))
+}
+
+// A task that is handed over is found under both agents, and listed under the one that has it.
+func TestHandedOver(t *testing.T) {
+	t.Parallel()
+	_, url := serve(t, nil)
+	_, sent := call(t, "POST", url+"/v1/a2a/opener/message:send", message("m-1", "", `{"text": "Close it."}`))
+	require.Equal(t, "TASK_STATE_COMPLETED", field(sent, "task", "status", "state"), sent)
+	id := field(sent, "task", "id").(string)
+	for agent, listed := range map[string]int{"opener": 0, "closer": 1} {
+		status, task := call(t, "GET", url+"/v1/a2a/"+agent+"/tasks/"+id, "")
+		require.Equal(t, http.StatusOK, status, task)
+		status, list := call(t, "GET", url+"/v1/a2a/"+agent+"/tasks", "")
+		require.Equal(t, http.StatusOK, status, list)
+		require.Len(t, list["tasks"], listed, agent)
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -80,7 +79,7 @@ func readListing(r *http.Request) (l listing, err error) {
 	return l, nil
 }
 
-// listTasks lists the agent's tasks among the newest runs of the namespace.
+// listTasks lists the newest tasks that the agent has.
 func (f *Face) listTasks(ctx context.Context, r *http.Request) (any, error) {
 	l, err := readListing(r)
 	if err != nil {
@@ -98,7 +97,7 @@ func (f *Face) listTasks(ctx context.Context, r *http.Request) (any, error) {
 		}
 		t := task1{ID: run.RunID, Status: status{Timestamp: timestamp(run.Updated)}}
 		if l.context != "" || l.state != "" {
-			if t, err = f.task(ctx, ns, agent, run.RunID, &l.history); access.IsMissing(err) || refusal.Is(err, codeTaskNotFound) {
+			if t, err = f.task(ctx, ns, agent, run.RunID, &l.history); refusal.Is(err, codeTaskNotFound, refusal.CodeRunPurged) {
 				continue
 			}
 			if err != nil {
@@ -138,6 +137,9 @@ func (f *Face) page(ctx context.Context, ns, agent string, l listing, found []ta
 			break
 		}
 		t, err := f.task(ctx, ns, agent, found[i].ID, &l.history)
+		if refusal.Is(err, codeTaskNotFound, refusal.CodeRunPurged) {
+			continue // it was purged, or handed over, meanwhile
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -122,9 +122,9 @@ func (f *Face) statusOf(mem *reducer.Memory, c conversation) status {
 		if last := lastReply(mem); last != nil {
 			say(last.ID, textPart(last.Content))
 		}
-	case len(clientCalls(mem)) > 0:
+	case len(mem.ClientCalls()) > 0:
 		s.State = inputRequired
-		calls := clientCalls(mem)
+		calls := mem.ClientCalls()
 		say(fmt.Sprintf("%s/%d/%d", c.run, mem.Control.Armed, len(calls)), toolRequests(calls)...)
 	case mem.N == 1:
 		s.State = submitted
@@ -161,24 +161,20 @@ func questions(mem *reducer.Memory, waits []string) []part {
 	return []part{textPart(strings.Join(append(words, how), "\n")), dataPart(map[string]any{"approval": data})}
 }
 
-// clientCalls are the calls that wait for the run's client.
-func clientCalls(mem *reducer.Memory) (open []events.Call) {
-	for i := range mem.Control.Calls {
-		if call := &mem.Control.Calls[i]; call.Pool == events.ClientPool && !call.Answered && call.Wake > 0 {
-			open = append(open, call.Call)
-		}
+// toolRequests are the parts that ask the client for the results of its tools.
+func toolRequests(calls []reducer.CallState) []part {
+	type open struct {
+		events.Call
+		Deadline string `json:"deadline"`
 	}
-	return open
-}
-
-func toolRequests(calls []events.Call) []part {
 	var names []string
+	var all []open
 	for _, call := range calls {
-		names = append(names, call.Name)
+		names, all = append(names, call.Name), append(all, open{call.Call, call.Deadline})
 	}
 	return []part{
 		textPart("Tools of the client are called: " + strings.Join(names, ", ") + ". Answer with a data part {type: tool-call-result, toolCallId, result} for each call."),
-		dataPart(map[string]any{"client_calls": calls}),
+		dataPart(map[string]any{"client_calls": all}),
 	}
 }
 
@@ -257,10 +253,11 @@ func partsOf(stored []events.Part) []part {
 	return parts
 }
 
-// view calls fn with a task's memory at its head. A run of another agent is no task of this one.
+// view calls fn with a task's memory at its head. A run that another agent began and has is no
+// task of this one.
 func (f *Face) view(ctx context.Context, ns, agent, id string, fn func(run *runlog.Run) error) error {
 	err := f.cfg.Control.View(ctx, ns, id, func(run *runlog.Run) error {
-		if run.Memory().Control.StorageAgent != agent {
+		if c := &run.Memory().Control; c.StorageAgent != agent && c.Agent.Name != agent {
 			return taskNotFound(id)
 		}
 		return fn(run)
