@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -393,7 +394,7 @@ func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
 	}
 	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool}
 	c.TraceParent = a.guard.TraceParent(c.at)
-	out := a.cfg.Tools.Execute(asked.under(kept.under(ctx)), c.Call)
+	out := a.cfg.Tools.Execute(capability.WithUnwanted(asked.under(kept.under(ctx)), worker.ErrUnwanted), c.Call)
 	if question := asked.unanswered(); question != "" && out.Failure != nil && ctx.Err() == nil && c.mayAsk() {
 		return a.ask(c, question)
 	}
