@@ -60,7 +60,7 @@ func New(cfg Config) *Face { return &Face{cfg: cfg} }
 func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	f.streams = streams
 	const base = "/v1/a2a/{agent}"
-	task := []string{codeTaskNotFound, codeVersion}
+	task := []string{refusal.CodeTaskNotFound, refusal.CodeVersionUnsupported}
 	rows := []route.Route{
 		{
 			Pattern: "GET " + cardPath, Handle: f.getDefaultCard, Open: true, Answer: card{},
@@ -80,7 +80,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 		},
 		{
 			Pattern: "GET " + base + "/tasks", Handle: f.jsonAnswer(f.listTasks), Answer: taskList{}, Query: listParameters,
-			Summary: "Lists tasks of an agent, the last updated first.", Codes: []string{codeVersion},
+			Summary: "Lists tasks of an agent, the last updated first.", Codes: []string{refusal.CodeVersionUnsupported},
 		},
 		{
 			Pattern: "GET " + base + "/tasks/{id}", Handle: f.getTask, Answer: task1{},
@@ -90,17 +90,17 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 		{
 			Pattern: "POST " + base + "/tasks/{id}", Handle: f.postTask, Answer: task1{},
 			Summary: "With :cancel after the id, cancels a task; with :subscribe, streams it until it ends.",
-			Codes:   append([]string{codeNotCancelable, codeUnsupported}, task...), Streams: []string{"text/event-stream"},
+			Codes:   append([]string{refusal.CodeNotCancelable, refusal.CodeUnsupported}, task...), Streams: []string{"text/event-stream"},
 		},
 	}
 	push := base + "/tasks/{id}/pushNotificationConfigs"
 	for _, pattern := range []string{"POST " + push, "GET " + push, "GET " + push + "/{config}", "DELETE " + push + "/{config}"} {
 		rows = append(rows, route.Route{
-			Pattern: pattern, Handle: f.noPush, Summary: "Push notifications are not supported; the card says so.", Codes: []string{codePush},
+			Pattern: pattern, Handle: f.noPush, Summary: "Push notifications are not supported; the card says so.", Codes: []string{refusal.CodePushUnsupported},
 		})
 	}
 	rows = append(rows, route.Route{
-		Pattern: "GET " + base + "/extendedAgentCard", Handle: f.noExtendedCard, Summary: "There is no extended card; the card says so.", Codes: []string{codeUnsupported},
+		Pattern: "GET " + base + "/extendedAgentCard", Handle: f.noExtendedCard, Summary: "There is no extended card; the card says so.", Codes: []string{refusal.CodeUnsupported},
 	})
 	for i := range rows {
 		rows[i].WriteError = writeError
@@ -120,7 +120,7 @@ func versioned(handle route.Endpoint) route.Endpoint {
 			version = r.URL.Query().Get(versionHeader)
 		}
 		if version != "" && version != Version {
-			return refusal.New(refusal.Invalid, codeVersion, "%s: %.20q is not supported; use %s", versionHeader, version, Version)
+			return refusal.New(refusal.Invalid, refusal.CodeVersionUnsupported, "%s: %.20q is not supported; use %s", versionHeader, version, Version)
 		}
 		return handle(w, r)
 	}
@@ -151,9 +151,9 @@ func write(w http.ResponseWriter, status int, media string, v any) error {
 }
 
 func (f *Face) noPush(http.ResponseWriter, *http.Request) error {
-	return refusal.New(refusal.Invalid, codePush, "push notifications are not supported; subscribe to the task instead")
+	return refusal.New(refusal.Invalid, refusal.CodePushUnsupported, "push notifications are not supported; subscribe to the task instead")
 }
 
 func (f *Face) noExtendedCard(http.ResponseWriter, *http.Request) error {
-	return refusal.New(refusal.Invalid, codeUnsupported, "there is no extended card; the agent's card says everything")
+	return refusal.New(refusal.Invalid, refusal.CodeUnsupported, "there is no extended card; the agent's card says everything")
 }

@@ -8,20 +8,10 @@ import (
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
-// The codes of A2A's own errors. In upper case they are the reasons that the protocol names.
-const (
-	codeTaskNotFound  = "task_not_found"
-	codeNotCancelable = "task_not_cancelable"
-	codePush          = "push_notification_not_supported"
-	codeUnsupported   = "unsupported_operation"
-	codeContentType   = "content_type_not_supported"
-	codeVersion       = "version_not_supported"
-)
-
 var (
-	ownCodes  = []string{codeTaskNotFound, codeNotCancelable, codePush, codeUnsupported, codeContentType, codeVersion}
+	ownCodes  = []string{refusal.CodeTaskNotFound, refusal.CodeNotCancelable, refusal.CodePushUnsupported, refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodeVersionUnsupported}
 	sendCodes = []string{
-		refusal.CodeAgentNotFound, codeTaskNotFound, codeUnsupported, codeContentType, codePush, codeVersion,
+		refusal.CodeAgentNotFound, refusal.CodeTaskNotFound, refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodePushUnsupported, refusal.CodeVersionUnsupported,
 		refusal.CodeBadRequest, refusal.CodeKeyReused, refusal.CodeAlreadyDecided, refusal.CodeTooManyStreams,
 	}
 )
@@ -61,9 +51,9 @@ func writeError(w http.ResponseWriter, e *refusal.Error, status int) {
 	info := errorInfo{Type: "type.googleapis.com/google.rpc.ErrorInfo", Domain: "a2a-protocol.org", Reason: strings.ToUpper(e.Code)}
 	switch {
 	case e.Code == refusal.CodeRunNotFound, e.Code == refusal.CodeRunPurged:
-		info.Reason = strings.ToUpper(codeTaskNotFound)
+		info.Reason = strings.ToUpper(refusal.CodeTaskNotFound)
 	case slices.Contains(ownCodes, e.Code):
-		if e.Code != codeTaskNotFound && e.Code != codeContentType {
+		if e.Code != refusal.CodeTaskNotFound && e.Code != refusal.CodeContentType {
 			body.Status = names[refusal.Conflict]
 		}
 	case e.Kind == refusal.Invalid:
@@ -86,5 +76,5 @@ func badRequest(format string, args ...any) *refusal.Error {
 }
 
 func taskNotFound(id string) error {
-	return refusal.New(refusal.NotFound, codeTaskNotFound, "the agent has no task %.100q", id)
+	return refusal.New(refusal.NotFound, refusal.CodeTaskNotFound, "the agent has no task %.100q", id)
 }

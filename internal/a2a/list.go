@@ -97,7 +97,7 @@ func (f *Face) listTasks(ctx context.Context, r *http.Request) (any, error) {
 		}
 		t := task1{ID: run.RunID, Status: status{Timestamp: timestamp(run.Updated)}}
 		if l.context != "" || l.state != "" {
-			if t, err = f.task(ctx, ns, agent, run.RunID, &l.history); refusal.Is(err, codeTaskNotFound, refusal.CodeRunPurged) {
+			if t, err = f.task(ctx, ns, agent, run.RunID, &l.history); refusal.Is(err, refusal.CodeTaskNotFound, refusal.CodeRunPurged) {
 				continue
 			}
 			if err != nil {
@@ -137,7 +137,7 @@ func (f *Face) page(ctx context.Context, ns, agent string, l listing, found []ta
 			break
 		}
 		t, err := f.task(ctx, ns, agent, found[i].ID, &l.history)
-		if refusal.Is(err, codeTaskNotFound, refusal.CodeRunPurged) {
+		if refusal.Is(err, refusal.CodeTaskNotFound, refusal.CodeRunPurged) {
 			continue // it was purged, or handed over, meanwhile
 		}
 		if err != nil {

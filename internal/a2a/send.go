@@ -51,7 +51,7 @@ func readSend(w http.ResponseWriter, r *http.Request) (*sendRequest, error) {
 	case len(m.Parts) == 0:
 		return nil, badRequest("message.parts: is empty")
 	case s.Configuration.wantsPush():
-		return nil, refusal.New(refusal.Invalid, codePush, "configuration.taskPushNotificationConfig: push notifications are not supported; subscribe to the task instead")
+		return nil, refusal.New(refusal.Invalid, refusal.CodePushUnsupported, "configuration.taskPushNotificationConfig: push notifications are not supported; subscribe to the task instead")
 	case s.Configuration.HistoryLength != nil && *s.Configuration.HistoryLength < 0:
 		return nil, badRequest("configuration.historyLength: must not be negative")
 	}
@@ -94,7 +94,7 @@ func readParts(m *message) (s said, err error) {
 				file.Type = events.PartImage
 			}
 			if err := file.Check(); err != nil {
-				return s, refusal.New(refusal.Invalid, codeContentType, "message.parts[%d]: %s", i, err.Error())
+				return s, refusal.New(refusal.Invalid, refusal.CodeContentType, "message.parts[%d]: %s", i, err.Error())
 			}
 			s.content = append(s.content, file)
 		}
@@ -188,7 +188,7 @@ func (f *Face) openTask(ctx context.Context, to target, m *message) (string, err
 		}
 		return nil
 	})
-	if refusal.Is(err, codeTaskNotFound, refusal.CodeRunPurged) {
+	if refusal.Is(err, refusal.CodeTaskNotFound, refusal.CodeRunPurged) {
 		err = nil
 	}
 	return open, err
@@ -233,7 +233,7 @@ func (f *Face) started(ctx context.Context, to *target, s said) (bool, error) {
 		}
 		return nil
 	})
-	if refusal.Is(err, codeTaskNotFound) {
+	if refusal.Is(err, refusal.CodeTaskNotFound) {
 		err = nil
 	}
 	return found, err
@@ -254,7 +254,7 @@ func (f *Face) tell(ctx context.Context, to *target, m *message, s said) error {
 	case err != nil || known:
 		return err
 	case ended && len(s.content) > 0:
-		return refusal.New(refusal.Invalid, codeUnsupported, "the task has ended and takes no messages; leave out taskId to start another one").
+		return refusal.New(refusal.Invalid, refusal.CodeUnsupported, "the task has ended and takes no messages; leave out taskId to start another one").
 			With(map[string]any{"run": to.run})
 	}
 	for _, d := range s.decisions {

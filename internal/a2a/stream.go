@@ -139,7 +139,7 @@ func (f *Face) subscribe(w http.ResponseWriter, r *http.Request, id string) erro
 		last := r.Header.Get("Last-Event-ID")
 		if last == "" {
 			if to.n = run.Memory().N; run.Terminal() {
-				return refusal.New(refusal.Invalid, codeUnsupported, "the task has ended; get it instead").With(map[string]any{"run": id})
+				return refusal.New(refusal.Invalid, refusal.CodeUnsupported, "the task has ended; get it instead").With(map[string]any{"run": id})
 			}
 			return nil
 		}

@@ -351,7 +351,7 @@ func (f *Face) cancel(ctx context.Context, ns, agent, id string) (task1, error) 
 	}
 	_, err = f.cfg.Control.Cancel(ctx, ns, id, events.By{By: by, Reason: "an A2A client cancelled the task"})
 	if refusal.Is(err, refusal.CodeRunEnded) {
-		return t, refusal.New(refusal.Invalid, codeNotCancelable, "the task has ended").With(map[string]any{"run": id})
+		return t, refusal.New(refusal.Invalid, refusal.CodeNotCancelable, "the task has ended").With(map[string]any{"run": id})
 	}
 	if err != nil {
 		return t, err

@@ -100,6 +100,14 @@ const (
 	CodeUnknownTool      = "unknown_tool"
 	CodeUnsupportedMedia = "unsupported_media_type"
 
+	// Those of A2A alone. In upper case they are the reasons that the protocol names.
+	CodeContentType        = "content_type_not_supported"
+	CodeNotCancelable      = "task_not_cancelable"
+	CodePushUnsupported    = "push_notification_not_supported"
+	CodeTaskNotFound       = "task_not_found"
+	CodeUnsupported        = "unsupported_operation"
+	CodeVersionUnsupported = "version_not_supported"
+
 	// CodePending is for a tool or provider whose announcement is being renewed: the
 	// same request may succeed a little later.
 	CodePending = "announcements_pending"
