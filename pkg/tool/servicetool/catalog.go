@@ -168,7 +168,7 @@ func checkPool(pool string) error {
 
 // reserved begin the subjects of Moorebus and of the server. A service that named one of
 // them as its own would have the actor write there.
-var reserved = []string{"moore", "moore_flush", "feed", "chunk", "catchup", "loan", "timers"}
+var reserved = []string{"moore", "moore_flush", "feed", "chunk", "catchup", "loan", "question", "timers"}
 
 // Reserved reports whether a subject, which may have wildcards, is one of Moorebus or of the
 // server, so that no service may have it.
