@@ -22,7 +22,7 @@ var (
 
 // toolKeys are the keys of a tool file.
 var toolKeys = []key{
-	{"tools", "The tools. Each is exactly one of http, exec, builtin, agent and handoff.", nil},
+	{"tools", "The tools. Each is exactly one of http, exec, builtin, agent, handoff, a2a and service.", nil},
 	{"tools[].name", "The tool's name. Default: that of its builtin or agent.", []limit{named(toolName)}},
 	{"tools[].description", "What the tool does, for the model. A builtin has its own.", nil},
 	{"tools[].schema", "The JSON Schema of the arguments. A builtin has its own.", []limit{mapping}},
@@ -37,6 +37,9 @@ var toolKeys = []key{
 	{"tools[].builtin", "The name of a tool that Moorebus has. The name memory stands for the five tools of memory.", []limit{example("calculator", "memory", "read_file", "http_get", "ask_human")}},
 	{"tools[].agent", "A stored agent that answers the calls.", []limit{named(emptyOr(name))}},
 	{"tools[].handoff", "A stored agent that takes over the conversation.", []limit{named(emptyOr(name))}},
+	{"tools[].service", "A NATS service whose tools are added. Besides it only pool may be given: the service says the rest.", []limit{named("^[A-Za-z0-9_-]*$")}},
+	{"tools[].a2a", "The URL of the card of an agent elsewhere that speaks A2A and answers the calls; variables as in the URL of http.", nil},
+	{"tools[].headers", "Headers of each request to the agent of a2a; variables as in the URL.", nil},
 	{"tools[].effect", "What a repeated call does: nothing (pure), the same as one (idempotent), or harm (once).", []limit{effects}},
 	{"tools[].timeout", "How long a call may take, such as 30s.", nil},
 	{"tools[].retries", "How often a failed call is tried again.", []limit{least(0)}},

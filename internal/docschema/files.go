@@ -165,7 +165,7 @@ func Tools() (*jsonschema.Schema, error) {
 		return nil, err
 	}
 	s.Properties["tools"].Items.AnyOf = nil
-	for _, kind := range []string{"http", "exec", "builtin", "agent", "handoff"} {
+	for _, kind := range []string{"http", "exec", "builtin", "agent", "handoff", "a2a", "service"} {
 		entry := s.Properties["tools"].Items
 		entry.AnyOf = append(entry.AnyOf, &jsonschema.Schema{Required: []string{kind}})
 	}
