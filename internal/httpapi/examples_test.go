@@ -41,8 +41,9 @@ func TestExamplesOfTheDescription(t *testing.T) {
 			require.Equal(t, http.StatusOK, r.do("POST", "/v1/runs/"+id+"/pause", "").status)
 			return id
 		},
-		"postRunsIdClose": chat,
-		"putAgentsName":   func() string { return "researcher" },
+		"postRunsIdClose":      chat,
+		"putAgentsName":        func() string { return "researcher" },
+		"putAgentsNameStorage": func() string { return "researcher" },
 	}
 	var d struct {
 		Paths map[string]map[string]struct {

@@ -135,7 +135,9 @@ func (s *Server) commandRows() []route.Route {
 		{
 			Pattern: "POST /v1/runs/{id}/inputs", Handle: route.JSON(http.StatusOK, s.postInputs), Summary: "Posts messages, edits of the context and other inputs to a run, all or none.",
 			Body: inputs.Schema(), Answer: control.InputsResult{}, Example: `[{"type": "user-message", "content": "Hello."}]`,
-			Codes: with(route.ChangeCodes, refusal.CodeBadInput, refusal.CodeNotYours, refusal.CodeUnknownCall, refusal.CodeUnknownRef),
+			Codes: with(route.ChangeCodes, refusal.CodeBadInput, refusal.CodeNotYours, refusal.CodeUnknownCall, refusal.CodeUnknownRef,
+				refusal.CodeAlreadyAnswered, refusal.CodeCallDiffers, refusal.CodeNotDelivered, refusal.CodeNothingPending,
+				refusal.CodeObsolete, refusal.CodePaused, refusal.CodeNoContent, refusal.CodeNoPlanner),
 		},
 		{
 			Pattern: "POST /v1/runs/{id}/decisions", Handle: route.JSON(http.StatusOK, s.postDecision), Summary: "Decides on a call that waits for a human.",
