@@ -8,7 +8,7 @@ const [base, count] = [process.argv[2], Number(process.argv[3])];
 const tools = [{ name: "locate", description: "Says where the user is.", parameters: { type: "object", properties: { near: { type: "string" } } } }];
 const hidden = ["system_prompt", "tools", "config", "blacklist", "control"];
 let checked = 0;
-const valid = new Set(); // events that the schemas accept
+const valid = new Map(); // events that the schemas accept, by their text
 
 // events reads server-sent events: [{id, data}], until stop says so.
 async function events(response, stop = () => false) {
@@ -25,12 +25,13 @@ async function events(response, stop = () => false) {
       const at = (name) => lines.filter((l) => l.startsWith(name + ": ")).map((l) => l.slice(name.length + 2));
       assert.equal(lines.length, at("id").length + at("data").length, part);
       const line = at("data").join("\n");
-      const data = JSON.parse(line);
-      if (!valid.has(line)) {
+      let data = valid.get(line);
+      if (!data) {
+        data = JSON.parse(line);
         const parsed = EventSchemas.safeParse(data);
         assert.ok(parsed.success, line + String(parsed.error));
         assert.deepEqual(parsed.data, data);
-        valid.add(line);
+        valid.set(line, data);
       }
       checked++;
       all.push({ id: Number(at("id")[0] ?? 0), data, line });
@@ -178,7 +179,7 @@ async function shop(i, length = talk.length) {
             ? { status: "resolved", payload: { decision: "modified", arguments: { question: "Which colour?", answer: "blue" } } } : answer(k)()),
         })) });
       } else if (o.pendingToolCallIds?.length) {
-        for (const id of o.pendingToolCallIds) client.addMessage({ id: `result-${id}`, role: "tool", toolCallId: id, content: `place ${i}`, ...(i % 7 === 6 && { error: "lost" }) });
+        for (const id of o.pendingToolCallIds) client.addMessage({ id: `result-${id}`, role: "tool", toolCallId: id, content: `place ${i}`, ...(i % 7 === 1 && { error: "lost" }) });
         o = await go();
       } else {
         return o;
@@ -273,8 +274,11 @@ async function cancelled(i) {
   await everyJoin("slow", thread, client.runID);
 }
 
-const kinds = [shop, brief, broken, failing, cancelled].map((play) => (i) => play(i));
-const work = Array.from({ length: count }, (_, i) => i);
+// Few conversations are long, since the cost of joining grows with the square of the length:
+// one for each answer to an approval. They begin first, so that none is left at the end.
+const long = (i) => i % 15 === 0;
+const kinds = [(i) => (long(i) ? shop(i) : brief(i)), brief, broken, failing, cancelled];
+const work = Array.from({ length: count }, (_, i) => i).sort((a, b) => long(b) - long(a));
 await Promise.all(Array.from({ length: 4 }, async () => {
   for (let i = work.shift(); i !== undefined; i = work.shift()) {
     try {
