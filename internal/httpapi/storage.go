@@ -83,6 +83,11 @@ func (b *entryBody) tags() ([]string, error) {
 	if len(b.Tags) > 0 && json.Unmarshal(b.Tags, &tags) != nil {
 		return nil, route.BadRequest("tags: must be a list of texts, or a text with commas between the tags")
 	}
+	for _, tag := range tags {
+		if strings.Contains(tag, ",") {
+			return nil, route.BadRequest("tags: %.100q has a comma, which separates tags", tag)
+		}
+	}
 	return tags, nil
 }
 

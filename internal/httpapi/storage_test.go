@@ -32,6 +32,7 @@ func TestStorageOverHTTP(t *testing.T) {
 		r.fails(400, "bad_entry", r.do("PUT", path, `{"value":"x"}`))
 		r.fails(400, "bad_entry", r.do("PUT", path, `{"tags":"x","value":"`+strings.Repeat("v", 70_000)+`"}`))
 		r.fails(400, "bad_request", r.do("PUT", path, `{"tags":7,"value":"x"}`))
+		r.fails(400, "bad_request", r.do("PUT", path, `{"tags":["a,b"],"value":"x"}`))
 		r.fails(400, "bad_entry", r.do("DELETE", path, ""))
 		r.fails(400, "bad_parameter", r.do("GET", path+"?exact=maybe", ""))
 		r.fails(400, "bad_parameter", r.do("GET", path+"?limit=1001", ""))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -36,6 +37,8 @@ type index struct {
 type namespace struct {
 	runs           map[string]*row
 	started, ended []*row
+	// checked is the place in started up to which purged runs were dropped.
+	checked int
 }
 
 // row is a run in the index.
@@ -50,9 +53,11 @@ type row struct {
 	// task and answer are searched; they are in lower case.
 	task, answer string
 	cost         float64
-	// pool is that of the last event, outside that the run's model is its client.
-	pool    string
-	outside bool
+	// outside says that a model of the run is its client. clientTools are the names of its
+	// client's tools, open the calls of them that have no result yet.
+	outside     bool
+	clientTools []string
+	open        []string
 	// suspect is true when the log has a record of the run that is not its next event.
 	// Only a fold says then how the run stands.
 	suspect bool
@@ -117,7 +122,35 @@ func (x *index) catchUp(ctx context.Context, ends []uint64) error {
 		return x.unfinished(ctx, ends, err)
 	}
 	x.inherit()
+	if err := x.prune(ctx); err != nil {
+		return err
+	}
 	return x.resolve(ctx)
+}
+
+// pruned is how many runs of a namespace are checked whenever the index reads the log.
+const pruned = 4
+
+// prune drops runs that were purged, some at a time and by turns.
+func (x *index) prune(ctx context.Context) error {
+	var some []*row
+	x.mu.Lock()
+	for _, space := range x.namespaces {
+		for range min(pruned, len(space.started)) {
+			space.checked = (space.checked + 1) % len(space.started)
+			some = append(some, space.started[space.checked])
+		}
+	}
+	x.mu.Unlock()
+	for _, r := range some {
+		_, err := x.a.Log.Head(ctx, r.run)
+		if errors.Is(err, journal.ErrNotFound) {
+			x.drop(r)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unfinished is the error of a request that ended before the index was there.
@@ -180,7 +213,7 @@ func (x *index) add(shard int, rec journal.Record) {
 	if r.suspect {
 		x.suspects[r] = true
 	}
-	r.pool, r.prev = s.Pool, events.Hash(rec.Body)
+	r.prev = events.Hash(rec.Body)
 	r.apply(e)
 	if e.N == 1 && r.info.ForkedFrom != nil {
 		x.forks[r] = true
@@ -200,30 +233,73 @@ func (r *row) apply(e *events.Event) {
 	}
 	switch p := e.Data.(type) {
 	case *events.Start:
-		r.outside, r.task = p.Agent.LLM.Provider == events.ClientProvider, searched(p.Task, taskSearched)
+		r.pinned(&p.Agent, p.TaskType, p.Tools)
+		r.task = searched(p.Task, taskSearched)
 		if p.Parent != nil {
 			r.parent = p.Parent.Run
 		}
 	case *events.Forked:
 		r.task = searched(p.Task, taskSearched)
 		if p.Agent != nil {
-			r.outside = p.Agent.LLM.Provider == events.ClientProvider
+			r.pinned(p.Agent, p.TaskType, p.Tools)
 		}
 	case *events.HandedOff:
-		r.info.Agent, r.outside = p.Agent.Name, p.Agent.LLM.Provider == events.ClientProvider
+		r.info.Agent = p.Agent.Name
+		r.pinned(&p.Agent, "", p.Tools)
 	case *events.LLMFinalAnswer:
 		r.answer = searched(p.Content, answerSearched)
 	case *events.FatalError:
 		r.answer = searched(p.Code+" "+p.Message, answerSearched)
 	}
+	r.callsOf(e)
 	if used := events.Billed(e.Data); used != nil && used.CostUSD != nil {
 		r.cost += max(0, *used.CostUSD)
 	}
 }
 
+// pinned takes who the run's models and tools are. taskType is empty for any.
+func (r *row) pinned(a *events.Agent, taskType string, tools []events.ToolSpec) {
+	r.outside = a.LLM.Provider == events.ClientProvider
+	if list, given := a.Models[cmp.Or(taskType, launch.DefaultTaskType)]; given {
+		r.outside = r.outside && slices.ContainsFunc(list, func(m events.ModelRef) bool { return m.Provider == "" }) ||
+			slices.ContainsFunc(list, func(m events.ModelRef) bool { return m.Provider == events.ClientProvider })
+	}
+	r.clientTools = nil
+	for _, t := range tools {
+		if t.Client {
+			r.clientTools = append(r.clientTools, t.Name)
+		}
+	}
+}
+
+// callsOf takes which calls of the client's tools wait for their results.
+func (r *row) callsOf(e *events.Event) {
+	var calls []events.Call
+	var answered string
+	switch p := e.Data.(type) {
+	case *events.LLMToolCall:
+		calls = p.Calls
+	case *events.LLMParallelToolCalls:
+		calls = p.Calls
+	case *events.HumanApprovalRequired:
+		calls = p.Calls
+	case *events.ToolCallResult:
+		answered = p.CallID
+	}
+	for _, call := range calls {
+		if slices.Contains(r.clientTools, call.Name) {
+			r.open = append(r.open, call.ID)
+		}
+	}
+	r.open = slices.DeleteFunc(r.open, func(id string) bool { return id == answered })
+	if e.To == events.Planning || e.To == events.Observing {
+		r.open = nil
+	}
+}
+
 // searched returns at most limit bytes of a text, in lower case. It may cut a character.
 func searched(text string, limit int) string {
-	return strings.ToLower(text[:min(len(text), limit)])
+	return strings.ToLower(strings.Clone(text[:min(len(text), limit)])) // not the whole text
 }
 
 // inherit fills in what forks have from their parents, as far as those are there.
@@ -238,7 +314,10 @@ func (x *index) inherit() {
 				continue
 			}
 			if r.info.Agent == "" {
-				r.info.Agent, r.outside = of.info.Agent, of.outside
+				r.info.Agent, r.outside, r.clientTools = of.info.Agent, of.outside, of.clientTools
+				if r.info.N == 1 && (r.info.State == events.Acting || r.info.State == events.ParallelActing) {
+					r.open = slices.Clone(of.clientTools) // which of them are called only the parent's log says
+				}
 			}
 			r.info.Mode, r.info.Task = cmp.Or(r.info.Mode, of.info.Mode), cmp.Or(r.info.Task, of.info.Task)
 			r.task = cmp.Or(r.task, of.task)
@@ -260,8 +339,11 @@ func (x *index) resolve(ctx context.Context) error {
 	x.mu.RUnlock()
 	for _, r := range suspects {
 		info, err := x.fold(ctx, r)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err != nil {
-			return err
+			continue // it stays as its last event said, and is folded again with the next list
 		}
 		x.mu.Lock()
 		r.info = info
@@ -306,6 +388,9 @@ func (x *index) drop(r *row) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	space := x.namespaces[r.run.Namespace]
+	if space.runs[r.run.ID] != r {
+		return // another request dropped it
+	}
 	delete(space.runs, r.run.ID)
 	delete(x.suspects, r)
 	delete(x.forks, r)

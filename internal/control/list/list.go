@@ -142,6 +142,10 @@ func New(a *access.Access) *Lister { return &Lister{a, newIndex(a)} }
 // read from the log itself.
 const unindexed = 20_000
 
+// plainWait is how long such a page waits for the index. What is read meanwhile stays, so later
+// pages come from the index.
+const plainWait = time.Second
+
 // Runs returns a page of the namespace's runs. Wrong parameters are a CodeBadParameter. The first
 // call reads the whole log; if ctx ends meanwhile, the error is a CodeUnavailable, and the next
 // call continues.
@@ -160,15 +164,24 @@ func (l *Lister) Runs(ctx context.Context, ns string, q Query) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	if missing > unindexed && q.plain() {
+	if missing == 0 {
+		return l.page(ctx, ns, q)
+	}
+	building := ctx
+	soon := missing > unindexed && q.plain()
+	if soon {
+		var stop context.CancelFunc
+		building, stop = context.WithTimeout(ctx, plainWait)
+		defer stop()
+	}
+	err = l.index.catchUp(building, ends)
+	switch {
+	case err == nil:
+		return l.page(ctx, ns, q)
+	case soon && building.Err() != nil && ctx.Err() == nil:
 		return l.backwardsPage(ctx, ns, q)
 	}
-	if missing > 0 {
-		if err := l.index.catchUp(ctx, ends); err != nil {
-			return Page{}, err
-		}
-	}
-	return l.page(ctx, ns, q)
+	return Page{}, err
 }
 
 func (l *Lister) check(q Query) error {
@@ -316,10 +329,10 @@ func (r *row) waits(whom Waiting) bool {
 	case events.WaitingForUser:
 		on = WaitingUser
 	case events.Acting, events.ParallelActing:
-		if r.pool == events.ClientPool {
+		if len(r.open) > 0 {
 			on = WaitingClient
 		}
-	case events.Planning:
+	case events.Planning, events.Reflecting:
 		if r.outside {
 			on = WaitingClient
 		}

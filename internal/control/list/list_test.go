@@ -2,6 +2,7 @@ package list_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -120,6 +121,33 @@ func TestFilters(t *testing.T) {
 	})
 }
 
+// A run waits for its client while a call of the client's tools is open, whatever came since.
+func TestRunsThatWaitForTheirClient(t *testing.T) {
+	r := newRig(t, simtest.New(simtest.Options{}))
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider = "clerk", "openai"
+	a.ClientTools = []events.ClientTool{{Name: "ask", Description: "Asks.", Schema: json.RawMessage(`{"type":"object"}`)}}
+	result, err := r.Start(t.Context(), "", control.StartRequest{Agent: &a, Task: "Paint it"})
+	require.NoError(t, err)
+	id, waits := result.RunID, list.Query{Waiting: list.WaitingClient}
+	r.lists(waits)
+	call := events.Call{ID: "c1", Name: "ask", Arguments: "{}"}
+	r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: events.ToolCallReply{Calls: []events.Call{call}, Confidence: 1}})
+	r.lists(waits, id)
+	r.Happens(id, events.Control, &events.ToolCallStarted{CallID: "c1"})
+	r.Happens(id, events.Control, &events.Paused{})
+	r.lists(waits, id)
+	r.Happens(id, events.Control, &events.Resumed{}, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true, Observation: "SUCCESS: blue", Code: "ok"}})
+	r.lists(waits)
+
+	outside := events.DefaultAgent()
+	outside.Name, outside.LLM.Provider = "asked", events.ClientProvider
+	result, err = r.Start(t.Context(), "", control.StartRequest{Agent: &outside, Task: "Say hi"})
+	require.NoError(t, err)
+	r.lists(waits, result.RunID)
+	r.lists(list.Query{Waiting: list.WaitingAny}, result.RunID)
+}
+
 // A fork shows what it has from its parent, whose start may be in another shard.
 func TestForksInherit(t *testing.T) {
 	onEveryBus(t, 4, func(t *testing.T, r *rig) {
@@ -202,6 +230,16 @@ func TestPurgedRunsAreDropped(t *testing.T) {
 	r.lists(list.Query{Agent: "news"}, ids[0], ids[2], ids[3], ids[4])
 	bus.run = ""
 	r.lists(list.Query{Agent: "news"}, ids[0], ids[2], ids[3], ids[4])
+
+	// One that no page shows is dropped as well.
+	bus.run = ids[4]
+	for range 3 {
+		ids = append([]string{r.start("news", "What is new?")}, ids...)
+		_, err := r.Runs(t.Context(), "", list.Query{Limit: 1, Agent: "news"})
+		require.NoError(t, err)
+	}
+	bus.run = ""
+	r.lists(list.Query{Agent: "news"}, ids[0], ids[1], ids[2], ids[3], ids[5], ids[6])
 }
 
 // A request that ends before the index is there says so, and what it read is not read again.
