@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -49,10 +48,12 @@ type service struct {
 	tools map[string]*offer
 }
 
-// question is a subject on which services are asked, and the service that it names.
+// question is a subject on which services are asked, and the service that it names. A service
+// that gets one question cannot answer another one: each has a reply subject of its own.
 type question struct {
 	Service
 	subject  string
+	reply    string
 	answered bool
 }
 
@@ -64,7 +65,6 @@ type discovery struct {
 	put     func([]tool.Tool)
 	asked   []*question
 	refused chan error
-	inbox   string
 
 	services  map[string]*service
 	instances int
@@ -75,14 +75,14 @@ type discovery struct {
 
 func newDiscovery(s *Source, client *api.Client, logger *slog.Logger, put func([]tool.Tool)) *discovery {
 	d := &discovery{
-		source: s, client: client, logger: logger, put: put, inbox: newReply(client.NC), refused: make(chan error, 1),
+		source: s, client: client, logger: logger, put: put, refused: make(chan error, 1),
 		services: map[string]*service{}, owners: map[string]string{}, said: map[string]bool{},
 	}
 	for _, named := range s.opts.Services {
-		d.asked = append(d.asked, &question{Service: named, subject: api.ServiceInfo + "." + named.Name})
+		d.asked = append(d.asked, &question{Service: named, subject: api.ServiceInfo + "." + named.Name, reply: newReply(client.NC)})
 	}
 	if s.opts.All {
-		d.asked = append(d.asked, &question{subject: api.ServiceInfo})
+		d.asked = append(d.asked, &question{subject: api.ServiceInfo, reply: newReply(client.NC)})
 	}
 	return d
 }
@@ -90,12 +90,12 @@ func newDiscovery(s *Source, client *api.Client, logger *slog.Logger, put func([
 // run asks until ctx ends. The error is the connection's.
 func (d *discovery) run(ctx context.Context) error {
 	answers := make(chan *nats.Msg, 1024)
-	sub, err := d.client.NC.ChanSubscribe(d.inbox+".*", answers)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = sub.Unsubscribe() }() // it fails only if the connection is closed
 	for _, q := range d.asked {
+		sub, err := d.client.NC.ChanSubscribe(q.reply, answers)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = sub.Unsubscribe() }() // it fails only if the connection is closed
 		defer d.client.OnRefused(q.subject, func(err error) {
 			select {
 			case d.refused <- err:
@@ -146,8 +146,8 @@ func (d *discovery) ask() (gone bool) {
 			}
 		}
 	}
-	for i, q := range d.asked {
-		if err := d.client.NC.PublishRequest(q.subject, d.inbox+"."+strconv.Itoa(i), nil); err != nil {
+	for _, q := range d.asked {
+		if err := d.client.NC.PublishRequest(q.subject, q.reply, nil); err != nil {
 			d.logger.Warn("NATS services cannot be asked for; it will be retried", "reason", err)
 		}
 	}
@@ -162,8 +162,8 @@ func (d *discovery) allAnswered() bool {
 
 // hear reads an answer, and reports whether it changed what is known.
 func (d *discovery) hear(msg *nats.Msg) (changed bool) {
-	at, err := strconv.Atoi(msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:])
-	if err != nil || at < 0 || at >= len(d.asked) {
+	at := slices.IndexFunc(d.asked, func(q *question) bool { return q.reply == msg.Subject })
+	if at < 0 {
 		return false
 	}
 	q := d.asked[at]
