@@ -27,6 +27,8 @@ import (
 
 const chat = `{"name":"chat","mode":"chat","llm":{"provider":"scripted","script":[{"text":"One."},{"calls":[{"name":"locate","arguments":{},"id":"c1"}]},{"text":"Two."}]}}`
 
+const careful = `{"name":"careful","mode":"chat","approval":{"policy":"tools","tools":["locate"]},"llm":{"provider":"scripted","script":[{"calls":[{"name":"locate","arguments":{"near":"x"},"id":"c1"}]},{"text":"Done."}]}}`
+
 // world is a host with HTTP on a simulated bus.
 type world struct {
 	t   *testing.T
@@ -47,8 +49,10 @@ func newWorld(t *testing.T) *world {
 	go func() { ended <- h.Run(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
 	require.NoError(t, h.Announce(t.Context()))
-	_, err = h.Gateway().PutAgent(t.Context(), "", "chat", []byte(chat), agentfile.JSON)
-	require.NoError(t, err)
+	for name, definition := range map[string]string{"chat": chat, "careful": careful} {
+		_, err = h.Gateway().PutAgent(t.Context(), "", name, []byte(definition), agentfile.JSON)
+		require.NoError(t, err)
+	}
 	return &world{t, bus, "http://" + listener.Addr().String() + "/v1/ag-ui/"}
 }
 
@@ -153,6 +157,31 @@ func TestThreads(t *testing.T) {
 		_, _, text := w.post("chat", body)
 		require.Contains(t, text, `"media_type":"image/png"`)
 	})
+}
+
+// A request whose decision is refused appends nothing, so no turn is left without an end.
+func TestRefusedDecision(t *testing.T) {
+	w := newWorld(t)
+	body := func(run, message, resume string) string {
+		return fmt.Sprintf(`{"threadId":"t","runId":%q,"messages":[{"id":%q,"role":"user","content":"x"}],"resume":[%s],`+
+			`"tools":[{"name":"locate","description":"","parameters":{"type":"object","required":["near"]}}]}`, run, message, resume)
+	}
+	_, run, text := w.post("careful", body("r1", "m1", ""))
+	require.Contains(t, text, `"interrupts":`)
+	memory := func() string {
+		response, err := http.Get(strings.TrimSuffix(w.url, "ag-ui/") + "runs/" + run)
+		require.NoError(t, err)
+		defer func() { _ = response.Body.Close() }()
+		data, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		return string(data)
+	}
+	before := memory()
+	w.refused("careful", body("r2", "m2", `{"interruptId":"c1","status":"resolved","payload":{"decision":"modified","arguments":{}}}`), http.StatusUnprocessableEntity, "invalid_arguments")
+	w.refused("careful", body("r2", "m2", `{"interruptId":"c1","status":"resolved","payload":{"decision":"modified"}}`), http.StatusBadRequest, "bad_decision")
+	require.Equal(t, before, memory())
+	_, _, text = w.post("careful", body("r2", "m2", `{"interruptId":"c1","status":"resolved","payload":{"decision":"approved"}}`))
+	require.Contains(t, text, `"pendingToolCallIds":["c1"]`)
 }
 
 // A client that sends back what it was shown does not make its state grow.

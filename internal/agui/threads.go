@@ -246,6 +246,10 @@ func (s *server) plan(mem *reducer.Memory, in *request) (p position, err error) 
 	for _, d := range in.answers {
 		switch {
 		case slices.Contains(undecided, d.CallID):
+			// Before anything is appended: a turn whose decision is refused would not end.
+			if err := s.Control.CheckDecision(mem, d); err != nil {
+				return p, err
+			}
 			p.answers, p.turn.Decisions = append(p.answers, d), append(p.turn.Decisions, d.CallID)
 		case d.Decision != events.DecisionRejected && rests(s.Control.Table, mem):
 			return p, conflict(refusal.CodeNotWaiting, "interrupt %.100q does not wait for an answer", d.CallID)

@@ -69,7 +69,7 @@ func (s *Decisions) Decide(ctx context.Context, ns, id string, d events.Decision
 			return drafts, nil
 		}
 		if err := s.checkRunnable(mem, d); err != nil {
-			return nil, err.With(callFields(mem, d.CallID))
+			return nil, err
 		}
 		return access.One(events.WaitingForHuman, event(mem, d))
 	})
@@ -81,6 +81,15 @@ func (s *Decisions) Decide(ctx context.Context, ns, id string, d events.Decision
 		return access.Result{}, expired
 	}
 	return result, nil
+}
+
+// CheckDecision returns the refusal with which [Decisions.Decide] would answer a decision on a call that
+// waits for one, or nil: bad_decision and those that are Unprocessable. The id is the log's.
+func (s *Decisions) CheckDecision(mem *reducer.Memory, d events.Decision) error {
+	if err := checkForm(d); err != nil {
+		return err
+	}
+	return s.checkRunnable(mem, d)
 }
 
 func checkForm(d events.Decision) error {
@@ -164,7 +173,10 @@ func Expire(mem *reducer.Memory, now time.Time) []runlog.Draft {
 // checkRunnable checks a call that a human lets run. A modified call gets the checks of the
 // model's own calls, in the same order, except the approval policy: the human who wrote the
 // arguments has approved them.
-func (s *Decisions) checkRunnable(mem *reducer.Memory, d events.Decision) *refusal.Error {
+func (s *Decisions) checkRunnable(mem *reducer.Memory, d events.Decision) error {
+	unprocessable := func(code, format string, args ...any) error {
+		return refusal.New(refusal.Unprocessable, code, format, args...).With(callFields(mem, d.CallID))
+	}
 	if d.Decision == events.DecisionRejected {
 		return nil
 	}
@@ -190,10 +202,6 @@ func (s *Decisions) checkRunnable(mem *reducer.Memory, d events.Decision) *refus
 		return unprocessable(refusal.CodeInvalidArguments, "invalid arguments for %s: %s", name, err.Error())
 	}
 	return nil
-}
-
-func unprocessable(code, format string, args ...any) *refusal.Error {
-	return refusal.New(refusal.Unprocessable, code, format, args...)
 }
 
 // Answered returns the arguments of a decision that answers a question: those of the request,
