@@ -13,6 +13,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,57 +57,73 @@ type Face struct {
 // New returns a face of the gateway.
 func New(cfg Config) *Face { return &Face{cfg: cfg} }
 
+var lastEvent = route.Parameter{Name: "Last-Event-ID", Description: "The number of the last event of the stream that the client has, to go on behind it."}
+
 // Routes returns the requests.
 func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	f.streams = streams
 	const base = "/v1/a2a/{agent}"
-	task := []string{refusal.CodeTaskNotFound, refusal.CodeVersionUnsupported}
+	stream := []string{"text/event-stream"}
+	task := slices.Concat(route.RunCodes, []string{refusal.CodeAgentNotFound, refusal.CodeTaskNotFound, refusal.CodeBadParameter, refusal.CodeNotFound})
+	follow := slices.Concat(task, []string{refusal.CodeUnsupported, refusal.CodeTooManyStreams})
+	send := slices.Concat(task, route.PinCodes, route.InputCodes, route.DecisionCodes, []string{
+		refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodePushUnsupported, refusal.CodeKeyReused,
+	})
+	const example = `{"message": {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "What is 1+1?"}]}}`
 	rows := []route.Route{
 		{
 			Pattern: "GET " + cardPath, Handle: f.getDefaultCard, Open: true, Answer: card{},
-			Summary: "The A2A card of the gateway's default agent.", Codes: []string{refusal.CodeAgentNotFound},
+			Summary: "Returns the A2A card of the gateway's default agent.", Codes: []string{refusal.CodeAgentNotFound, refusal.CodeBadAgent},
 		},
 		{
 			Pattern: "GET " + base + cardPath, Handle: f.getCard, Answer: card{},
-			Summary: "The A2A card of an agent.", Codes: []string{refusal.CodeAgentNotFound},
+			Summary: "Returns the A2A card of an agent.", Codes: []string{refusal.CodeBadNamespace, refusal.CodeAgentNotFound, refusal.CodeBadAgent},
 		},
 		{
-			Pattern: "POST " + base + "/message:send", Handle: f.postSend, Body: sendRequest{}, Answer: sendResponse{},
-			Summary: "Sends a message to an agent or a task, and waits until the task ends or needs input.", Codes: sendCodes,
+			Pattern: "POST " + base + "/message:send", Handle: f.postSend, Body: sendRequest{}, Answer: sendResponse{}, Example: example,
+			Summary: "Sends a message to an agent or a task, and waits until the task ends or needs input.", Codes: send,
 		},
 		{
-			Pattern: "POST " + base + "/message:stream", Handle: f.postStream, Body: sendRequest{}, Streams: []string{"text/event-stream"},
-			Summary: "Sends a message and streams the task until it ends or needs input.", Codes: sendCodes,
+			Pattern: "POST " + base + "/message:stream", Handle: f.postStream, Body: sendRequest{}, Streams: stream, Example: example,
+			Summary: "Sends a message and streams the task until it ends or needs input.", Codes: append(send, refusal.CodeTooManyStreams),
 		},
 		{
 			Pattern: "GET " + base + "/tasks", Handle: f.jsonAnswer(f.listTasks), Answer: taskList{}, Query: listParameters,
-			Summary: "Lists tasks of an agent, the last updated first.", Codes: []string{refusal.CodeVersionUnsupported},
+			Summary: "Lists tasks of an agent, the last updated first.", Codes: []string{refusal.CodeBadNamespace, refusal.CodeAgentNotFound, refusal.CodeBadRequest},
 		},
 		{
-			Pattern: "GET " + base + "/tasks/{id}", Handle: f.getTask, Answer: task1{},
-			Query:   []route.Parameter{{Name: historyLength, Description: "How many of the last messages to return; default: 100."}},
-			Summary: "A task; with :subscribe after the id, its stream.", Codes: task,
+			Pattern: "GET " + base + "/tasks/{id}", Handle: f.getTask, Answer: task1{}, Streams: stream,
+			Query:   []route.Parameter{{Name: historyLength, Description: "How many of the last messages to return. Default: 100."}},
+			Headers: []route.Parameter{lastEvent},
+			Summary: "Returns a task, or, with :subscribe after the id, streams it until it ends.", Codes: follow,
 		},
 		{
-			Pattern: "POST " + base + "/tasks/{id}", Handle: f.postTask, Answer: task1{},
+			Pattern: "POST " + base + "/tasks/{id}", Handle: f.postTask, Answer: task1{}, Streams: stream, Headers: []route.Parameter{lastEvent},
 			Summary: "With :cancel after the id, cancels a task; with :subscribe, streams it until it ends.",
-			Codes:   append([]string{refusal.CodeNotCancelable, refusal.CodeUnsupported}, task...), Streams: []string{"text/event-stream"},
+			Codes:   append(follow, refusal.CodeNotCancelable, refusal.CodeConflict, refusal.CodeMethodNotAllowed),
 		},
 	}
 	push := base + "/tasks/{id}/pushNotificationConfigs"
 	for _, pattern := range []string{"POST " + push, "GET " + push, "GET " + push + "/{config}", "DELETE " + push + "/{config}"} {
 		rows = append(rows, route.Route{
-			Pattern: pattern, Handle: f.noPush, Summary: "Push notifications are not supported; the card says so.", Codes: []string{refusal.CodePushUnsupported},
+			Pattern: pattern, Handle: f.noPush, Summary: "Is refused: push notifications are not supported.", Refuses: true, Codes: []string{refusal.CodePushUnsupported},
 		})
 	}
 	rows = append(rows, route.Route{
-		Pattern: "GET " + base + "/extendedAgentCard", Handle: f.noExtendedCard, Summary: "There is no extended card; the card says so.", Codes: []string{refusal.CodeUnsupported},
+		Pattern: "GET " + base + "/extendedAgentCard", Handle: f.noExtendedCard, Summary: "Is refused: there is no extended card.", Refuses: true, Codes: []string{refusal.CodeUnsupported},
 	})
 	for i := range rows {
-		rows[i].WriteError = writeError
-		if !strings.HasSuffix(rows[i].Pattern, cardPath) {
-			rows[i].Handle = versioned(rows[i].Handle)
+		rows[i].Failure = &route.Failure{Write: writeError, Body: failure{}, Media: mediaType}
+		if strings.HasSuffix(rows[i].Pattern, cardPath) {
+			continue
 		}
+		if rows[i].Body != nil {
+			rows[i].Bodies = []string{mediaType}
+		}
+		rows[i].Media = mediaType
+		rows[i].Handle = versioned(rows[i].Handle)
+		rows[i].Codes = append(slices.Clone(rows[i].Codes), refusal.CodeVersionUnsupported)
+		rows[i].Headers = append(rows[i].Headers, route.Parameter{Name: versionHeader, Description: "The version of the protocol. Default: " + Version + "."})
 	}
 	return rows
 }

@@ -8,13 +8,8 @@ import (
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
-var (
-	ownCodes  = []string{refusal.CodeTaskNotFound, refusal.CodeNotCancelable, refusal.CodePushUnsupported, refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodeVersionUnsupported}
-	sendCodes = []string{
-		refusal.CodeAgentNotFound, refusal.CodeTaskNotFound, refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodePushUnsupported, refusal.CodeVersionUnsupported,
-		refusal.CodeBadRequest, refusal.CodeKeyReused, refusal.CodeAlreadyDecided, refusal.CodeTooManyStreams,
-	}
-)
+// ownCodes are the protocol's own.
+var ownCodes = []string{refusal.CodeTaskNotFound, refusal.CodeNotCancelable, refusal.CodePushUnsupported, refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodeVersionUnsupported}
 
 // names are the canonical names of statuses, as google.rpc.Code has them.
 var names = map[refusal.Kind]string{

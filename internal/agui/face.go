@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -65,16 +66,17 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	media := []string{"text/event-stream"}
 	return []route.Route{
 		{
-			Pattern: "POST /v1/ag-ui/{agent}", Handle: s.post, Summary: "Open a turn of an AG-UI thread, and stream it.", Body: Input{}, Streams: media,
-			Codes: []string{
-				refusal.CodeAgentNotFound, refusal.CodeTurnOpen, refusal.CodeInterrupted, refusal.CodeToolsChanged, refusal.CodeNotWaiting,
-				refusal.CodeBadDecision, refusal.CodeEmptyTask, refusal.CodeAmbiguousTool, refusal.CodeUnknownTool, refusal.CodeTooManyStreams,
-			},
+			Pattern: "POST /v1/ag-ui/{agent}", Handle: s.post, Summary: "Opens a turn of an AG-UI thread and streams it. The same turn again streams it again.", Body: Input{}, Streams: media,
+			Codes: slices.Concat(route.PinCodes, route.InputCodes, route.DecisionCodes, []string{
+				refusal.CodeAgentNotFound, refusal.CodeTurnOpen, refusal.CodeInterrupted, refusal.CodeToolsChanged, refusal.CodeTooManyStreams, refusal.CodeBadParameter,
+			}),
+			Example: `{"threadId": "thread-1", "runId": "turn-1", "state": {}, "messages": [{"id": "m1", "role": "user", "content": "Hello."}], "tools": [], "context": [], "forwardedProps": {}}`,
 		},
 		{
-			Pattern: "GET /v1/ag-ui/{agent}/{threadId}", Handle: s.get, Summary: "Join an AG-UI thread after an event, and follow it.", Streams: media,
-			Query: []route.Parameter{{Name: "from", Description: "The number of the last event that the client has; by default the newest. The header Last-Event-ID goes before it."}},
-			Codes: []string{refusal.CodeThreadNotFound, refusal.CodeTooManyStreams},
+			Pattern: "GET /v1/ag-ui/{agent}/{threadId}", Handle: s.get, Summary: "Joins an AG-UI thread after an event, and streams what follows.", Streams: media,
+			Query:   []route.Parameter{{Name: "from", Description: "The number of the last event that the client has. Default: the newest."}},
+			Headers: []route.Parameter{{Name: "Last-Event-ID", Description: "As from. It goes before it."}},
+			Codes:   slices.Concat(route.RunCodes, []string{refusal.CodeAgentNotFound, refusal.CodeThreadNotFound, refusal.CodeTooManyStreams}),
 		},
 	}
 }

@@ -24,7 +24,7 @@ func (s *Server) routes() http.Handler {
 		if !row.Open {
 			handle = s.authorized(handle)
 		}
-		mux.HandleFunc(row.Pattern, s.answer(handle, row.WriteError))
+		mux.HandleFunc(row.Pattern, s.answer(handle, row.Failure))
 	}
 
 	origin := http.NewCrossOriginProtection()
@@ -34,8 +34,8 @@ func (s *Server) routes() http.Handler {
 	return s.outermost(origin.Handler(s.router(mux)))
 }
 
-// answer turns an endpoint into a handler. fail writes errors, see route.Route; may be nil.
-func (s *Server) answer(handle route.Endpoint, fail func(http.ResponseWriter, *refusal.Error, int)) http.HandlerFunc {
+// answer turns an endpoint into a handler. failure is the form of errors, see route.Route; may be nil.
+func (s *Server) answer(handle route.Endpoint, failure *route.Failure) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := handle(w, r)
 		if err == nil {
@@ -52,12 +52,12 @@ func (s *Server) answer(handle route.Endpoint, fail func(http.ResponseWriter, *r
 			}
 			s.cfg.Logger.Log(r.Context(), level, "a request failed", "method", r.Method, "path", r.URL.Path, "reason", reason)
 		}
-		if fail == nil {
+		if failure == nil {
 			writeError(w, e)
 			return
 		}
 		setRetryAfter(w, e)
-		fail(w, e, route.StatusOf(e.Kind))
+		failure.Write(w, e, route.StatusOf(e.Kind))
 	}
 }
 

@@ -17,16 +17,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Error codes of several requests.
-var (
-	// agentCodes are of requests that define an agent, pinCodes of those that pin its tools.
-	agentCodes = []string{refusal.CodeBadNamespace, refusal.CodeBadAgent, refusal.CodeBadApproval, refusal.CodeBadEstimator, refusal.CodeBadOutputSchema}
-	pinCodes   = slices.Concat(agentCodes, []string{
-		refusal.CodeAmbiguousTool, refusal.CodeBadToolSchema, refusal.CodePending, refusal.CodeUnknownProvider,
-		refusal.CodeUnknownTool, refusal.CodeUnknownRef, refusal.CodeEmptyTask, refusal.CodeBadRunID, refusal.CodeRunExists, refusal.CodeRunPurged, refusal.CodeConflict,
-	})
-)
-
 // storageCodes are of requests about an agent's storage.
 var storageCodes = []string{refusal.CodeBadNamespace, refusal.CodeBadAgent, refusal.CodeBadEntry, refusal.CodeEntryNotFound}
 
@@ -39,6 +29,7 @@ var runEvents = []route.Parameter{
 	{Name: "TYPE", Description: "An event of the run, by its type. id is its number, data its body as it is stored."},
 	{Name: "chunk", Description: "Text that a model is still writing, {message_id, offset, text, kind}, without an id. kind is text or reasoning."},
 	{Name: "tool_call_delta", Description: "A part of a call that a model is still writing, with the kind tool_call, without an id."},
+	{Name: "request", Description: "While the run waits for a model that is its client, what the model is asked, as GET /v1/runs/{id}/request shows it, without an id."},
 	{Name: "state", Description: "With view=state, before all events: the run as GET /v1/runs/{id} shows it."},
 }
 
@@ -71,7 +62,7 @@ func (s *Server) runRows() []route.Route {
 		{
 			Pattern: "POST /v1/runs", Handle: route.JSON(http.StatusCreated, s.postRun), Status: http.StatusCreated,
 			Summary: "Starts a run. Without a task the agent's own task is started.",
-			Body:    startBody{}, Answer: control.StartResult{}, Codes: with(pinCodes, refusal.CodeAgentNotFound), Example: `{"agent": "researcher", "task": "What is 1+1?"}`,
+			Body:    startBody{}, Answer: control.StartResult{}, Codes: with(route.PinCodes, refusal.CodeAgentNotFound), Example: `{"agent": "researcher", "task": "What is 1+1?"}`,
 		},
 		{
 			Pattern: "GET /v1/runs", Handle: route.JSON(http.StatusOK, s.getRuns), Summary: "Lists the runs of the namespace, newest first.",
@@ -112,7 +103,7 @@ func (s *Server) runRows() []route.Route {
 			Pattern: "POST /v1/runs/{id}/fork", Handle: route.JSON(http.StatusOK, s.postFork), Summary: "Starts a run that continues from an event of this one.",
 			Headers: []route.Parameter{{Name: forking.KeyHeader, Description: "Makes the request safe to repeat: it returns the fork of the first one."}},
 			Body:    forkBody{}, Answer: forkState{}, Example: `{"at": 1, "patch": {"task": "What is 2+2?"}}`,
-			Codes: slices.Concat(pinCodes, route.ChangeCodes, []string{
+			Codes: slices.Concat(route.PinCodes, route.ChangeCodes, []string{
 				refusal.CodeBadPatch, refusal.CodeBadParameter, refusal.CodeBadKey, refusal.CodeKeyReused, refusal.CodeRunPoisoned, refusal.CodeTooManyForks,
 			}),
 		},
@@ -135,15 +126,12 @@ func (s *Server) commandRows() []route.Route {
 		{
 			Pattern: "POST /v1/runs/{id}/inputs", Handle: route.JSON(http.StatusOK, s.postInputs), Summary: "Posts messages, edits of the context and other inputs to a run, all or none.",
 			Body: inputs.Schema(), Answer: control.InputsResult{}, Example: `[{"type": "user-message", "content": "Hello."}]`,
-			Codes: with(route.ChangeCodes, refusal.CodeBadInput, refusal.CodeNotYours, refusal.CodeUnknownCall, refusal.CodeUnknownRef,
-				refusal.CodeAlreadyAnswered, refusal.CodeCallDiffers, refusal.CodeNotDelivered, refusal.CodeNothingPending,
-				refusal.CodeObsolete, refusal.CodePaused, refusal.CodeNoContent, refusal.CodeNoPlanner),
+			Codes: route.InputCodes,
 		},
 		{
 			Pattern: "POST /v1/runs/{id}/decisions", Handle: route.JSON(http.StatusOK, s.postDecision), Summary: "Decides on a call that waits for a human.",
 			Body: inputs.DecisionBody{}, Answer: newState{}, Example: `{"call_id": "call_1", "decision": "approved", "by": "ada"}`,
-			Codes: with(route.ChangeCodes, refusal.CodeBadDecision, refusal.CodeUnknownCall, refusal.CodeNotWaiting, refusal.CodeAlreadyDecided, refusal.CodeApprovalExpired,
-				refusal.CodeAnswerNeeded, refusal.CodeUnknownTool, refusal.CodeBlacklisted, refusal.CodeInvalidArguments, refusal.CodeBadToolSchema),
+			Codes: route.DecisionCodes,
 		},
 		{
 			Pattern: "POST /v1/runs/{id}/budget", Handle: route.JSON(http.StatusOK, s.postBudget), Summary: "Replaces limits of the run's budget: those that the body names.",
@@ -181,7 +169,7 @@ func (s *Server) otherRows() []route.Route {
 		},
 		{
 			Pattern: "PUT /v1/agents/{name}", Handle: route.JSON(http.StatusOK, s.putAgent), Summary: "Stores an agent under a name. A run keeps the version that it started with.",
-			Body: events.Agent{}, Bodies: []string{"application/yaml"}, Answer: control.AgentInfo{}, Codes: with(agentCodes, refusal.CodeUnsupportedMedia),
+			Body: events.Agent{}, Bodies: []string{"application/yaml"}, Answer: control.AgentInfo{}, Codes: with(route.AgentCodes, refusal.CodeUnsupportedMedia),
 			Example: `{"system_prompt": "You answer with sources.", "llm": {"provider": "openai"}, "tools": ["search"]}`,
 		},
 		{

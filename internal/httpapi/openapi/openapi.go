@@ -8,6 +8,7 @@
 package openapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -61,6 +62,8 @@ type (
 		Content     map[string]media `json:"content,omitempty"`
 		// Events are the server-sent events of a stream.
 		Events []event `json:"x-events,omitempty"`
+		// Codes are the error codes of an error that has no key for them.
+		Codes []string `json:"x-codes,omitempty"`
 	}
 	event struct {
 		Event       string `json:"event"`
@@ -142,7 +145,9 @@ func (w *writer) add(row route.Route) error {
 	}
 	for _, code := range codes {
 		for _, kind := range refusal.Meanings()[code].Kinds {
-			op.refuse(route.StatusOf(kind), code)
+			if err := w.refuse(op, row, route.StatusOf(kind), code); err != nil {
+				return err
+			}
 		}
 	}
 	if w.doc.Paths[path] == nil {
@@ -210,7 +215,7 @@ func (w *writer) body(row route.Route) (*body, error) {
 	}
 	m := media{Schema: schema, Example: json.RawMessage(row.Example)}
 	b := &body{Required: !row.OptionalBody, Content: map[string]media{}}
-	for _, kind := range append([]string{"application/json"}, row.Bodies...) {
+	for _, kind := range append([]string{jsonMedia}, row.Bodies...) {
 		b.Content[kind] = m
 	}
 	return b, nil
@@ -218,13 +223,16 @@ func (w *writer) body(row route.Route) (*body, error) {
 
 // answer adds the successful answers.
 func (w *writer) answer(op *operation, row route.Route) error {
+	if row.Refuses {
+		return nil
+	}
 	ok := &response{Description: "Success.", Content: map[string]media{}}
 	if row.Answer != nil {
 		schema, err := w.schema(row.Answer, true)
 		if err != nil {
 			return err
 		}
-		ok.Content["application/json"] = media{Schema: schema}
+		ok.Content[cmp.Or(row.Media, jsonMedia)] = media{Schema: schema}
 	}
 	for _, kind := range row.Streams {
 		ok.Content[kind] = media{Schema: &jsonschema.Schema{Type: "string"}}
@@ -243,21 +251,38 @@ func (w *writer) answer(op *operation, row route.Route) error {
 	return nil
 }
 
-// refuse adds an error code.
-func (op *operation) refuse(status int, code string) {
+// refuse adds an error code to the answers of a row's operation.
+func (w *writer) refuse(op *operation, row route.Route, status int, code string) error {
 	key := strconv.Itoa(status)
 	r := op.Responses[key]
+	// Whom the gateway forbids a request is told so before the request has a row.
+	own := row.Failure != nil && code != refusal.CodeForbidden
 	if r == nil {
-		enum := &jsonschema.Schema{}
-		r = &response{Content: map[string]media{"application/json": {Schema: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
-			{Ref: componentRef + "Error"}, {Properties: map[string]*jsonschema.Schema{"code": enum}},
-		}}}}}
+		r = &response{Content: map[string]media{}}
 		op.Responses[key] = r
+		if own {
+			schema, err := w.schema(row.Failure.Body, true)
+			if err != nil {
+				return err
+			}
+			r.Content[row.Failure.Media] = media{Schema: schema}
+		} else {
+			r.Content[jsonMedia] = media{Schema: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
+				{Ref: componentRef + "Error"}, {Properties: map[string]*jsonschema.Schema{"code": {}}},
+			}}}
+		}
 	}
-	enum := r.Content["application/json"].Schema.AllOf[1].Properties["code"]
-	enum.Enum = append(enum.Enum, code)
 	r.Description = strings.TrimPrefix(r.Description+", `"+code+"`", ", ")
+	if own {
+		r.Codes = append(r.Codes, code)
+		return nil
+	}
+	enum := r.Content[jsonMedia].Schema.AllOf[1].Properties["code"]
+	enum.Enum = append(enum.Enum, code)
+	return nil
 }
+
+const jsonMedia = "application/json"
 
 const componentRef = "#/components/schemas/"
 

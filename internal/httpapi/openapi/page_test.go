@@ -43,6 +43,7 @@ type (
 		Responses map[string]struct {
 			Content map[string]content
 			Events  []struct{ Event, Description string } `json:"x-events"`
+			Codes   []any                                 `json:"x-codes"`
 		}
 	}
 	content struct {
@@ -229,7 +230,11 @@ func writeOperation(b *strings.Builder, name string, op operation, codes map[str
 			continue
 		}
 		var all []string
-		for _, code := range op.Responses[status].Content["application/json"].Schema.AllOf[1].Properties[0].schema.Enum {
+		listed := op.Responses[status].Codes
+		if listed == nil {
+			listed = op.Responses[status].Content["application/json"].Schema.AllOf[1].Properties[0].schema.Enum
+		}
+		for _, code := range listed {
 			codes[code.(string)] = true
 			if slices.Contains(everywhere, code.(string)) {
 				continue
@@ -251,7 +256,7 @@ func writeOperation(b *strings.Builder, name string, op operation, codes map[str
 }
 
 func answerKind(s *object, media string) string {
-	if media != "application/json" {
+	if !strings.HasSuffix(media, "json") || strings.HasSuffix(media, "x-ndjson") {
 		return ""
 	}
 	return s.kind() + ", "

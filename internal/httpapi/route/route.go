@@ -50,9 +50,20 @@ type Route struct {
 	Codes []string
 	// Open requests need no token.
 	Open bool
-	// WriteError answers a request that failed, with the status of the refusal. Nil: the
-	// answer is {code, message}.
-	WriteError func(w http.ResponseWriter, e *refusal.Error, status int)
+	// Failure says how a request that failed is answered. Nil: with {code, message}.
+	Failure *Failure
+	// Media is the media type of Answer; empty: application/json.
+	Media string
+	// Refuses says that every request is refused, for the reason that Codes has.
+	Refuses bool
+}
+
+// Failure is the form that errors have in a protocol. Write answers with the status of the
+// refusal, in the media type Media. Body is a value of the body's Go type.
+type Failure struct {
+	Write func(w http.ResponseWriter, e *refusal.Error, status int)
+	Body  any
+	Media string
 }
 
 // Parameter is a parameter of a request, or a kind of server-sent event.
@@ -66,11 +77,26 @@ type (
 	Content any
 )
 
-// RunCodes are the error codes of requests about a run, and ChangeCodes those of requests that
-// append to its log.
+// Error codes of several requests: RunCodes of those about a run, ChangeCodes of those that append
+// to its log, AgentCodes of those that define an agent, PinCodes of those that pin its tools,
+// InputCodes and DecisionCodes of those that post inputs and decisions.
 var (
 	RunCodes    = []string{refusal.CodeBadNamespace, refusal.CodeRunNotFound, refusal.CodeRunPurged, refusal.CodeParentGone, refusal.CodeUnknownTable}
 	ChangeCodes = slices.Concat(RunCodes, []string{refusal.CodeRunEnded, refusal.CodeConflict, refusal.CodeTooLarge})
+	AgentCodes  = []string{refusal.CodeBadNamespace, refusal.CodeBadAgent, refusal.CodeBadApproval, refusal.CodeBadEstimator, refusal.CodeBadOutputSchema}
+	PinCodes    = slices.Concat(AgentCodes, []string{
+		refusal.CodeAmbiguousTool, refusal.CodeBadToolSchema, refusal.CodePending, refusal.CodeUnknownProvider,
+		refusal.CodeUnknownTool, refusal.CodeUnknownRef, refusal.CodeEmptyTask, refusal.CodeBadRunID, refusal.CodeRunExists, refusal.CodeRunPurged, refusal.CodeConflict,
+	})
+	InputCodes = slices.Concat(ChangeCodes, []string{
+		refusal.CodeBadInput, refusal.CodeNotYours, refusal.CodeUnknownCall, refusal.CodeUnknownRef,
+		refusal.CodeAlreadyAnswered, refusal.CodeCallDiffers, refusal.CodeNotDelivered,
+		refusal.CodeNoContent, refusal.CodeNoPlanner, refusal.CodeNothingPending, refusal.CodeObsolete, refusal.CodePaused,
+	})
+	DecisionCodes = slices.Concat(ChangeCodes, []string{
+		refusal.CodeBadDecision, refusal.CodeUnknownCall, refusal.CodeNotWaiting, refusal.CodeAlreadyDecided, refusal.CodeApprovalExpired,
+		refusal.CodeAnswerNeeded, refusal.CodeUnknownTool, refusal.CodeBlacklisted, refusal.CodeInvalidArguments, refusal.CodeBadToolSchema,
+	})
 )
 
 // statuses are the HTTP statuses of refusals.
