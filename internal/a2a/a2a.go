@@ -118,7 +118,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 			continue
 		}
 		if rows[i].Body != nil {
-			rows[i].Bodies = []string{mediaType}
+			rows[i].Bodies, rows[i].OpenBody = []string{mediaType}, true
 		}
 		rows[i].Media = mediaType
 		rows[i].Handle = versioned(rows[i].Handle)

@@ -115,7 +115,7 @@ type update struct {
 type sendRequest struct {
 	Tenant        string        `json:"tenant,omitempty"`
 	Message       *message      `json:"message"`
-	Configuration configuration `json:"configuration"`
+	Configuration configuration `json:"configuration,omitzero"`
 }
 
 type configuration struct {

@@ -66,7 +66,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	media := []string{"text/event-stream"}
 	return []route.Route{
 		{
-			Pattern: "POST /v1/ag-ui/{agent}", Handle: s.post, Summary: "Opens a turn of an AG-UI thread and streams it. The same turn again streams it again.", Body: Input{}, Streams: media,
+			Pattern: "POST /v1/ag-ui/{agent}", Handle: s.post, Summary: "Opens a turn of an AG-UI thread and streams it. The same turn again streams it again.", Body: Input{}, OpenBody: true, Streams: media,
 			Codes: slices.Concat(route.PinCodes, route.InputCodes, route.DecisionCodes, []string{
 				refusal.CodeAgentNotFound, refusal.CodeTurnOpen, refusal.CodeInterrupted, refusal.CodeToolsChanged, refusal.CodeTooManyStreams, refusal.CodeBadParameter,
 			}),

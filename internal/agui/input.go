@@ -26,11 +26,11 @@ import (
 type Input struct {
 	ThreadID string            `json:"threadId"`
 	RunID    string            `json:"runId"`
-	State    json.RawMessage   `json:"state"`
+	State    json.RawMessage   `json:"state,omitempty"`
 	Messages []json.RawMessage `json:"messages"`
-	Tools    []Tool            `json:"tools"`
-	Context  json.RawMessage   `json:"context"`
-	Resume   []Resume          `json:"resume"`
+	Tools    []Tool            `json:"tools,omitempty"`
+	Context  json.RawMessage   `json:"context,omitempty"`
+	Resume   []Resume          `json:"resume,omitempty"`
 }
 
 // Tool is a tool of the client.
@@ -44,7 +44,7 @@ type Tool struct {
 type Resume struct {
 	InterruptID string          `json:"interruptId"`
 	Status      string          `json:"status"`
-	Payload     json.RawMessage `json:"payload"`
+	Payload     json.RawMessage `json:"payload,omitempty"`
 }
 
 // message is a message of the client.

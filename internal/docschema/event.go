@@ -47,7 +47,7 @@ func Event(t events.Type) (*jsonschema.Schema, error) {
 	}
 	data.Description = s.Properties["data"].Description
 	s.Properties["data"] = data
-	Open(s)
+	Open(s, nil)
 	s.Title, s.Description = string(t), events.Sentence(t)
 	constant := func(key, value string) { s.Properties[key].Const = jsonschema.Ptr(any(value)) }
 	constant("specversion", "1.0")

@@ -100,11 +100,12 @@ func each(s *jsonschema.Schema, visit func(*jsonschema.Schema)) {
 	visit(s)
 }
 
-// Open allows objects of the schema to have further keys.
-func Open(s *jsonschema.Schema) {
+// Open allows objects of the schema to have further keys, which further is the schema of; nil
+// leaves them unsaid.
+func Open(s, further *jsonschema.Schema) {
 	each(s, func(s *jsonschema.Schema) {
 		if s.AdditionalProperties != nil && s.AdditionalProperties.Not != nil {
-			s.AdditionalProperties = nil
+			s.AdditionalProperties = further
 		}
 	})
 }

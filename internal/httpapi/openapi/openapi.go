@@ -209,7 +209,11 @@ func parameters(row route.Route, path string, namespace bool) []parameter {
 }
 
 func (w *writer) body(row route.Route) (*body, error) {
-	schema, err := w.schema(row.Body, false)
+	var further *jsonschema.Schema
+	if row.OpenBody {
+		further = &jsonschema.Schema{}
+	}
+	schema, err := w.schema(row.Body, row.OpenBody, further)
 	if err != nil {
 		return nil, err
 	}
@@ -228,7 +232,7 @@ func (w *writer) answer(op *operation, row route.Route) error {
 	}
 	ok := &response{Description: "Success.", Content: map[string]media{}}
 	if row.Answer != nil {
-		schema, err := w.schema(row.Answer, true)
+		schema, err := w.schema(row.Answer, true, nil)
 		if err != nil {
 			return err
 		}
@@ -261,7 +265,7 @@ func (w *writer) refuse(op *operation, row route.Route, status int, code string)
 		r = &response{Content: map[string]media{}}
 		op.Responses[key] = r
 		if own {
-			schema, err := w.schema(row.Failure.Body, true)
+			schema, err := w.schema(row.Failure.Body, true, nil)
 			if err != nil {
 				return err
 			}
@@ -287,8 +291,9 @@ const jsonMedia = "application/json"
 const componentRef = "#/components/schemas/"
 
 // schema returns the schema of a Go value: a reference where its type has a name. Answers may
-// get further keys in later versions; bodies have no others.
-func (w *writer) schema(v any, answer bool) (*jsonschema.Schema, error) {
+// get further keys in later versions; bodies have no others, unless they are open:
+// then further is the schema of those.
+func (w *writer) schema(v any, open bool, further *jsonschema.Schema) (*jsonschema.Schema, error) {
 	part, err := docschema.Of(events.Part{}, nil)
 	if err != nil {
 		return nil, err
@@ -302,9 +307,9 @@ func (w *writer) schema(v any, answer bool) (*jsonschema.Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	if answer {
-		docschema.Open(s)
-		s.Types = slices.DeleteFunc(s.Types, func(t string) bool { return t == "null" }) // no answer is null
+	if open {
+		docschema.Open(s, further)
+		s.Types = slices.DeleteFunc(s.Types, func(t string) bool { return t == "null" }) // no answer or body is null
 	}
 	t := reflect.TypeOf(v)
 	name := s.Title

@@ -36,9 +36,9 @@ type Route struct {
 	// Example is a body that the documents show; empty: none.
 	Example string
 	// Bodies are further media types of the body, besides JSON. OptionalBody is true where
-	// the body may be left out.
-	Bodies       []string
-	OptionalBody bool
+	// the body may be left out, OpenBody where unknown keys of it are ignored.
+	Bodies                 []string
+	OptionalBody, OpenBody bool
 	// Status is that of a successful answer; 0 is 200.
 	Status int
 	// Streams are the media types of an answer that is a stream. Events are the kinds of
