@@ -113,7 +113,7 @@ func (a *around) result(got answer) worker.Result {
 // next is the handler's Next.
 func (a *around) next() (events.Payload, error) {
 	if a.asked {
-		return nil, errors.New("Next was called before")
+		return nil, errors.New("the handler has called Next already; it works once")
 	}
 	a.asked = true
 	select {
