@@ -318,7 +318,7 @@ func (s *said) answerPending(mem *reducer.Memory) error {
 		}
 		switch word := strings.ToLower(text); {
 		case r.Asks:
-			answered, err := withAnswer(r.Arguments, text)
+			answered, err := decisions.Answered(r.Arguments, text)
 			if err != nil {
 				return err
 			}
@@ -331,22 +331,4 @@ func (s *said) answerPending(mem *reducer.Memory) error {
 	}
 	s.decisions, s.content = append(s.decisions, d), nil
 	return nil
-}
-
-// withAnswer adds the answer to the arguments of a call that asks.
-func withAnswer(arguments, answer string) (string, error) {
-	all := map[string]json.RawMessage{}
-	if err := json.Unmarshal([]byte(arguments), &all); err != nil {
-		return "", refusal.Fault("arguments of a call that asks: %w", err)
-	}
-	text, err := json.Marshal(answer)
-	if err != nil {
-		return "", refusal.Fault("an answer: %w", err)
-	}
-	all["answer"] = text
-	data, err := json.Marshal(all)
-	if err != nil {
-		return "", refusal.Fault("an answer: %w", err)
-	}
-	return string(data), nil
 }
