@@ -65,9 +65,9 @@ type said struct {
 	content   []events.Part
 }
 
-// readParts reads a message's parts. Data with a decision or a type is an answer, other data is
-// text.
-func readParts(m *message) (s said, err error) {
+// readParts reads a message's parts. With answers, data with a decision or a type is an answer.
+// Other data is text.
+func readParts(m *message, answers bool) (s said, err error) {
 	for i := range m.Parts {
 		p := &m.Parts[i]
 		given := 0
@@ -85,7 +85,7 @@ func readParts(m *message) (s said, err error) {
 				s.content = append(s.content, events.Part{Type: events.PartText, Text: *p.Text})
 			}
 		case len(p.Data) > 0:
-			if err := s.addData(p.Data); err != nil {
+			if err := s.addData(p.Data, answers); err != nil {
 				return s, err
 			}
 		default:
@@ -102,20 +102,21 @@ func readParts(m *message) (s said, err error) {
 	return s, nil
 }
 
-func (s *said) addData(data json.RawMessage) error {
+func (s *said) addData(data json.RawMessage, answers bool) error {
 	node, err := strict.ParseJSON(data)
 	if err != nil {
 		return badRequest("%s", err.Error())
 	}
+	answers = answers && node.Kind == strict.Object
 	switch {
-	case node.Kind == strict.Object && node.Get("decision") != nil:
+	case answers && node.Get("decision") != nil:
 		d, err := inputs.Decision(node)
 		if err != nil {
 			return err
 		}
 		d.By = cmp.Or(d.By, by)
 		s.decisions = append(s.decisions, d)
-	case node.Kind == strict.Object && node.Get("type") != nil:
+	case answers && node.Get("type") != nil:
 		more, err := inputs.Parse([]byte("[" + string(data) + "]"))
 		if err != nil {
 			return err
@@ -147,11 +148,11 @@ type target struct {
 // nothing.
 func (f *Face) send(ctx context.Context, r *http.Request, m *message) (target, error) {
 	to := target{ns: route.Namespace(r), agent: r.PathValue("agent")}
-	s, err := readParts(m)
+	open, err := f.openTask(ctx, to, m)
 	if err != nil {
 		return to, err
 	}
-	open, err := f.openTask(ctx, to, m)
+	s, err := readParts(m, open != "")
 	if err != nil {
 		return to, err
 	}
@@ -196,9 +197,6 @@ func (f *Face) openTask(ctx context.Context, to target, m *message) (string, err
 
 // start starts the run of a message, or finds the one that it started.
 func (f *Face) start(ctx context.Context, to *target, m *message, s said) error {
-	if len(s.decisions)+len(s.inputs) > 0 {
-		return badRequest("message.taskId: is missing; the data in the message's parts answers a task")
-	}
 	to.run = events.RequestID(to.agent, m.MessageID)
 	found, err := f.started(ctx, to, s)
 	if found || err != nil {
