@@ -52,7 +52,10 @@ var agents = map[string]string{
 		"llm": {"provider": "scripted", "script": [{"calls": [{"name": "locate", "arguments": {}}]}, {"text": "You are in {{observation -1}}"}]}}`,
 	"opener": `{"llm": {"provider": "scripted", "script": [{"calls": [{"name": "transfer_to_closer", "arguments": {}}]}]}, "tools": ["transfer_to_closer"]}`,
 	"closer": `{"llm": {"provider": "scripted", "script": [{"text": "unused"}, {"text": "Closed."}]}}`,
-	"fails":  `{"llm": {"provider": "scripted", "script": []}, "config": {"max_retries": 0}}`,
+	"spender": `{"llm": {"provider": "scripted", "script": [
+		{"calls": [{"name": "pay", "arguments": {"crowns": 1}}]}, {"calls": [{"name": "pay", "arguments": {"crowns": 2}}]}, {"text": "Both are paid."}]},
+		"approval": {"policy": "always"}, "tools": ["pay"]}`,
+	"fails": `{"llm": {"provider": "scripted", "script": []}, "config": {"max_retries": 0}}`,
 }
 
 type payment struct {

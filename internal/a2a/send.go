@@ -240,17 +240,33 @@ func (f *Face) started(ctx context.Context, to *target, s said) (bool, error) {
 // tell gives a message to an open task: it answers what the task waits for, or goes to the agent.
 func (f *Face) tell(ctx context.Context, to *target, m *message, s said) error {
 	ended, known := false, false
+	answer := s
+	var unclear error
 	err := f.view(ctx, to.ns, to.agent, to.run, func(run *runlog.Run) error {
 		mem := run.Memory()
 		ended, known, to.n = run.Terminal(), mem.Knows(m.MessageID), mem.N
 		if !ended && !known && len(s.decisions) == 0 {
-			return s.answerPending(mem)
+			unclear = answer.answerPending(mem, m.MessageID)
 		}
 		return nil
 	})
-	switch {
-	case err != nil || known:
+	if err != nil || known {
 		return err
+	}
+	// The log is read after the memory: a decision of this message may have been made meanwhile,
+	// and what waits then is another call.
+	decided, err := f.decided(ctx, to, m, &s)
+	switch {
+	case err != nil:
+		return err
+	case decided:
+		s.content = nil
+	case unclear != nil:
+		return unclear
+	default:
+		s = answer
+	}
+	switch {
 	case ended && len(s.content) > 0:
 		return refusal.New(refusal.Invalid, refusal.CodeUnsupported, "the task has ended and takes no messages; leave out taskId to start another one").
 			With(map[string]any{"run": to.run})
@@ -294,9 +310,37 @@ func repeats(err error, d events.Decision) bool {
 	return false
 }
 
+// byMessage is who decides where the text of a message is a decision. It tells the message when it
+// comes again.
+func byMessage(id string) string { return by + " message " + id }
+
+// decided reports whether the text of the message has decided on a call of the run.
+func (f *Face) decided(ctx context.Context, to *target, m *message, s *said) (bool, error) {
+	if text, only := s.text(); !only || text == "" {
+		return false, nil
+	}
+	records, err := f.cfg.Control.Events(ctx, to.ns, to.run, 1)
+	if err != nil {
+		return false, err
+	}
+	for rec, err := range records {
+		if err != nil {
+			return false, err
+		}
+		e := f.cfg.Control.Decode(rec)
+		if e == nil {
+			continue
+		}
+		if d := decisions.Of(e.Data); d != nil && d.By == byMessage(m.MessageID) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // answerPending turns the text of a message into the decision that the run waits for, if it waits
 // for one.
-func (s *said) answerPending(mem *reducer.Memory) error {
+func (s *said) answerPending(mem *reducer.Memory, messageID string) error {
 	waits := decisions.Undecided(mem.PendingApproval)
 	if mem.State != events.WaitingForHuman || len(waits) == 0 {
 		return nil
@@ -309,7 +353,7 @@ func (s *said) answerPending(mem *reducer.Memory) error {
 	if len(waits) != 1 || !only || text == "" {
 		return needed
 	}
-	d := events.Decision{CallID: waits[0], By: by}
+	d := events.Decision{CallID: waits[0], By: byMessage(messageID)}
 	for _, r := range mem.PendingApproval.Requests {
 		if r.CallID != waits[0] {
 			continue

@@ -18,3 +18,30 @@ func TestDataThatStartsATask(t *testing.T) {
 	require.NotEmpty(t, history)
 	require.JSONEq(t, data, textOf(history[0]))
 }
+
+// A text that has decided on a call decides on no other one when it comes again.
+func TestTextThatDecidesComesAgain(t *testing.T) {
+	t.Parallel()
+	_, url := serve(t, nil)
+	base := url + "/v1/a2a/spender"
+	_, sent := call(t, "POST", base+"/message:send", message("m-0", "", `{"text": "Pay."}`))
+	id := field(sent, "task", "id").(string)
+	waits := func() string {
+		_, task := call(t, "GET", base+"/tasks/"+id, "")
+		require.Equal(t, "TASK_STATE_INPUT_REQUIRED", field(task, "status", "state"), task)
+		return textOf(task, "status", "message")
+	}
+	yes := message("m-1", id, `{"text": "approved"}`)
+	require.Contains(t, waits(), `{"crowns":1}`)
+	for range 2 {
+		status, answer := call(t, "POST", base+"/message:send", yes)
+		require.Equal(t, http.StatusOK, status, answer)
+		require.Contains(t, waits(), `{"crowns":2}`)
+	}
+	last := message("m-2", id, `{"text": "approved"}`)
+	for range 2 {
+		status, answer := call(t, "POST", base+"/message:send", last)
+		require.Equal(t, http.StatusOK, status, answer)
+		require.Equal(t, "TASK_STATE_COMPLETED", field(answer, "task", "status", "state"))
+	}
+}

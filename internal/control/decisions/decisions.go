@@ -308,7 +308,6 @@ type history struct {
 func (h *history) is(id string) bool { return id == h.callID || id == h.named }
 
 func (h *history) observe(p events.Payload) {
-	var d events.Decision
 	switch p := p.(type) {
 	case *events.HumanApprovalRequired:
 		h.asked = slices.ContainsFunc(p.Requests, func(r events.Request) bool { return h.is(r.CallID) })
@@ -317,18 +316,25 @@ func (h *history) observe(p events.Payload) {
 		}
 	case *events.ApprovalExpired:
 		h.expired = h.expired || h.asked
+	}
+	if d := Of(p); d != nil && d.CallID != "" && h.is(d.CallID) && h.first == nil {
+		h.first = d
+	}
+}
+
+// Of returns the decision on one call that an event holds; nil: it holds none.
+func Of(p events.Payload) *events.Decision {
+	switch p := p.(type) {
 	case *events.HumanDecision:
-		d = p.Decision
+		return &p.Decision
 	case *events.HumanApproved:
-		d = p.Decision
+		return &p.Decision
 	case *events.HumanModified:
-		d = p.Decision
+		return &p.Decision
 	case *events.HumanRejected:
-		d = p.Decision
+		return &p.Decision
 	}
-	if d.CallID != "" && h.is(d.CallID) && h.first == nil {
-		h.first = &d
-	}
+	return nil
 }
 
 func decidedCall(mem *reducer.Memory, first events.Decision) error {
