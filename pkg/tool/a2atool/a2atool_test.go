@@ -342,3 +342,20 @@ func TestCardsThatAreRefused(t *testing.T) {
 		server.Close()
 	}
 }
+
+// The files of a status are kept when the task ends, not at every look.
+func TestFilesOfAStatus(t *testing.T) {
+	t.Parallel()
+	kept := 0
+	ctx := capability.WithKeep(t.Context(), func(context.Context, string, []byte) (string, error) { kept++; return "kept", nil })
+	now := &task{ID: "t"}
+	now.Status.State = "TASK_STATE_WORKING"
+	now.Status.Message = &message{Parts: []part{{Raw: []byte("x"), MediaType: "image/png"}}}
+	_, _, over := (&agentTool{}).outcome(ctx, "", now)
+	require.False(t, over)
+	require.Zero(t, kept)
+	now.Status.State = "TASK_STATE_FAILED"
+	_, _, over = (&agentTool{}).outcome(ctx, "", now)
+	require.True(t, over)
+	require.Equal(t, 1, kept)
+}

@@ -161,9 +161,11 @@ func (t *agentTool) await(ctx context.Context, now *task) (string, error) {
 
 // outcome returns what a task came to. over is false while it goes on.
 func (t *agentTool) outcome(ctx context.Context, at string, now *task) (result string, err error, over bool) {
-	said := ""
-	if m := now.Status.Message; m != nil {
-		said = ": " + textOf(ctx, m.Parts)
+	said := func() string { // it keeps files, so only of the status that counts
+		if m := now.Status.Message; m != nil {
+			return ": " + textOf(ctx, m.Parts)
+		}
+		return ""
 	}
 	switch state := strings.TrimPrefix(now.Status.State, "TASK_STATE_"); state {
 	case "COMPLETED":
@@ -176,10 +178,10 @@ func (t *agentTool) outcome(ctx context.Context, at string, now *task) (result s
 		}
 		return textOf(ctx, parts), nil, true
 	case "FAILED", "REJECTED", "CANCELED":
-		return "", tool.Failf("a2a_"+strings.ToLower(state), "the agent's task %s is %s%s", now.ID, strings.ToLower(state), said), true
+		return "", tool.Failf("a2a_"+strings.ToLower(state), "the agent's task %s is %s%s", now.ID, strings.ToLower(state), said()), true
 	case "INPUT_REQUIRED", "AUTH_REQUIRED":
 		t.cancel(ctx, at)
-		return "", tool.Failf("a2a_"+strings.ToLower(state), "the agent needs input, which this tool cannot give, so its task was cancelled; call again with a task that says it%s", said), true
+		return "", tool.Failf("a2a_"+strings.ToLower(state), "the agent needs input, which this tool cannot give, so its task was cancelled; call again with a task that says it%s", said()), true
 	}
 	return "", nil, false
 }
