@@ -385,7 +385,7 @@ func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
 
 // run runs the tool.
 func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
-	asked := &questions{}
+	asked := &questions{redact: a.cfg.Results.Redact}
 	if c.mayAsk() && !c.info.Asks {
 		var err error
 		if asked.answers, c.Call, err = a.guard.Answers(ctx, run, c.Call); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -19,6 +20,8 @@ import (
 // answer.
 type questions struct {
 	answers []toolcall.Answer
+	// redact removes secrets from a text.
+	redact func(string) string
 
 	mu sync.Mutex
 	// open is the question that needs an answer; empty: none does.
@@ -30,8 +33,18 @@ func (q *questions) under(ctx context.Context) context.Context {
 	return capability.WithQuestion(ctx, q.ask)
 }
 
+// maxQuestion bounds a question and what is said of an answer, each in bytes.
+const maxQuestion = 8 << 10
+
+// storable returns a text as the log has it.
+func (q *questions) storable(text string) string {
+	text = q.redact(strings.ToValidUTF8(text, "\uFFFD"))
+	return truncate.Result(text, maxQuestion, int64(len(text)))
+}
+
 // ask is a [capability.Question]. The last answer to a question counts.
 func (q *questions) ask(text string, fits func(answer string) error) error {
+	text = q.storable(text) // so it is found in the log
 	asked := text
 	for i := len(q.answers) - 1; i >= 0; i-- {
 		if a := q.answers[i]; strings.HasSuffix(a.Question, text) {
@@ -39,7 +52,7 @@ func (q *questions) ask(text string, fits func(answer string) error) error {
 			if err == nil {
 				return nil
 			}
-			asked = fmt.Sprintf("The answer %q was not accepted: %s.\n%s", a.Text, err, text)
+			asked = q.storable(fmt.Sprintf("The answer %q was not accepted: %s.", a.Text, err)) + "\n" + text
 			break
 		}
 	}
@@ -79,7 +92,7 @@ func (a *Actor) ask(c call, question string) worker.Result {
 	asks := worker.Done(&events.HumanApprovalRequired{
 		ToolCallReply: events.ToolCallReply{Calls: []events.Call{}},
 		Requests: []events.Request{{
-			CallID: c.ID, Tool: c.Name, Arguments: c.Arguments, Risk: risk, Asks: true, Reason: a.cfg.Results.Redact(strings.ToValidUTF8(question, "\uFFFD")),
+			CallID: c.ID, Tool: c.Name, Arguments: c.Arguments, Risk: risk, Asks: true, Reason: question,
 		}},
 		Deadline: c.policy.Deadline(a.cfg.Store.Now()),
 	})

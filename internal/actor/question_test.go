@@ -2,7 +2,9 @@ package actor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -94,4 +96,38 @@ func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
 		require.Contains(t, out.Observation, "How many?")
 		require.Empty(t, bought)
 	})
+}
+
+// A question with a secret, and one that is too long for the log, are found again with their
+// answers.
+func TestQuestionsThatAreStoredInAnotherWay(t *testing.T) {
+	for name, question := range map[string]string{"a secret": "Is s3cr3t-key right?", "too long": strings.Repeat("Why? ", 1<<18), "no UTF-8": "Is it \xff?"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				asks := &fn{def: tool.Definition{Name: "pay", Effect: tool.Once}}
+				asks.run = func(ctx context.Context, _ tool.Call) (said string, err error) {
+					err = capability.Ask(ctx, question, func(answer string) error {
+						if said = answer; answer == "s3cr3t-key" {
+							return errors.New("not that")
+						}
+						return nil
+					})
+					return said, err
+				}
+				run := r.under(never, payTool, &events.LLMToolCall{ToolCallReply: calls(1)})
+				r.spawn([]tool.Tool{asks}, redacting("s3cr3t-key"))
+				r.AwaitState(run, events.WaitingForHuman)
+				r.Append(run, events.WaitingForHuman, &events.HumanModified{Decision: saying("c1", "modified", `{"amount":1,"answer":"s3cr3t-key"}`)})
+				mem := r.Await(run, func(mem *reducer.Memory) bool {
+					return mem.PendingApproval != nil && strings.HasPrefix(mem.PendingApproval.Requests[0].Reason, "The answer")
+				})
+				reason := mem.PendingApproval.Requests[0].Reason
+				require.Contains(t, reason, `The answer "[REDACTED]" was not accepted: not that.`)
+				require.Less(t, len(reason), 10<<10)
+				require.NotContains(t, reason, "s3cr3t")
+				r.Append(run, events.WaitingForHuman, &events.HumanModified{Decision: saying("c1", "modified", `{"amount":1,"answer":"yes"}`)})
+				require.Equal(t, "SUCCESS: yes", r.outcome(run).Observation)
+			})
+		})
+	}
 }
