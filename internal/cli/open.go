@@ -35,6 +35,9 @@ type Conn struct {
 
 // Close closes the connection and stops the server if there is one.
 func (c *Conn) Close() {
+	if c.shared != nil {
+		c.shared.giveUp() // the library waits for a dial
+	}
 	c.NATS.Close()
 	if c.Server != nil {
 		c.Server.Shutdown()

@@ -11,7 +11,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 )
 
@@ -29,6 +31,9 @@ type shared struct {
 	settings embedded.Options
 	init     natsbus.InitOptions
 	fsync    Fsync
+	// life is the context of the dials; giveUp ends it.
+	life   context.Context
+	giveUp context.CancelFunc
 
 	mu     sync.Mutex
 	server *embedded.Server // nil: another process serves
@@ -50,16 +55,45 @@ func (o *OpenOptions) openShared(ctx context.Context, dir string) (*Conn, error)
 		Dir: dir, Listen: o.Serve.Listen, Token: o.Serve.Token, Logger: o.Logger, Fatal: flushFailed,
 	}}
 	fsync.set(&s.settings)
-	conn, err := o.dial(ctx, natsconn.ConnectOptions{}, nats.SetCustomDialer(s), nats.TokenHandler(s.tokenNow), nats.IgnoreDiscoveredServers())
+	s.life, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, s.giveUp)()
+	var conn *Conn
+	err := startPauses.Do(ctx, func(ctx context.Context) (err error) {
+		conn, err = o.dial(ctx, natsconn.ConnectOptions{}, nats.SetCustomDialer(s), nats.TokenHandler(s.tokenNow), nats.IgnoreDiscoveredServers())
+		if failed := s.failure(); err != nil && failed != nil {
+			err = failed // the library does not say why it could not connect
+		}
+		if err != nil && !starting(err) {
+			return retry.Stop(err)
+		}
+		return err
+	}, nil)
 	if err != nil {
 		s.close()
-		if s.failed != nil {
-			err = s.failed // the library does not say why it could not connect
-		}
 		return nil, err
 	}
 	conn.Where, conn.shared = dir, s
 	return conn, nil
+}
+
+// startPauses separate attempts to open a directory whose server another process is starting.
+var startPauses = retry.Policy{First: 50 * time.Millisecond, Budget: takeTimeout}
+
+// starting reports whether another process is starting the server of the directory, or is
+// setting its streams up.
+func starting(err error) bool {
+	var held *embedded.HeldError
+	if errors.As(err, &held) {
+		return held.URL == "" && (held.Starting || held.PID == 0)
+	}
+	return errors.Is(err, journal.ErrNotReady)
+}
+
+// failure returns why the last dial failed, or nil.
+func (s *shared) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
 }
 
 // Dial connects to the server of the directory, which it starts if nobody serves.
@@ -73,7 +107,7 @@ func (s *shared) Dial(_, _ string) (conn net.Conn, err error) {
 	if s.closed {
 		return nil, net.ErrClosed
 	}
-	ctx, stop := context.WithTimeout(context.Background(), takeTimeout)
+	ctx, stop := context.WithTimeout(s.life, takeTimeout)
 	defer stop()
 	server, err := embedded.Start(ctx, s.settings)
 	var held *embedded.HeldError
@@ -83,7 +117,7 @@ func (s *shared) Dial(_, _ string) (conn net.Conn, err error) {
 			return nil, fmt.Errorf("the address of process %d: %w", held.PID, err)
 		}
 		s.token = held.Token
-		return net.DialTimeout("tcp", at.Host, joinTimeout)
+		return (&net.Dialer{Timeout: joinTimeout}).DialContext(ctx, "tcp", at.Host)
 	}
 	if err != nil {
 		return nil, err
@@ -118,6 +152,7 @@ func (s *shared) tokenNow() string {
 
 // close stops the server if this process has it. Nothing dials afterwards.
 func (s *shared) close() {
+	s.giveUp()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true

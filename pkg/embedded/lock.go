@@ -26,6 +26,8 @@ type Holder struct {
 	PID int `json:"pid"`
 	// Started is when it took the directory.
 	Started time.Time `json:"started"`
+	// Starting says that its server is not up yet, and may still be going to listen.
+	Starting bool `json:"starting,omitempty"`
 	// URL is where its server listens, empty if it does not.
 	URL string `json:"url,omitempty"`
 	// Token is what its server wants to see, empty if nothing.
@@ -79,7 +81,7 @@ func acquire(ctx context.Context, dir string) (*lock, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	held := &lock{file: file, who: Holder{PID: os.Getpid(), Started: time.Now().UTC()}}
+	held := &lock{file: file, who: Holder{PID: os.Getpid(), Started: time.Now().UTC(), Starting: true}}
 	if err := held.write(); err != nil {
 		return nil, errors.Join(err, held.release())
 	}
@@ -98,6 +100,7 @@ func retryBusy(ctx context.Context, try func() error) error {
 
 // announce adds where the server is reached, and whether by other machines.
 func (l *lock) announce(url, token string, beyond bool) error {
+	l.who.Starting = false
 	if url != "" {
 		l.who.URL, l.who.Token, l.who.Open = url, token, beyond && token == ""
 	}

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/embedded"
+)
+
+// sharing says how a command opens a directory that it shares.
+func sharing() OpenOptions {
+	return OpenOptions{Name: "test", Serve: &Serve{Listen: "127.0.0.1:0", Token: "t0ken", Share: true}}
+}
+
+// Those that begin at the same time wait for the one that starts the server.
+func TestSharedDirectoryIsOpenedAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	conns, errs := make([]*Conn, 3), make([]error, 3)
+	var opening sync.WaitGroup
+	for i := range conns {
+		opening.Go(func() {
+			conns[i], errs[i] = busFlags(t, env(), "--data", dir).Open(t.Context(), sharing())
+		})
+	}
+	opening.Wait()
+	for i := range conns {
+		if conns[i] != nil {
+			defer conns[i].Close()
+		}
+		require.NoError(t, errs[i])
+	}
+}
+
+// A directory whose server does not listen is refused at once.
+func TestSharedDirectoryThatIsHeld(t *testing.T) {
+	dir := t.TempDir()
+	server, err := embedded.Start(t.Context(), embedded.Options{Dir: dir})
+	require.NoError(t, err)
+	defer server.Shutdown()
+	ctx, stop := context.WithTimeout(t.Context(), takeTimeout/2)
+	defer stop()
+	_, err = busFlags(t, env(), "--data", dir).Open(ctx, sharing())
+	var held *embedded.HeldError
+	require.ErrorAs(t, err, &held)
+	require.NoError(t, ctx.Err())
+}
+
+// To stop ends the start of a server.
+func TestSharedDirectoryThatIsClosedWhileItIsTaken(t *testing.T) {
+	s := &shared{fsync: FsyncRelaxed, settings: embedded.Options{Dir: t.TempDir()}}
+	s.life, s.giveUp = context.WithCancel(t.Context())
+	s.close()
+	s.closed = false
+	began := time.Now()
+	_, err := s.Dial("tcp", "")
+	require.ErrorIs(t, err, context.Canceled)
+	require.Less(t, time.Since(began), takeTimeout/2)
+}
