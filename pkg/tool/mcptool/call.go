@@ -77,7 +77,7 @@ func (s *server) request(ctx context.Context, send func(context.Context, *mcp.Cl
 		}
 		marked, sent := watchSent(ctx)
 		leave := session.enter()
-		asking, end := session.inquire(marked, s.opts.Name)
+		asking, end := session.inquire(marked, s)
 		err = send(asking, session.client)
 		open := end()
 		leave()

@@ -121,7 +121,7 @@ const maxGuide = 4 << 10
 // guide gives every tool the server's instructions. With many tools they are left out, since
 // the announcement of each tool has them.
 func (s *server) guide(l *listing, instructions string) {
-	instructions = strings.TrimSpace(instructions)
+	instructions = strings.TrimSpace(s.hide(s.conceal.Replace(instructions)))
 	if instructions == "" || len(l.tools) == 0 {
 		return
 	}

@@ -18,7 +18,7 @@ import (
 
 // inquiry is one request to the server, about which the server may ask a human.
 type inquiry struct {
-	server string
+	server *server
 	// ctx is that of the call; stop ends the request.
 	ctx  context.Context
 	stop context.CancelFunc
@@ -38,7 +38,7 @@ type inquiryKey struct{}
 
 // inquire returns the context of a request about which the server may ask. end ends it and
 // returns why the request could not go on, if a question is open.
-func (s *session) inquire(ctx context.Context, server string) (_ context.Context, end func() error) {
+func (s *session) inquire(ctx context.Context, server *server) (_ context.Context, end func() error) {
 	q := &inquiry{server: server, ctx: ctx}
 	ctx, q.stop = context.WithCancel(ctx)
 	s.asking.mu.Lock()
@@ -108,7 +108,7 @@ func (q *inquiry) answer(p *mcp.ElicitParams) (content map[string]any, err error
 			return nil, fmt.Errorf("the form of a question cannot be read: %w", err)
 		}
 	}
-	question := fmt.Sprintf("The MCP server %s asks: %s%s", q.server, p.Message, fields.help())
+	question := fmt.Sprintf("The MCP server %s asks: %s", q.server.opts.Name, q.server.hide(q.server.conceal.Replace(p.Message+fields.help())))
 	err = capability.Ask(q.ctx, question, func(answer string) (err error) {
 		content, err = fields.parse(answer)
 		if err == nil {

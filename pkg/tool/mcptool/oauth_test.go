@@ -1,6 +1,7 @@
 package mcptool
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -33,7 +35,7 @@ type guarded struct {
 func newGuarded(t *testing.T) *guarded {
 	t.Helper()
 	g := &guarded{}
-	protocol := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer("library") }, &mcp.StreamableHTTPOptions{Stateless: true})
+	protocol := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return g.serve() }, &mcp.StreamableHTTPOptions{Stateless: true})
 	tokens := http.NewServeMux()
 	g.auth = httptest.NewServer(tokens)
 	t.Cleanup(g.auth.Close)
@@ -61,6 +63,24 @@ func newGuarded(t *testing.T) *guarded {
 		protocol.ServeHTTP(w, r)
 	})
 	return g
+}
+
+// serve returns the MCP server, which shows the token that it takes where it can.
+func (g *guarded) serve() *mcp.Server {
+	g.mu.Lock()
+	good := g.good
+	g.mu.Unlock()
+	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ServerOptions{Instructions: "Your token is " + good + "."})
+	object := map[string]any{"type": "object"}
+	s.AddTool(&mcp.Tool{Name: "echo", InputSchema: object}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return words(string(r.Params.Arguments)), nil
+	})
+	s.AddTool(&mcp.Tool{Name: "leak", InputSchema: object}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{"x": &mcp.ElicitParams{
+			Mode: "form", Message: "Is " + good + " yours?", RequestedSchema: object,
+		}}}, nil
+	})
+	return s
 }
 
 // token issues tokens to the client c with the secret s3cret-word, and for refresh tokens that
@@ -114,6 +134,8 @@ func TestClientCredentials(t *testing.T) {
 			require.Equal(t, "{}", r.says(t, "echo"))
 			require.False(t, r.server.legacy)
 			require.NotContains(t, g.grants(), "refresh")
+			made, _ := r.Lookup("srv.echo")
+			require.Contains(t, made.Definition().Guide, "Your token is [REDACTED].")
 			before := g.grants()
 			require.Equal(t, "{}", r.says(t, "echo"))
 			require.Equal(t, before, g.grants(), "a token is used until it is refused or expires")
@@ -123,6 +145,13 @@ func TestClientCredentials(t *testing.T) {
 			out := r.call(t, "echo", fmt.Sprintf(`{"x": %q}`, g.good))
 			require.Nil(t, out.Failure)
 			require.Equal(t, `{"x":"[REDACTED]"}`, out.Result, "a server cannot show the token")
+			var question string
+			ctx := capability.WithQuestion(t.Context(), func(text string, _ func(string) error) error {
+				question = text
+				return tool.Failf(tool.CodeInputRequired, "%s", text)
+			})
+			r.Execute(ctx, tool.Call{Run: "run", ID: "c", Name: "srv.leak", Arguments: "{}"})
+			require.Equal(t, "The MCP server srv asks: Is [REDACTED] yours? (any answer confirms)", question)
 			require.NotContains(t, r.log.String(), "s3cret-word")
 			require.NotContains(t, r.log.String(), "access-token")
 		})
