@@ -54,6 +54,8 @@ func (s *server) list(ctx context.Context, session *mcp.ClientSession) (*listing
 		if err := s.listTools(ctx, session, l); err != nil {
 			return nil, err
 		}
+	} else if err := probe(ctx, session, has); err != nil {
+		return nil, err
 	}
 	if has.Resources != nil {
 		s.addOwn(l, resourceTools)
@@ -64,6 +66,20 @@ func (s *server) list(ctx context.Context, session *mcp.ClientSession) (*listing
 	s.guide(l, session.InitializeResult().Instructions)
 	s.missing(l)
 	return l, nil
+}
+
+// probe asks a server that has no tools to list whether it is there. It asks for something that
+// the server has, since not every version of the protocol has a ping. A refusal is an answer.
+func probe(ctx context.Context, session *mcp.ClientSession, has *mcp.ServerCapabilities) (err error) {
+	if has.Resources != nil {
+		_, err = session.ListResources(ctx, nil)
+	} else {
+		_, err = session.ListPrompts(ctx, nil)
+	}
+	if answerOf(err) != nil {
+		return nil
+	}
+	return err
 }
 
 func (s *server) listTools(ctx context.Context, session *mcp.ClientSession, l *listing) error {

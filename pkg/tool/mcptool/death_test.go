@@ -355,6 +355,21 @@ func TestServerThatHangs(t *testing.T) {
 	require.Len(t, r.processes(), 2)
 }
 
+// The same holds for a server that has only resources.
+func TestServerWithoutToolsThatHangs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it waits for real timeouts
+	}
+	t.Parallel()
+	o, pids, _ := stdio(t, "books")
+	r := start(t, o, func(s *server) { s.probe = time.Second })
+	r.pids = pids
+	require.Equal(t, []string{"srv.get_prompt", "srv.list_prompts", "srv.list_resources", "srv.read_resource"}, r.names())
+	require.NoError(t, syscall.Kill(r.processes()[0], syscall.SIGSTOP))
+	require.Eventually(t, func() bool { return len(r.processes()) == 2 }, within, 10*time.Millisecond)
+	require.Contains(t, r.says(t, "list_resources"), "book://1")
+}
+
 func TestStandardErrorIsBounded(t *testing.T) {
 	t.Parallel()
 	r := startStdio(t, "server")

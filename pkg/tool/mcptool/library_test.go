@@ -93,14 +93,18 @@ func TestResourcesAndPrompts(t *testing.T) {
 	}
 }
 
-func TestToolsByPattern(t *testing.T) {
-	t.Parallel()
-	r := startStdio(t, "library", func(o *Options) { o.Tools = []string{"*_resource*", "list_*", "echo", "none_*"} })
-	var names []string
+// names are those of the tools.
+func (r *rig) names() (names []string) {
 	for _, d := range r.Definitions() {
 		names = append(names, d.Name)
 	}
-	require.Equal(t, []string{"srv.echo", "srv.list_prompts", "srv.list_resources"}, names)
+	return names
+}
+
+func TestToolsByPattern(t *testing.T) {
+	t.Parallel()
+	r := startStdio(t, "library", func(o *Options) { o.Tools = []string{"*_resource*", "list_*", "echo", "none_*"} })
+	require.Equal(t, []string{"srv.echo", "srv.list_prompts", "srv.list_resources"}, r.names())
 	require.Contains(t, r.log.String(), "none_*")
 }
 

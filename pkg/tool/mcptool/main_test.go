@@ -158,12 +158,19 @@ func ptr[T any](v T) *T { return &v }
 // newServer is a server of the SDK with a tool for each thing that can happen.
 func newServer(mode string) *mcp.Server {
 	var o *mcp.ServerOptions
+	if mode == "books" {
+		o = &mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{}}
+	}
 	if mode == "library" {
 		o = &mcp.ServerOptions{Instructions: "Look before you leap."}
 	}
 	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, o)
-	if mode == "library" || mode == "old" {
+	if mode == "library" || mode == "old" || mode == "books" {
 		addLibrary(s)
+	}
+	if mode == "books" { // no tools
+		s.RemoveTools("order")
+		return s
 	}
 	if mode == "old" {
 		s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
