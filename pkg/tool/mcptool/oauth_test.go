@@ -225,6 +225,7 @@ func TestOAuthThatCannotBe(t *testing.T) {
 		"only a server with a url":           {Command: []string{"x"}, OAuth: &OAuth{ClientID: "c", ClientSecret: "s", TokenURL: "http://x"}},
 		"give client_id and client_secret":   {URL: "http://x", OAuth: &OAuth{ClientID: "c", TokenURL: "http://x"}},
 		"either token_url or issuer":         {URL: "http://x", OAuth: &OAuth{ClientID: "c", ClientSecret: "s"}},
+		"with issuer the server names":       {URL: "http://x", OAuth: &OAuth{ClientID: "c", ClientSecret: "s", Issuer: "http://x", Scopes: []string{"read"}}},
 		"token_file needs token_url instead": {URL: "http://x", OAuth: &OAuth{TokenFile: "f", Issuer: "http://x"}},
 	} {
 		o.Name = "srv"

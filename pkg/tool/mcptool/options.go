@@ -130,7 +130,7 @@ type OAuth struct {
 	// is required: no server may choose where the secret goes. TokenFile needs TokenURL, for
 	// tokens that expire.
 	TokenURL, Issuer string
-	// Scopes are asked for. Default with Issuer: those that the server names.
+	// Scopes are asked for at TokenURL. With Issuer it is those that the server names.
 	Scopes []string
 	// TokenFile holds a token as JSON with the keys access_token, refresh_token and expiry
 	// (RFC 3339). It must be readable by its owner only. A token that was refreshed replaces it.
@@ -147,6 +147,8 @@ func (o *OAuth) check() error {
 		return errors.New("oauth: give client_id and client_secret, or token_file")
 	case (o.TokenURL == "") == (o.Issuer == ""):
 		return errors.New("oauth: give either token_url or issuer, where the client's secret may be sent")
+	case o.Issuer != "" && len(o.Scopes) > 0:
+		return errors.New("oauth: with issuer the server names the scopes: give token_url instead, or leave scopes out")
 	}
 	return nil
 }
