@@ -39,15 +39,18 @@ type Authorizer struct {
 	o      Config
 	client *http.Client
 
+	// turn is full while a token is obtained.
+	turn chan struct{}
+	// found obtains tokens where the issuer was found, else nil. Who has the turn may use it.
+	found oauth2.TokenSource
+
 	mu    sync.Mutex
 	token *oauth2.Token
-	// found obtains tokens where the issuer was found, else nil.
-	found oauth2.TokenSource
 }
 
 // New returns the tokens of a configuration. Requests for tokens go over base.
 func New(o Config, base http.RoundTripper) *Authorizer {
-	return &Authorizer{o: o, client: &http.Client{
+	return &Authorizer{o: o, turn: make(chan struct{}, 1), client: &http.Client{
 		Transport: base, Timeout: tokenTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -67,54 +70,98 @@ func unauthorized(err error) error {
 	return &Error{err}
 }
 
-// Set adds a token to the request, if there is one. Where the issuer has to be found there is
-// none before the server has refused a request.
+// Set adds a token to the request, if there is one, and obtains it within the request's
+// context. Where the issuer has to be found there is none before the server has refused a request.
 func (a *Authorizer) Set(req *http.Request) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.token.Valid() {
-		if err := a.renew(req.Context()); err != nil {
+	if !a.current().Valid() {
+		err := a.exclusively(req.Context(), func(ctx context.Context) error {
+			if a.current().Valid() {
+				return nil // another request was faster
+			}
+			return a.renew(ctx)
+		})
+		if err != nil {
 			return unauthorized(err)
 		}
 	}
-	if a.token != nil {
-		a.token.SetAuthHeader(req)
-	}
+	a.SetKnown(req)
 	return nil
 }
 
+// SetKnown adds the last token to the request, if there is one. It does not wait.
+func (a *Authorizer) SetKnown(req *http.Request) {
+	if t := a.current(); t != nil {
+		t.SetAuthHeader(req)
+	}
+}
+
 // Refused takes a token away that the server refused in res, and reports whether the request
-// may be made again with another one. It closes the body if so. The error
+// may be made again with another one. It closes the body of a refusal. The error
 // is an [Error].
 func (a *Authorizer) Refused(req *http.Request, res *http.Response) (again bool, err error) {
 	if res.StatusCode != http.StatusUnauthorized {
 		return false, nil
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	_ = res.Body.Close() // the status and the headers are enough
 	_, sent, _ := strings.Cut(req.Header.Get("Authorization"), " ")
-	if a.token != nil && a.token.AccessToken != sent {
-		_ = res.Body.Close() // another request was faster
-		return true, nil
-	}
-	if a.o.Issuer != "" {
-		if err := a.find(req, res); err != nil {
-			return false, unauthorized(err)
+	at, refusal := &http.Request{URL: req.URL}, &http.Response{Header: res.Header, Body: http.NoBody}
+	err = a.exclusively(req.Context(), func(ctx context.Context) error {
+		t := a.current()
+		if t != nil && t.AccessToken != sent {
+			return nil // another request was faster
 		}
-		return true, nil
-	}
-	_ = res.Body.Close() // the status is enough
-	if a.token != nil {
-		a.token.Expiry = time.Now().Add(-time.Hour)
-	}
-	if err := a.renew(req.Context()); err != nil {
+		if a.o.Issuer != "" {
+			return a.find(ctx, at, refusal)
+		}
+		if t != nil {
+			spent := *t
+			spent.Expiry = time.Now().Add(-time.Hour)
+			a.keep(&spent)
+		}
+		return a.renew(ctx)
+	})
+	if err != nil {
 		return false, unauthorized(err)
 	}
 	return true, nil
 }
 
+// exclusively calls work when no other work is under way. The work goes on if ctx ends: a
+// refresh token that was used has to be replaced.
+func (a *Authorizer) exclusively(ctx context.Context, work func(context.Context) error) error {
+	select {
+	case a.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-a.turn }()
+		done <- work(context.WithoutCancel(ctx))
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// current returns the last token, or nil. Nobody changes it.
+func (a *Authorizer) current() *oauth2.Token {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.token
+}
+
+func (a *Authorizer) keep(t *oauth2.Token) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.token = t
+}
+
 // find finds the token endpoint of the issuer, and gets a token there.
-func (a *Authorizer) find(req *http.Request, res *http.Response) error {
+func (a *Authorizer) find(ctx context.Context, req *http.Request, res *http.Response) error {
 	handler, err := extauth.NewClientCredentialsHandler(&extauth.ClientCredentialsHandlerConfig{
 		HTTPClient: a.client,
 		Credentials: &oauthex.ClientCredentials{
@@ -124,32 +171,34 @@ func (a *Authorizer) find(req *http.Request, res *http.Response) error {
 	if err != nil {
 		return err
 	}
-	ctx := context.WithoutCancel(req.Context()) // the source keeps it
 	if err := handler.Authorize(ctx, req, res); err != nil {
 		return err
 	}
 	if a.found, err = handler.TokenSource(ctx); err != nil {
 		return err
 	}
-	a.token, err = a.found.Token()
+	t, err := a.found.Token()
+	a.keep(t)
 	return err
 }
 
 // renew replaces the token.
-func (a *Authorizer) renew(ctx context.Context) (err error) {
-	ctx = context.WithValue(context.WithoutCancel(ctx), oauth2.HTTPClient, a.client)
+func (a *Authorizer) renew(ctx context.Context) error {
+	ctx = context.WithValue(ctx, oauth2.HTTPClient, a.client)
 	switch {
 	case a.o.TokenFile != "":
 		return a.refresh(ctx)
 	case a.o.Issuer != "":
-		a.token = nil
-		if a.found != nil {
-			a.token, err = a.found.Token()
+		if a.found == nil {
+			return nil
 		}
+		t, err := a.found.Token()
+		a.keep(t)
 		return err
 	}
 	cfg := clientcredentials.Config{ClientID: a.o.ClientID, ClientSecret: a.o.ClientSecret, TokenURL: a.o.TokenURL, Scopes: a.o.Scopes}
-	a.token, err = cfg.Token(ctx)
+	t, err := cfg.Token(ctx)
+	a.keep(t)
 	return err
 }
 
@@ -160,9 +209,9 @@ func (a *Authorizer) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spent := a.token
+	spent := a.current()
 	if stored.Valid() && (spent == nil || spent.AccessToken != stored.AccessToken) {
-		a.token = stored
+		a.keep(stored)
 		return nil
 	}
 	if stored.RefreshToken == "" || a.o.TokenURL == "" {
@@ -172,13 +221,13 @@ func (a *Authorizer) refresh(ctx context.Context) error {
 	fresh, err := cfg.TokenSource(ctx, &oauth2.Token{RefreshToken: stored.RefreshToken}).Token()
 	if err != nil {
 		if again, readErr := readToken(a.o.TokenFile); readErr == nil && again.Valid() && again.AccessToken != stored.AccessToken {
-			a.token = again
+			a.keep(again)
 			return nil
 		}
 		return err
 	}
 	fresh.RefreshToken = cmp.Or(fresh.RefreshToken, stored.RefreshToken)
-	a.token = fresh
+	a.keep(fresh)
 	return writeToken(a.o.TokenFile, fresh)
 }
 
@@ -238,10 +287,9 @@ func (a *Authorizer) Hide(text string) string {
 	if a == nil {
 		return text
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.token == nil || len(a.token.AccessToken) < shortest {
+	t := a.current()
+	if t == nil || len(t.AccessToken) < shortest {
 		return text
 	}
-	return strings.ReplaceAll(text, a.token.AccessToken, "[REDACTED]")
+	return strings.ReplaceAll(text, t.AccessToken, "[REDACTED]")
 }

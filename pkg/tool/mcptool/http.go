@@ -81,9 +81,7 @@ var errOver = errors.New("the session has ended")
 func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method == http.MethodDelete {
 		if x.auth != nil {
-			if err := x.auth.Set(req); err != nil {
-				return nil, err
-			}
+			x.auth.SetKnown(req) // the session ends: nobody waits for another one
 		}
 		return x.leave(x.headed(req, req.Context()))
 	}
