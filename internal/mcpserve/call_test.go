@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -83,6 +85,40 @@ func served(t *testing.T, wrap func(journal.Log) journal.Log) *Server {
 	require.NoError(t, err)
 	t.Cleanup(s.shutDown)
 	return s
+}
+
+// failing is a log that cannot be read once where it is told so.
+type failing struct {
+	journal.Log
+	fails atomic.Bool
+}
+
+func (l *failing) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
+	if l.fails.CompareAndSwap(true, false) {
+		return func(yield func(journal.Record, error) bool) {
+			yield(journal.Record{}, errors.New("the connection was lost"))
+		}
+	}
+	return l.Log.Read(ctx, run, after)
+}
+
+// begun is a run that was started.
+func begun(t *testing.T, s *Server) events.Run {
+	t.Helper()
+	run := s.o.Store.Place(s.o.Namespace, s.o.Store.NewID())
+	require.NoError(t, s.start(t.Context(), control.StartRequest{Agent: s.o.Agent, Task: "t", Mode: events.ModeTask, RunID: run.ID}))
+	return run
+}
+
+// A log that cannot be read for a moment does not end a call.
+func TestOutageWhileAClientIsAsked(t *testing.T) {
+	t.Parallel()
+	var log *failing
+	s := served(t, func(l journal.Log) journal.Log { log = &failing{Log: l}; return log })
+	run := begun(t, s)
+	log.fails.Store(true)
+	require.NoError(t, s.ask(t.Context(), &caller{can: true}, run))
+	require.False(t, log.fails.Load(), "nothing was read")
 }
 
 func request() *mcp.CallToolRequest {

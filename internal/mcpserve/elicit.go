@@ -15,6 +15,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -81,7 +82,12 @@ func (s *Server) ask(ctx context.Context, c *caller, run events.Run) error {
 	if !c.can {
 		return nil
 	}
-	requests, agent, err := s.waiting(ctx, run)
+	var requests []events.Request
+	var agent string
+	err := worker.Outlast(ctx, func(ctx context.Context) (err error) {
+		requests, agent, err = s.waiting(ctx, run)
+		return err
+	}, nil)
 	if err != nil {
 		return err
 	}
