@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"sync"
 	"time"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -19,6 +21,9 @@ const (
 	maxWritten = 64 << 20
 	// repeatPiece is how much text is in one message for late listeners, in bytes.
 	repeatPiece = 64 << 10
+	// settleTime is how long other gateways have to say that they have chunks of a message
+	// too.
+	settleTime = 250 * time.Millisecond
 )
 
 // chunks keeps what client models are writing until their replies come, in memory: it
@@ -128,8 +133,12 @@ func (c *chunks) heard(at writingKey, w *writing, data []byte) {
 	}
 }
 
-// text returns what the chunks of a message said. The refusal says why they are not known.
-func (c *chunks) text(run events.Run, key, message string, since time.Time) (string, error) {
+// text returns what the chunks of a message said. It waits until other gateways could say that
+// they have some of them. The refusal says why they are not known.
+func (c *chunks) text(ctx context.Context, run events.Run, key, message string, since time.Time) (string, error) {
+	if !retry.Wait(ctx, settleTime) {
+		return "", ctx.Err()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	refuse := func(why string) error {

@@ -201,7 +201,7 @@ func (c *Controller) deliverReply(ctx context.Context, run asked, reply *LLMMess
 		message.Content = *reply.Content
 	}
 	if message.Content == "" && len(message.Calls) == 0 {
-		text, err := c.chunks.text(run.at, run.pending.Key, reply.MessageID, since)
+		text, err := c.chunks.text(ctx, run.at, run.pending.Key, reply.MessageID, since)
 		if err != nil {
 			return err
 		}
