@@ -93,10 +93,12 @@ const (
 	Failed   = "failed"
 )
 
-// Answer is the answer to a [Question]. Reason is set for Failed.
+// Answer is the answer to a [Question]. Reason is set for Failed. RetryAfter is set if the log
+// has the failure as an attempt: the same is not to be asked again earlier.
 type Answer struct {
-	Code   string `json:"code"`
-	Reason string `json:"reason,omitempty"`
+	Code       string          `json:"code"`
+	Reason     string          `json:"reason,omitempty"`
+	RetryAfter events.Duration `json:"retry_after,omitempty"`
 }
 
 // Wait is the note of the timer that ends the wait for a reply. At is the time for which it was

@@ -210,15 +210,21 @@ func (c *Controller) deliverReply(ctx context.Context, run asked, reply *LLMMess
 	answer, err := c.askPlanner(ctx, clientmodel.Question{
 		Do: clientmodel.Reply, Namespace: run.at.Namespace, Run: run.at.ID, Key: run.pending.Key, Message: message,
 	})
-	if err != nil || answer == clientmodel.Done {
+	if err == nil && answer == clientmodel.Done {
+		return nil
+	}
+	if failed := c.wakeNext(ctx, run.at, run.pending.Key); err == nil {
+		err = failed
+	}
+	if err != nil {
 		return err
 	}
 	run.waits, run.pending.Paused = answer == clientmodel.Paused, answer == clientmodel.Paused
 	return run.refuse(run.pending.Key)
 }
 
-// askPlanner asks the planners until one answers. Without any the error is Unavailable, and the
-// same may be asked again.
+// askPlanner asks the planners until one answers. Without any, or after a failed attempt, the
+// error is Unavailable, and the same may be asked again.
 func (c *Controller) askPlanner(ctx context.Context, q clientmodel.Question) (code string, err error) {
 	question, err := json.Marshal(q)
 	if err != nil {
@@ -226,11 +232,14 @@ func (c *Controller) askPlanner(ctx context.Context, q clientmodel.Question) (co
 	}
 	ctx, stop := context.WithTimeout(ctx, plannerWait)
 	defer stop()
+	notStored := func(after time.Duration, format string, args ...any) error {
+		e := refusal.New(refusal.Unavailable, refusal.CodeNoPlanner, format+"; post the same again", args...)
+		e.RetryAfter = after
+		return e
+	}
 	for failed := "no planner answers"; ; {
 		if ctx.Err() != nil || c.cfg.Questions == nil {
-			e := refusal.New(refusal.Unavailable, refusal.CodeNoPlanner, "no planner stored the reply within %s: %s; post the same again", plannerWait, failed)
-			e.RetryAfter = retryMissing
-			return "", e
+			return "", notStored(retryMissing, "no planner stored the reply within %s: %s", plannerWait, failed)
 		}
 		answer, err := c.askOnce(ctx, question)
 		switch {
@@ -240,6 +249,8 @@ func (c *Controller) askPlanner(ctx context.Context, q clientmodel.Question) (co
 			return "", err
 		case err == nil && answer.Code != clientmodel.Failed:
 			return answer.Code, nil
+		case err == nil && answer.RetryAfter > 0: // each time counts as a failed attempt
+			return "", notStored(time.Duration(answer.RetryAfter), "the planner could not store the reply: %s", answer.Reason)
 		case err == nil:
 			failed = answer.Reason
 		case !errors.Is(err, ports.ErrNoAnswer):
@@ -266,8 +277,7 @@ func (c *Controller) askOnce(ctx context.Context, question []byte) (answer clien
 }
 
 // expireReply ends the wait for a client's reply, if the run still waits for that one: a planner
-// says so in the log. If another model is to be asked next, the run is driven again, since
-// nothing else would wake a planner.
+// says so in the log.
 func (c *Controller) expireReply(ctx context.Context, at events.Run, key string) error {
 	run, err := c.asked(ctx, at.Namespace, at.ID, "")
 	if access.IsMissing(err) {
@@ -281,13 +291,19 @@ func (c *Controller) expireReply(ctx context.Context, at events.Run, key string)
 			return err
 		}
 	}
-	_, err = c.Change(ctx, at.Namespace, at.ID, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+	return c.wakeNext(ctx, at, key)
+}
+
+// wakeNext drives a run again if the request with that key failed, and a planner is to ask the
+// next model or to end the run: nothing else would wake one.
+func (c *Controller) wakeNext(ctx context.Context, at events.Run, key string) error {
+	_, err := c.Change(ctx, at.Namespace, at.ID, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		now, waits := clientmodel.Pending(c.Table, mem)
-		passed := waits && now.Effect.Failed.Passed > 0 && now.Key != key && !now.Paused
-		if last := len(mem.Trace) - 1; !passed || last < 0 || mem.Trace[last].Event != string(events.TypeLLMAttemptFailed) {
+		next := waits && !now.Paused && (now.Effect.Failed.Passed > 0 && now.Key != key || !now.Client)
+		if last := len(mem.Trace) - 1; !next || last < 0 || mem.Trace[last].Event != string(events.TypeLLMAttemptFailed) {
 			return nil, nil
 		}
-		return access.One(events.Control, &events.Resumed{By: events.By{Reason: "the run's client gave no reply, and the next model is asked", By: c.Source}, Redrive: true})
+		return access.One(events.Control, &events.Resumed{By: events.By{Reason: "the run's client gave no reply that counts", By: c.Source}, Redrive: true})
 	})
 	if refusal.Is(err, refusal.CodeRunEnded) {
 		return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -301,6 +302,9 @@ func (p *Planner) outcome(ctx context.Context, run events.Run, q *clientmodel.Qu
 		return clientmodel.Answer{Code: clientmodel.Paused}, nil
 	case doing == nil:
 		doing = errors.New("the reply was not stored")
+	}
+	if delay, asked := retry.Asked(doing); asked && now.Effect.Failed.Last != "" {
+		return clientmodel.Answer{Code: clientmodel.Failed, Reason: clean(now.Effect.Failed.Last), RetryAfter: events.Duration(delay)}, nil
 	}
 	return clientmodel.Answer{}, doing
 }
