@@ -60,41 +60,79 @@ func newChunks(feed journal.Feed, now time.Time) *chunks {
 	return &chunks{feed: feed, whole: now, writing: map[writingKey]*writing{}}
 }
 
-// add keeps and publishes the chunks among the inputs. undo takes them back for the case that
-// the same request is made again.
+// has reports whether it keeps chunks of a message for the request with that key.
+func (c *chunks) has(run events.Run, key, message string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.writing[writingKey{run, message}]
+	return w != nil && w.key == key
+}
+
+// part is what one request added to a message, in bytes of its text.
+type part struct {
+	at       writingKey
+	from, to int
+}
+
+// add keeps and publishes the chunks among the inputs, all or none. undo takes them back for
+// the case that the same request is made again, as far as nothing was done to them since.
 func (c *chunks) add(run events.Run, key string, inputs []Input) (undo func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := map[*writing]int{}
-	undo = func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for w, size := range before {
-			c.size -= len(w.text) - size
-			w.text = w.text[:size]
-		}
+	if err := c.fits(run, key, inputs); err != nil {
+		return nil, err
 	}
-	for i, in := range inputs {
+	added := map[*writing]part{}
+	for _, in := range inputs {
 		chunk, ok := in.(LLMChunk)
 		if !ok || chunk.Chunk == "" {
 			continue
 		}
-		w := c.open(writingKey{run, chunk.MessageID}, key)
-		if len(w.text)+len(chunk.Chunk) > journal.MaxBody {
-			return undo, refusal.New(refusal.TooLarge, refusal.CodeTooLarge, "input %d: the chunks of the message are longer than %d KiB", i, journal.MaxBody>>10)
-		}
-		if _, noted := before[w]; !noted {
-			before[w] = len(w.text)
-		}
-		c.publish(run, livetext.Chunk{MessageID: chunk.MessageID, Offset: len(w.text), Text: chunk.Chunk})
+		at := writingKey{run, chunk.MessageID}
+		w := c.open(at, key)
+		from := len(w.text)
+		c.publish(run, livetext.Chunk{MessageID: chunk.MessageID, Offset: from, Text: chunk.Chunk})
 		w.text = append(w.text, chunk.Chunk...)
 		c.size += len(chunk.Chunk)
+		if earlier, ok := added[w]; ok {
+			from = earlier.from
+		}
+		added[w] = part{at, from, len(w.text)}
 	}
 	for c.size > maxWritten || len(c.order) > maxWriting {
 		c.whole = time.Now()
 		c.remove(c.order[0])
 	}
-	return undo, nil
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for w, part := range added {
+			if c.writing[part.at] == w && len(w.text) == part.to {
+				c.size -= part.to - part.from
+				w.text = w.text[:part.from]
+			}
+		}
+	}, nil
+}
+
+// fits refuses chunks that would make a message too long. The lock is held.
+func (c *chunks) fits(run events.Run, key string, inputs []Input) error {
+	sizes := map[string]int{}
+	for i, in := range inputs {
+		chunk, ok := in.(LLMChunk)
+		if !ok {
+			continue
+		}
+		size, seen := sizes[chunk.MessageID]
+		if w := c.writing[writingKey{run, chunk.MessageID}]; !seen && w != nil && w.key == key {
+			size = len(w.text)
+		}
+		if size += len(chunk.Chunk); size > journal.MaxBody {
+			return refusal.New(refusal.TooLarge, refusal.CodeTooLarge, "input %d: the chunks of the message are longer than %d KiB", i, journal.MaxBody>>10)
+		}
+		sizes[chunk.MessageID] = size
+	}
+	return nil
 }
 
 // open returns what is written of a message. The lock is held.

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // writers are two gateways that keep the chunks of client models.
@@ -50,5 +52,34 @@ func TestChunksOfSeveralGateways(t *testing.T) {
 			_, err = one.text(t.Context(), run, "k", "m", asked.Add(time.Nanosecond))
 			require.True(t, refusal.Is(err, refusal.CodeNoContent), "%v", err)
 		}
+	})
+}
+
+// Chunks are taken back only as long as they are the last ones of a message that is still
+// written, and chunks that are refused leave nothing.
+func TestChunksAreTakenBack(t *testing.T) {
+	t.Parallel()
+	writers(t, func(t *testing.T, run events.Run, c, _ *chunks) {
+		add := func(text string) (undo func()) {
+			undo, err := c.add(run, "k", chunk(text))
+			require.NoError(t, err)
+			return undo
+		}
+		at := writingKey{run, "m"}
+		add("a")
+		add("b")()
+		require.Equal(t, "a", string(c.writing[at].text))
+		early := add("c")
+		add("d")
+		early()
+		require.Equal(t, "acd", string(c.writing[at].text), "another request's chunk is behind it")
+		_, err := c.add(run, "k", append(chunk("e"), chunk(strings.Repeat("x", journal.MaxBody))...))
+		require.True(t, refusal.Is(err, refusal.CodeTooLarge), "%v", err)
+		require.Equal(t, "acd", string(c.writing[at].text))
+		late := add("f")
+		c.drop(run)
+		late()
+		require.Zero(t, c.size)
+		require.False(t, c.has(run, "k", "m"))
 	})
 }
