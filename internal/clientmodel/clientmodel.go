@@ -114,16 +114,16 @@ type Asked struct {
 	Time time.Time `json:"time"`
 }
 
-// Find reads a run's log for an event that has the message, a reply or one of the user's, and
-// for event n. An empty message is in no event.
-func Find(ctx context.Context, log journal.Log, run events.Run, message string, n uint64) (found bool, at Asked, err error) {
+// Find reads a run's log after seq for an event that has the message, a reply or one of the
+// user's, and for the nth event there. An empty message is in no event.
+func Find(ctx context.Context, log journal.Log, run events.Run, seq uint64, message string, n uint64) (found bool, at Asked, err error) {
 	quoted, err := json.Marshal(message)
 	if err != nil {
 		return false, at, err
 	}
 	plain := !bytes.ContainsRune(quoted, '\\') // another text may be escaped otherwise
 	place := uint64(0)
-	for rec, err := range log.Read(ctx, run, 0) {
+	for rec, err := range log.Read(ctx, run, seq) {
 		if err != nil {
 			return false, at, err
 		}

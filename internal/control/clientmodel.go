@@ -115,7 +115,7 @@ func (c *Controller) asked(ctx context.Context, ns, id, call string) (asked, err
 
 // find looks for a message in the run's log. since is when the awaited reply was asked for.
 func (c *Controller) find(ctx context.Context, run asked, message string) (found bool, since time.Time, err error) {
-	found, at, err := clientmodel.Find(ctx, c.Log, run.at, message, run.pending.N)
+	found, at, err := clientmodel.Find(ctx, c.Log, run.at, 0, message, run.pending.N)
 	return found, at.Time, err
 }
 
@@ -126,9 +126,15 @@ func (c *Controller) modelReply(ctx context.Context, run asked, inputs []Input, 
 	ids, key := chunkIDs(inputs), ""
 	if reply != nil {
 		ids, key = append(ids, reply.MessageID), reply.Key
+		if n := len(ids) - 1; n > 0 && ids[n-1] == ids[n] {
+			ids = ids[:n]
+		}
 	}
 	known, since := 0, time.Time{}
-	for _, id := range ids {
+	for i, id := range ids {
+		if replies := reply != nil && i == len(ids)-1; !replies && c.chunks.has(run.at, run.pending.Key, id) {
+			continue // it is in the log only once the request is answered
+		}
 		found, at, err := c.find(ctx, run, id)
 		if err != nil {
 			return InputsResult{}, err

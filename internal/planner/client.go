@@ -215,11 +215,11 @@ func (p *Planner) clientReply(ctx context.Context, question []byte) (clientmodel
 		return clientmodel.Answer{}, errors.New("the question names no run or no message")
 	}
 	run := p.cfg.Store.Place(q.Namespace, q.Run)
-	pending, err := p.pending(ctx, run)
+	pending, seq, err := p.pending(ctx, run)
 	if err != nil {
 		return clientmodel.Answer{}, err
 	}
-	found, asked, err := clientmodel.Find(ctx, p.cfg.Store.Log(), run, q.Message.ID, pending.Effect.Wake)
+	found, asked, err := clientmodel.Find(ctx, p.cfg.Store.Log(), run, 0, q.Message.ID, pending.Effect.Wake)
 	switch {
 	case err != nil:
 		return clientmodel.Answer{}, err
@@ -231,7 +231,7 @@ func (p *Planner) clientReply(ctx context.Context, question []byte) (clientmodel
 		return clientmodel.Answer{Code: clientmodel.Paused}, nil
 	}
 	doing := p.worker.Do(ctx, run, pending.Effect.Key, asked.ID, p.answered(&q))
-	return p.outcome(ctx, run, &q, doing)
+	return p.outcome(ctx, run, seq, &q, doing)
 }
 
 // answered is the handler of a request that has its reply, or never gets one.
@@ -267,22 +267,23 @@ func (p *Planner) expire(mem *reducer.Memory, e effects.Effect) worker.Work {
 }
 
 // pending returns the request whose reply the run waits for at the head of its log, zero if
-// there is none.
-func (p *Planner) pending(ctx context.Context, at events.Run) (pending clientmodel.Request, err error) {
+// there is none. seq is the head's record.
+func (p *Planner) pending(ctx context.Context, at events.Run) (pending clientmodel.Request, seq uint64, err error) {
 	run := p.cfg.Store.Acquire(at)
 	defer p.cfg.Store.Release(run)
 	run.Lock()
 	defer run.Unlock()
 	if err := run.Refresh(ctx); err != nil {
-		return pending, err
+		return pending, 0, err
 	}
 	pending, _ = clientmodel.Pending(p.cfg.Store.Machine().Table(), run.Memory())
-	return pending, nil
+	return pending, run.Seq(), nil
 }
 
-// outcome says what became of a reply. doing is the error of the work.
-func (p *Planner) outcome(ctx context.Context, run events.Run, q *clientmodel.Question, doing error) (clientmodel.Answer, error) {
-	now, err := p.pending(ctx, run)
+// outcome says what became of a reply, which is not in the log up to seq. doing is the error of
+// the work.
+func (p *Planner) outcome(ctx context.Context, run events.Run, seq uint64, q *clientmodel.Question, doing error) (clientmodel.Answer, error) {
+	now, _, err := p.pending(ctx, run)
 	if err != nil {
 		return clientmodel.Answer{}, errors.Join(doing, err)
 	}
@@ -290,7 +291,7 @@ func (p *Planner) outcome(ctx context.Context, run events.Run, q *clientmodel.Qu
 	if q.Do == clientmodel.Expire && gone {
 		return clientmodel.Answer{Code: clientmodel.Done}, nil
 	}
-	found, _, err := clientmodel.Find(ctx, p.cfg.Store.Log(), run, q.Message.ID, 0)
+	found, _, err := clientmodel.Find(ctx, p.cfg.Store.Log(), run, seq, q.Message.ID, 0)
 	switch {
 	case err != nil:
 		return clientmodel.Answer{}, errors.Join(doing, err)
