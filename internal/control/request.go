@@ -49,10 +49,10 @@ func (c *Controller) AsksClient(ctx context.Context, ns, id string) (bool, error
 }
 
 // PendingForClient returns the request that waits for the run's client, unless it is the one
-// with that key. Its Key is empty if there is none.
-func (c *Controller) PendingForClient(ctx context.Context, ns, id, but string) (ModelRequest, error) {
+// with that key or follows a later event than n. Its Key is empty if there is none.
+func (c *Controller) PendingForClient(ctx context.Context, ns, id, but string, n uint64) (ModelRequest, error) {
 	run, err := c.asked(ctx, ns, id, "")
-	if err != nil || !run.waits || !run.pending.Client || run.pending.Key == but {
+	if err != nil || !run.waits || !run.pending.Client || run.pending.Key == but || run.pending.N > n {
 		return ModelRequest{}, err
 	}
 	return c.Request(ctx, ns, id, 0)

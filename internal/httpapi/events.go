@@ -276,7 +276,9 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 		case data := <-chunks:
 			err = sendChunk(st, heard, data)
 		case <-heartbeat.C:
-			err = st.Comment()
+			if err = st.Comment(); err == nil {
+				err = waiting.again(ctx, st, &t)
+			}
 		case <-done:
 			return nil
 		case <-ctx.Done():

@@ -62,6 +62,8 @@ type requests struct {
 	// client says that a model of the run is its client. sent is the key of the last request.
 	client bool
 	sent   string
+	// failed says that the request could not be told.
+	failed bool
 }
 
 // newRequests begins with a run whose stream begins.
@@ -79,12 +81,14 @@ func (q *requests) tell(ctx context.Context, st *sse.Stream, t *tail, typ string
 	if !q.client || t.state != events.Planning && t.state != events.Reflecting {
 		return nil
 	}
-	req, err := q.s.control.PendingForClient(ctx, q.ns, q.id, q.sent)
+	req, err := q.s.control.PendingForClient(ctx, q.ns, q.id, q.sent, t.n)
+	q.failed = false
 	var refused *refusal.Error
 	switch {
-	case errors.As(err, &refused): // the run went on
+	case errors.As(err, &refused) && refused.Kind != refusal.Unavailable: // the run went on
 		return nil
 	case err != nil:
+		q.failed = true
 		if ctx.Err() == nil {
 			q.s.cfg.Logger.Warn("a stream cannot tell what the run's client is asked", "run", q.id, "reason", err)
 		}
@@ -98,4 +102,12 @@ func (q *requests) tell(ctx context.Context, st *sse.Stream, t *tail, typ string
 		return nil
 	}
 	return st.Event(eventRequest, "", data)
+}
+
+// again tells a request that could not be told.
+func (q *requests) again(ctx context.Context, st *sse.Stream, t *tail) error {
+	if !q.failed {
+		return nil
+	}
+	return q.tell(ctx, st, t, "")
 }
