@@ -347,6 +347,9 @@ func readReply(_ string, o inputObject) (control.Input, error) {
 		if err := strict.DecodeAt(n, "usage", &in.Usage); err != nil {
 			return nil, err
 		}
+		if u := in.Usage; u != nil && (min(u.Input, u.Output, u.Cached, u.Total) < 0 || u.CostUSD != nil && *u.CostUSD < 0) {
+			return nil, errors.New("usage: no number may be negative")
+		}
 	}
 	if n := o["calls"]; n != nil {
 		for i, item := range n.Items {

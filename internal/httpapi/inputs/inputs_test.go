@@ -88,6 +88,8 @@ func TestBadFormsOfOutsideInputs(t *testing.T) {
 		`"type":"llm-chunk","messageId":"m","chunk":"x","offset":null`:                                           "offset",
 		`"type":"llm-chunk","messageId":7,"chunk":"x"`:                                                           "message_id: is a number",
 		`"type":"llm-message-complete","messageId":"m","usage":3`:                                                "usage: is a number, want a mapping",
+		`"type":"llm-message-complete","messageId":"m","usage":{"input":3,"output":-1}`:                          "usage: no number may be negative",
+		`"type":"llm-message-complete","messageId":"m","usage":{"cost_usd":-0.5}`:                                "usage: no number may be negative",
 		`"type":"llm-message-complete","messageId":"m","content":null`:                                           "content: is",
 		`"type":"tool-call-started","toolCallId":"c","callId":"c"`:                                               "call_id: is given beside tool_call_id",
 		`"type":"tool-call-started","toolCallId":"c","parameters":{}`:                                            "parameters: is a mapping, want a string",
