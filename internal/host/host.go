@@ -445,6 +445,10 @@ func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
 		if e.Held {
 			return s, errors.New("the run is paused")
 		}
+		if e.Client {
+			s.waits = true
+			continue
+		}
 		owner := e.State
 		if e.Kind == effects.KindEnd {
 			owner = mem.State
