@@ -72,6 +72,16 @@ func (w *world) refused(agent, body string, status int, code string) {
 	require.Contains(w.t, text, `"code":"`+code+`"`)
 }
 
+// run returns an answer of the API about a run.
+func (w *world) run(path string) string {
+	response, err := http.Get(strings.TrimSuffix(w.url, "ag-ui/") + "runs/" + path)
+	require.NoError(w.t, err)
+	defer func() { _ = response.Body.Close() }()
+	data, err := io.ReadAll(response.Body)
+	require.NoError(w.t, err)
+	return string(data)
+}
+
 func said(thread, run, message string) string {
 	return fmt.Sprintf(`{"threadId":%q,"runId":%q,"messages":[{"id":"m-%s","role":"user","content":%q}],"tools":[{"name":"locate","description":""}],"surprise":1}`, thread, run, run, message)
 }
@@ -152,6 +162,18 @@ func TestThreads(t *testing.T) {
 		_, _, repeated = w.post("chat", result)
 		require.Contains(t, repeated, `"delta":"Two."`)
 	})
+	t.Run("a run begins with all messages", func(t *testing.T) {
+		for i := range 8 {
+			_, run, _ := w.post("chat", fmt.Sprintf(`{"threadId":"all-%d","runId":"r","messages":[{"id":"1","role":"user","content":"a"},{"id":"2","role":"user","content":"b"},{"id":"3","role":"user","content":"c"}]}`, i))
+			var types []string
+			for line := range strings.Lines(w.run(run + "/events")) {
+				var e struct{ Type string }
+				require.NoError(t, json.Unmarshal([]byte(line), &e))
+				types = append(types, e.Type)
+			}
+			require.Equal(t, []string{"Start", "UserMessage", "UserMessage"}, types[:3])
+		}
+	})
 	t.Run("images", func(t *testing.T) {
 		body := `{"threadId":"images","runId":"r","messages":[{"id":"m","role":"user","content":[{"type":"text","text":"See"},{"type":"image","source":{"type":"data","value":"iVBORw0KGgo=","mimeType":"image/png"}}]}]}`
 		_, _, text := w.post("chat", body)
@@ -168,18 +190,10 @@ func TestRefusedDecision(t *testing.T) {
 	}
 	_, run, text := w.post("careful", body("r1", "m1", ""))
 	require.Contains(t, text, `"interrupts":`)
-	memory := func() string {
-		response, err := http.Get(strings.TrimSuffix(w.url, "ag-ui/") + "runs/" + run)
-		require.NoError(t, err)
-		defer func() { _ = response.Body.Close() }()
-		data, err := io.ReadAll(response.Body)
-		require.NoError(t, err)
-		return string(data)
-	}
-	before := memory()
+	before := w.run(run)
 	w.refused("careful", body("r2", "m2", `{"interruptId":"c1","status":"resolved","payload":{"decision":"modified","arguments":{}}}`), http.StatusUnprocessableEntity, "invalid_arguments")
 	w.refused("careful", body("r2", "m2", `{"interruptId":"c1","status":"resolved","payload":{"decision":"modified"}}`), http.StatusBadRequest, "bad_decision")
-	require.Equal(t, before, memory())
+	require.Equal(t, before, w.run(run))
 	_, _, text = w.post("careful", body("r2", "m2", `{"interruptId":"c1","status":"resolved","payload":{"decision":"approved"}}`))
 	require.Contains(t, text, `"pendingToolCallIds":["c1"]`)
 }

@@ -113,7 +113,7 @@ func (s *server) post(w http.ResponseWriter, r *http.Request) error {
 		req.Messages = append(req.Messages, Message{ID: m.ID, Role: m.Role, Raw: m.raw})
 	}
 	if p.again {
-		t, _, err := s.history(ctx, p.run)
+		t, err := s.history(ctx, p.run)
 		if err != nil {
 			return err
 		}

@@ -179,12 +179,11 @@ func (s *server) start(ctx context.Context, of journal.StorageOf, t thread, in *
 	req := control.StartRequest{
 		AgentName: of.Agent, Mode: events.ModeChat, RunID: id, ClientTools: in.clientTools(), Custom: map[string]json.RawMessage{customKey: value},
 	}
-	var more []control.Input
 	for i, m := range messages {
 		if i == 0 {
 			req.Task, req.Parts, req.MessageID = m.text, m.parts, m.ID
 		} else {
-			more = append(more, m.input())
+			req.Messages = append(req.Messages, m.user())
 		}
 	}
 	if _, err := s.Control.Start(ctx, of.Namespace, req); err != nil {
@@ -193,17 +192,17 @@ func (s *server) start(ctx context.Context, of journal.StorageOf, t thread, in *
 		}
 		return place{}, err
 	}
-	p := place{run: s.Control.Store.Place(of.Namespace, id), first: 1}
-	if len(more) > 0 {
-		_, err = s.Control.Inputs(ctx, of.Namespace, id, more)
-	}
-	return p, err
+	return place{run: s.Control.Store.Place(of.Namespace, id), first: 1}, nil
 }
 
 func (m *message) input() control.Input {
 	if m.Role == roleTool {
 		return control.ToolCallResult{CallID: m.ToolCallID, Success: m.Error == "", Text: resultText(m)}
 	}
+	return m.user()
+}
+
+func (m *message) user() control.UserMessage {
 	return control.UserMessage{MessageID: m.ID, Content: m.text, Parts: m.parts}
 }
 
@@ -319,28 +318,15 @@ func (s *server) decide(ctx context.Context, at events.Run, answers []events.Dec
 	return nil
 }
 
-// repeat appends what the first request for the turn did not come to append, as far as the
-// turn is the run's last.
+// repeat makes the decisions that the first request for the turn did not come to make, as far as
+// the turn is the run's last.
 func (s *server) repeat(ctx context.Context, p place, in *request) error {
-	t, mem, err := s.history(ctx, p.run)
+	if len(in.answers) == 0 {
+		return nil
+	}
+	t, err := s.history(ctx, p.run)
 	if err != nil || t.turn.RunID != in.RunID {
 		return err
-	}
-	open := mem.ClientCalls()
-	var inputs []control.Input
-	for i := range in.messages {
-		m := &in.messages[i]
-		if m.Role == roleUser && slices.Contains(t.turn.Messages, m.ID) && !mem.Knows(m.ID) ||
-			m.Role == roleTool && t.turn.Results[m.ToolCallID] == m.ID &&
-				slices.ContainsFunc(open, func(c reducer.CallState) bool { return c.ID == m.ToolCallID }) {
-			inputs = append(inputs, m.input())
-		}
-	}
-	if len(inputs) > 0 {
-		_, err := s.Control.Inputs(ctx, p.run.Namespace, p.run.ID, inputs)
-		if err != nil && !refusal.Is(err, refusal.CodeRunEnded) {
-			return err
-		}
 	}
 	return s.decide(ctx, p.run, slices.DeleteFunc(slices.Clone(in.answers), func(d events.Decision) bool {
 		return !slices.Contains(t.undecided, d.CallID)
@@ -348,18 +334,18 @@ func (s *server) repeat(ctx context.Context, p place, in *request) error {
 }
 
 // history translates a run to the head of its log, for nobody.
-func (s *server) history(ctx context.Context, run events.Run) (*Translator, *reducer.Memory, error) {
+func (s *server) history(ctx context.Context, run events.Run) (*Translator, error) {
 	t := NewTranslator(s.Control.Table, "", nil)
 	fold := runlog.NewFold(s.Control.Log, s.Control.Store.Machine(), run)
 	for rec, err := range s.Control.Log.Read(ctx, run, 0) {
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if err := t.record(ctx, fold, rec); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return t, fold.Memory(), nil
+	return t, nil
 }
 
 // record folds and translates the next record.
