@@ -33,7 +33,8 @@ const careful = `{"name":"careful","mode":"chat","approval":{"policy":"tools","t
 type world struct {
 	t   *testing.T
 	bus *simtest.Journal
-	url string
+	url string // of the protocol
+	api string
 }
 
 func newWorld(t *testing.T) *world {
@@ -53,7 +54,8 @@ func newWorld(t *testing.T) *world {
 		_, err = h.Gateway().PutAgent(t.Context(), "", name, []byte(definition), agentfile.JSON)
 		require.NoError(t, err)
 	}
-	return &world{t, bus, "http://" + listener.Addr().String() + "/v1/ag-ui/"}
+	api := "http://" + listener.Addr().String() + "/v1/"
+	return &world{t, bus, api + "ag-ui/", api}
 }
 
 // post returns status, run, and the body.
@@ -74,7 +76,7 @@ func (w *world) refused(agent, body string, status int, code string) {
 
 // run returns an answer of the API about a run.
 func (w *world) run(path string) string {
-	response, err := http.Get(strings.TrimSuffix(w.url, "ag-ui/") + "runs/" + path)
+	response, err := http.Get(w.api + "runs/" + path)
 	require.NoError(w.t, err)
 	defer func() { _ = response.Body.Close() }()
 	data, err := io.ReadAll(response.Body)
@@ -161,6 +163,16 @@ func TestThreads(t *testing.T) {
 		require.NotContains(t, types(t, third), "TOOL_CALL_RESULT", "the client has it")
 		_, _, repeated = w.post("chat", result)
 		require.Contains(t, repeated, `"delta":"Two."`)
+	})
+	t.Run("the next run of a thread has the same tools", func(t *testing.T) {
+		_, run, _ := w.post("chat", said("next", "r1", "x"))
+		response, err := http.Post(w.api+"runs/"+run+"/cancel", "application/json", nil)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		w.refused("chat", strings.Replace(said("next", "r2", "y"), "locate", "other", 1), http.StatusConflict, "tools_changed")
+		_, other, text := w.post("chat", said("next", "r2", "y"))
+		require.NotEqual(t, run, other)
+		require.Contains(t, text, "One.")
 	})
 	t.Run("a run begins with all messages or not at all", func(t *testing.T) {
 		body := `{"threadId":"all","runId":"r","messages":[{"id":"1","role":"user","content":"a"},{"id":"2","role":"user","content":[{"type":"image","source":{"type":"url","value":"http://localhost/x","mimeType":"image/%s"}}]}]}`

@@ -151,6 +151,9 @@ func (s *server) start(ctx context.Context, of journal.StorageOf, t thread, in *
 	known := map[string]bool{}
 	for _, earlier := range t.Runs[:len(t.Runs)-1] {
 		err := s.Control.View(ctx, of.Namespace, earlier, func(run *runlog.Run) error {
+			if err := checkTools(run.Memory(), in); err != nil {
+				return err
+			}
 			kept := turnOf(run.Memory()).Known
 			for _, m := range in.messages {
 				known[m.ID] = known[m.ID] || run.Memory().Knows(m.ID) || slices.Contains(kept, m.ID)
@@ -228,12 +231,15 @@ type position struct {
 
 // plan says what a request brings to a run that rests, or refuses it.
 func (s *server) plan(mem *reducer.Memory, in *request) (p position, err error) {
-	if s.Control.Table.Terminal(mem.State) {
-		return position{ended: true}, nil
-	}
 	last := turnOf(mem)
 	if last.RunID == in.RunID {
 		return p, errLostRace // the same request was faster
+	}
+	if err := checkTools(mem, in); err != nil {
+		return p, err
+	}
+	if s.Control.Table.Terminal(mem.State) {
+		return position{ended: true}, nil
 	}
 	conflict := func(code, format string, args ...any) *refusal.Error {
 		return access.Conflict(mem, code, format, args...)
@@ -255,8 +261,6 @@ func (s *server) plan(mem *reducer.Memory, in *request) (p position, err error) 
 		}
 	}
 	switch {
-	case last.Tools != in.tools:
-		return p, conflict(refusal.CodeToolsChanged, "tools: are not those that the thread began with, and a run's tools do not change")
 	case !rests(s.Control.Table, mem):
 		return p, conflict(refusal.CodeTurnOpen, "the turn %.100q is open; wait for its end, or follow it with the same runId", last.RunID)
 	case len(undecided) > 0 && len(p.answers) == 0:
@@ -264,6 +268,14 @@ func (s *server) plan(mem *reducer.Memory, in *request) (p position, err error) 
 	}
 	p.inputs = p.turn.take(mem, in)
 	return p, nil
+}
+
+// checkTools refuses other tools than those of the thread's runs.
+func checkTools(mem *reducer.Memory, in *request) error {
+	if turnOf(mem).Tools == in.tools {
+		return nil
+	}
+	return access.Conflict(mem, refusal.CodeToolsChanged, "tools: are not those that the thread began with, and a thread's tools do not change; begin another thread")
 }
 
 // take notes which messages of the request are new to the run, and returns them.
