@@ -124,6 +124,9 @@ func (s *Server) Add(ctx context.Context, agents ...*Agent) error {
 	}
 	o.http = s.serving.http
 	if err := s.service.add(ctx, o); err != nil {
+		if s.service.over() {
+			return errServerClosed
+		}
 		return err
 	}
 	s.agents, s.serving = all, o

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -57,6 +58,37 @@ func TestAgentsAreAddedToAServer(t *testing.T) {
 	require.NoError(t, err, "the others are served as before")
 	require.NoError(t, server.Close())
 	require.ErrorContains(t, server.Add(t.Context(), helper.Agent), "closed")
+}
+
+// silent is a source that never names its tools.
+type silent struct{ began, ended chan struct{} }
+
+func (silent) Name() string    { return "silent" }
+func (silent) Pools() []string { return nil }
+
+func (s silent) Run(ctx context.Context, _ *slog.Logger, _ func([]tool.Tool)) {
+	defer close(s.ended)
+	close(s.began)
+	<-ctx.Done()
+}
+
+// Close ends an addition that waits for its tools, and leaves nothing of it running.
+func TestCloseWhileAgentsAreAdded(t *testing.T) {
+	t.Parallel()
+	server, err := agent.Serve(t.Context(), built(t, agent.New("first").LLM(callsThen())).Agent)
+	require.NoError(t, err)
+	source := silent{make(chan struct{}), make(chan struct{})}
+	second := built(t, agent.New("second").LLM(callsThen()).Source(func() (tool.Source, error) { return source, nil }, "never"))
+	added := make(chan error, 1)
+	go func() { added <- server.Add(context.Background(), second.Agent) }()
+	<-source.began
+	require.NoError(t, server.Close())
+	select {
+	case <-source.ended:
+	default:
+		require.Fail(t, "the source still runs")
+	}
+	require.ErrorContains(t, <-added, "closed")
 }
 
 // A server is a handler in an application's own server, and has a URL if it listens.

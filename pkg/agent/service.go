@@ -70,7 +70,8 @@ type service struct {
 	stop    context.CancelFunc
 	// retiring are the parts that an addition replaced.
 	retiring sync.WaitGroup
-	// adding is held while agents are added; stopSources ends the registry's sources.
+	// adding is held while agents are added, and at the end; stopSources ends the registry's
+	// sources.
 	adding      sync.Mutex
 	stopSources func()
 	// ended is closed when the roles have ended; failed is why.
@@ -180,6 +181,8 @@ func (s *service) over() bool {
 func (s *service) close() error {
 	s.stop()
 	<-s.ended
+	s.adding.Lock() // an addition that is not done fails now
+	defer s.adding.Unlock()
 	if s.conduct == stepping {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		_ = s.host.Withdraw(ctx) // else the announcement expires
@@ -197,6 +200,15 @@ func (s *service) add(ctx context.Context, o serving) error {
 	if err != nil {
 		return &BuildError{err}
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-s.ended: // nothing is worth waiting for
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	stop := registry.Start(context.Background(), o.logger)
 	registry.Ready(ctx)
 	if err := s.store(ctx, o.callers); err != nil {
