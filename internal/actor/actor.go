@@ -147,8 +147,8 @@ func (a *Actor) Announce(ctx context.Context) error {
 	return nil
 }
 
-// withdraw withdraws the announcements.
-func (a *Actor) withdraw(ctx context.Context) error {
+// Withdraw withdraws the announcements. The error is the bus's; then they expire.
+func (a *Actor) Withdraw(ctx context.Context) error {
 	var errs []error
 	for _, pool := range a.cfg.Pools {
 		errs = append(errs, a.cfg.Directory.Withdraw(ctx, pool, a.cfg.Instance))
@@ -160,7 +160,7 @@ func (a *Actor) withdraw(ctx context.Context) error {
 // Tools that come or go meanwhile are announced at once.
 func (a *Actor) Run(ctx context.Context) error {
 	changed := a.cfg.Tools.Changed()
-	return announce.During(ctx, a.cfg.Logger, a.Announce, a.withdraw, func(ctx context.Context) error {
+	return announce.During(ctx, a.cfg.Logger, a.Announce, a.Withdraw, func(ctx context.Context) error {
 		watching, stop := context.WithCancel(ctx)
 		var watcher sync.WaitGroup
 		watcher.Go(func() { a.announceChanges(watching, changed, &watcher) })

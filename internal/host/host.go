@@ -139,7 +139,11 @@ type role interface {
 // announcer is a role that announces itself to other processes.
 type announcer interface {
 	Announce(ctx context.Context) error
+	Withdraw(ctx context.Context) error
 }
+
+// withdrawTime bounds the attempt to withdraw what an update announced.
+const withdrawTime = 2 * time.Second
 
 // hosts counts the hosts of this process.
 var hosts atomic.Int64
@@ -270,6 +274,17 @@ func (c *crew) announce(ctx context.Context) error {
 	return nil
 }
 
+// withdraw takes back what announce announced. What the bus does not take back expires.
+func (c *crew) withdraw(ctx context.Context) error {
+	var errs []error
+	for _, r := range c.roles {
+		if a, ok := r.(announcer); ok {
+			errs = append(errs, a.Withdraw(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // run runs the roles until ctx ends or, once they are retired, until their work has ended.
 func (c *crew) run(ctx context.Context) error {
 	defer close(c.done)
@@ -339,15 +354,20 @@ func (h *Host) Update(ctx context.Context, o Options) (retired <-chan struct{}, 
 	if err != nil {
 		return nil, err
 	}
-	if err := c.announce(ctx); err != nil {
-		return nil, errors.Join(err, c.planner.Withdraw(ctx))
+	if err = c.announce(ctx); err == nil {
+		select {
+		case h.next <- c:
+		case <-h.ended:
+			err = errors.New("the roles have ended")
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
 	}
-	select {
-	case h.next <- c:
-	case <-h.ended:
-		return nil, errors.New("the roles have ended")
-	case <-ctx.Done():
-		return nil, errors.Join(ctx.Err(), c.planner.Withdraw(context.WithoutCancel(ctx)))
+	if err != nil {
+		c.retire()
+		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
+		defer stop()
+		return nil, errors.Join(err, c.withdraw(ctx))
 	}
 	h.mu.Lock()
 	old := h.now
@@ -465,5 +485,5 @@ func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
 	return s, nil
 }
 
-// Withdraw withdraws the names that [Host.Announce] announced, for a host that never ran.
-func (h *Host) Withdraw(ctx context.Context) error { return h.crewNow().planner.Withdraw(ctx) }
+// Withdraw withdraws what [Host.Announce] announced, for a host that never ran.
+func (h *Host) Withdraw(ctx context.Context) error { return h.crewNow().withdraw(ctx) }

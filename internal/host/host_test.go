@@ -75,6 +75,30 @@ func TestHostRefusesToolsWithBadSchemas(t *testing.T) {
 	require.ErrorContains(t, err, `tool "broken": schema: invalid JSON Schema`)
 }
 
+// An update that fails leaves no announcement.
+func TestFailedUpdateIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	bus := simtest.New(simtest.Options{})
+	none, err := toolset.New()
+	require.NoError(t, err)
+	options := host.Options{Bus: bus, Tools: none, Providers: map[string]llm.Caller{"mock": scripted.NewMock()}}
+	h, stop := running(t, options)
+	stop()
+	made, err := typed.New(tool.Definition{Name: "late", Description: "Comes late.", Effect: tool.Pure}, func(context.Context, query) (string, error) { return "", nil })
+	require.NoError(t, err)
+	options.Tools, err = toolset.New(made)
+	require.NoError(t, err)
+	options.Providers = map[string]llm.Caller{"other": scripted.NewMock()}
+	_, err = h.Update(t.Context(), options)
+	require.ErrorContains(t, err, "the roles have ended")
+	tools, err := bus.Tools(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, tools)
+	providers, err := bus.Providers(t.Context())
+	require.NoError(t, err)
+	require.NotContains(t, providers, "other")
+}
+
 // TestDeadlineCancelsTheTool: a run comes to its deadline while a tool runs, on
 // a real server.
 func TestDeadlineCancelsTheTool(t *testing.T) {

@@ -140,13 +140,14 @@ func (s *Subagents) Announce(ctx context.Context) error {
 	return s.cfg.Directory.Announce(ctx, events.AgentsPool, s.cfg.Instance, s.specs)
 }
 
-func (s *Subagents) withdraw(ctx context.Context) error {
+// Withdraw withdraws the announcement. The error is the bus's; then it expires.
+func (s *Subagents) Withdraw(ctx context.Context) error {
 	return s.cfg.Directory.Withdraw(ctx, events.AgentsPool, s.cfg.Instance)
 }
 
 // Run announces the agents and works until ctx ends. Then it withdraws the announcement.
 func (s *Subagents) Run(ctx context.Context) error {
-	return announce.During(ctx, s.cfg.Logger, s.Announce, s.withdraw, s.worker.Run)
+	return announce.During(ctx, s.cfg.Logger, s.Announce, s.Withdraw, s.worker.Run)
 }
 
 // Step works on one delivery.
