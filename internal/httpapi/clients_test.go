@@ -64,6 +64,16 @@ func TestSeedsToolCall(t *testing.T) {
 	})
 }
 
+// TestContentLikeAnError: what a client's tool found may begin like an error.
+func TestContentLikeAnError(t *testing.T) {
+	r := simulatedRig(t, nil)
+	id := r.startClient("")
+	r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: replyWith(callTo("tool-1", "search"))})
+	body := "[" + strings.Replace(seedResult, "Search results...", "ERROR: is a word of the page", 1) + "]"
+	require.Equal(t, 200, r.inputs(id, body).status)
+	require.Equal(t, 200, r.inputs(id, body).status, "the same again")
+}
+
 // TestClientsFailure: an error is a ToolFailure, in a batch a ToolCallResult, and the gateway
 // joins a batch of client calls alone.
 func TestClientsFailure(t *testing.T) {

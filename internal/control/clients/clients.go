@@ -184,7 +184,12 @@ func (r *Result) repeats(record *reducer.ToolCallRecord) bool {
 }
 
 // textOf returns the client's own words.
-func textOf(r *reducer.CallResult) string { return strings.TrimPrefix(r.Text(), reducer.ErrorPrefix) }
+func textOf(r *reducer.CallResult) string {
+	if r.Failed != nil {
+		return strings.TrimPrefix(r.Failed.Error, reducer.ErrorPrefix)
+	}
+	return r.Text()
+}
 
 // sameJSON reports whether two texts are the same JSON.
 func sameJSON(a, b string) bool {
