@@ -97,7 +97,7 @@ func (s *Server) runRows() []route.Route {
 			Pattern: "GET /v1/runs/{id}/request", Handle: s.getRequest,
 			Summary: "Shows what the run's model is asked now, or what it was asked for a reply.",
 			Query:   []route.Parameter{{Name: "at", Description: "The number of the reply's event. Default: the reply that the run waits for."}},
-			Answer:  modelRequest{}, Codes: with(route.RunCodes, refusal.CodeNothingPending, refusal.CodeNoRequest, refusal.CodeNotYours),
+			Answer:  modelRequest{}, Codes: with(route.RunCodes, refusal.CodeNothingPending, refusal.CodeNoRequest),
 		},
 		{
 			Pattern: "POST /v1/runs/{id}/fork", Handle: route.JSON(http.StatusOK, s.postFork), Summary: "Starts a run that continues from an event of this one.",
