@@ -58,7 +58,7 @@ func awaitTools(ctx context.Context, c *client) error {
 		if err := c.do(ctx, http.MethodGet, "/v1/tools", nil, &tools); err != nil {
 			return err
 		}
-		missing := slices.ContainsFunc(append(toolNames(), helper, deputy, lonely, lonePay, askHuman), func(name string) bool {
+		missing := slices.ContainsFunc(append(toolNames(), helper, deputy, lonely, lonePay, askHuman, "tally", "charge"), func(name string) bool {
 			return !slices.ContainsFunc(tools, func(t struct{ Name string }) bool { return t.Name == name })
 		})
 		if !missing {
@@ -96,7 +96,9 @@ func subrunPlan(run string, by *parent) *plan {
 }
 
 // delegates reports whether a run may wait for runs that answer its calls.
-func (p *plan) delegates() bool { return p.kind == "delegating" || p.parent != nil }
+func (p *plan) delegates() bool {
+	return p.kind == "delegating" || p.kind == "client" || p.parent != nil
+}
 
 // checkChild: one run answers a call of an agent, and the answer is that run's.
 func (a *audit) checkChild(run string, f *fate, say func(string, ...any)) {

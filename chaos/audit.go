@@ -158,6 +158,7 @@ func (a *audit) check(carriers []*carrier) {
 		a.checkParent(c.plan, say)
 		a.checkCalls(c, h, say)
 		c.checkMessages(a.before(h), h, say)
+		c.checkReplies(h, say)
 	}
 }
 

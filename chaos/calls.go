@@ -28,6 +28,9 @@ func (a *audit) checkCalls(c *carrier, h *history, say func(string, ...any)) {
 		}
 		a.checkExecutions(h.run, f, say)
 		c.checkDecisions(f, say)
+		if toolNamed(f.tool).client {
+			c.checkClient(f, say)
+		}
 		if f.ref != nil {
 			a.refs[*f.ref] = h.run
 		}
@@ -46,6 +49,15 @@ func (a *audit) count(f *fate) {
 	}
 	if toolNamed(f.tool) != nil && toolNamed(f.tool).agent && f.success {
 		a.outcomes["agent answered"]++
+	}
+	if t := toolNamed(f.tool); t.client || t.service {
+		who := map[bool]string{true: "client", false: "service"}[t.client]
+		switch {
+		case f.success || f.code == "tool_failed":
+			a.outcomes[who+" answered"]++
+		case f.code == "timeout", f.code == "unavailable":
+			a.outcomes[who+" "+f.code]++
+		}
 	}
 	if f.tool == askHuman && f.success {
 		a.outcomes["answered"]++
@@ -101,6 +113,9 @@ func (a *audit) checkExecutions(run string, f *fate, say func(string, ...any)) {
 		say("call %s of %s, a once tool, was executed %d times", f.id, f.tool, len(done))
 	case once && len(done) > 0 && f.started == 0:
 		say("call %s of %s, a once tool, was executed and the log does not hold its start", f.id, f.tool)
+	case tool.client && len(done) > 0:
+		say("call %s of %s, a tool of the client, was executed elsewhere", f.id, f.tool)
+	case tool.client: // see checkClient
 	case tool.agent:
 		a.checkChild(run, f, say)
 	case tool.builtin:

@@ -38,6 +38,8 @@ type carrier struct {
 
 	mu       sync.Mutex
 	messages map[string]answered // by message id
+	returned map[string]returned // by call id
+	replies  map[string]bool     // by message id: whether it was accepted
 	started  atomic.Bool
 	ended    *event
 	last     *event
@@ -46,6 +48,7 @@ type carrier struct {
 func newCarrier(p *plan, c *client, f *feed, found func(string)) *carrier {
 	return &carrier{
 		plan: p, client: c, events: f.follower(p.run), messages: map[string]answered{},
+		returned: map[string]returned{}, replies: map[string]bool{},
 		found: func(text string) { found("run " + p.run + " (" + strconv.Itoa(p.index) + ", " + p.kind + "): " + text) },
 	}
 }
@@ -89,8 +92,8 @@ func (c *carrier) start(ctx context.Context) bool {
 	}
 	body := map[string]any{"agent": c.plan.agent, "task": c.plan.task(), "mode": c.plan.mode, "run_id": c.plan.run}
 	err := c.post(ctx, "start", "/v1/runs", body)
-	for c.plan.kind == "lonely" && refused(err) != nil && refused(err).Code == "unknown_tool" && pause(ctx, time.Second) {
-		err = c.post(ctx, "start", "/v1/runs", body) // its only actor may be away for longer than an announcement lives
+	for c.plan.mayLackTools() && refused(err) != nil && refused(err).Code == "unknown_tool" && pause(ctx, time.Second) {
+		err = c.post(ctx, "start", "/v1/runs", body)
 	}
 	if r := refused(err); r != nil && r.Code != "run_exists" {
 		c.found("start: " + r.Error())
@@ -104,6 +107,9 @@ func (c *carrier) start(ctx context.Context) bool {
 func (c *carrier) accompany(ctx context.Context) {
 	ctx, over := context.WithCancel(ctx)
 	defer over()
+	if c.plan.kind == "outside" {
+		c.acts.Go(func() { c.beModel(ctx) })
+	}
 	for {
 		e := c.events.next(ctx)
 		if e == nil {
@@ -144,7 +150,11 @@ func (c *carrier) react(ctx context.Context, e *event) {
 		c.acts.Go(func() { c.speak(ctx) })
 	case "HumanApprovalRequired":
 		c.decideAll(ctx, e)
+		c.returnAll(ctx, e)
+	case "LlmToolCall", "LlmParallelToolCalls":
+		c.returnAll(ctx, e)
 	case "Forked": // into what its parent waited for
+		c.returnInherited(ctx)
 		switch e.To {
 		case "waiting_for_user":
 			c.acts.Go(func() { c.speak(ctx) })

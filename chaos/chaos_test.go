@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	if !testing.Short() {
 		var err error
-		if bin, err = commandtest.Build("cmd", "./cmd/...", "github.com/nats-io/nats-server/v2"); err != nil {
+		if bin, err = commandtest.Build("cmd", "./cmd/...", "./chaos", "github.com/nats-io/nats-server/v2"); err != nil {
 			fmt.Fprintln(os.Stderr, "chaos:", err)
 			os.Exit(1)
 		}
@@ -117,7 +117,7 @@ func TestTheMixHasEverything(t *testing.T) {
 		require.Positive(t, f.after)
 	}
 	for _, want := range slices.Concat(kinds, toolNames(), []string{
-		"lonely", lonely, helper, deputy, lonePay, askHuman, "fork",
+		"lonely", lonely, helper, deputy, lonePay, askHuman, pick, glance, "tally", "charge", "fork",
 		"sing", "task", "chat", "openai true", "openai false", "fails true", "message", "pause", "cancel",
 		"approved", "rejected", "modified", kill, stop, term, "server true", "server false", "leader true", "all true",
 	}) {

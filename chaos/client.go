@@ -31,6 +31,8 @@ type refusal struct {
 	Message string `json:"message"`
 	// Decision is the first one, where this was another.
 	Decision *decision `json:"decision"`
+	// Result is the client's first one, where this was another.
+	Result *clientResult `json:"result"`
 }
 
 func (r *refusal) Error() string { return fmt.Sprintf("HTTP %d %s: %s", r.Status, r.Code, r.Message) }

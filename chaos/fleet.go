@@ -71,6 +71,11 @@ func newFleet(o options, toolFile func(actor int) (string, error), model string)
 	for i := range 2 {
 		f.addWorker("observer", i, nil, "--snapshot-every", "5")
 	}
+	for i := range 2 {
+		p := f.process("service-"+strconv.Itoa(i), "chaos", f.env(), "service", filepath.Join(o.dir, "ledger"))
+		p.kind = "service"
+		f.workers = append(f.workers, p)
+	}
 	return f, nil
 }
 

@@ -8,7 +8,7 @@
 //
 // Everything is real: the commands of cmd as processes of their own, nats-server
 // as a process of the version that the module names, HTTP in between. Only the
-// model and the tools are this process, which is not killed, so that it can
+// model, most tools and the runs' clients are this process, which is not killed, so that it can
 // count what was executed. What it finds wrong it says, with the run and its
 // events; the logs of all processes are then kept.
 //
@@ -68,14 +68,15 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chaos",
 		Short: "Kill processes of Moorebus while they carry runs, and audit the log",
-		Long: `Chaos starts nats-server, two planners, five actors, two observers and a gateway,
+		Long: `Chaos starts nats-server, two planners, five actors, two observers, a gateway and
+two instances of a NATS service with tools,
 carries a mix of runs through them, and meanwhile kills a random one of them
 (SIGKILL) every few hundred milliseconds and starts it again, asks it to end
 (SIGTERM), or stops it for longer than the ack wait (SIGSTOP) and lets it go on.
 Three of the actors have different tools of one pool. The model refuses everybody
 now and then, and the only actor of a pool is away for long. At the end every run
 has to be over, and the log has to hold every event once, one result for each
-call, one run for each call of an agent, and no call of a once tool that was
+call, the first one of a run's client, one run for each call of an agent, and no call of a once tool that was
 executed twice without a human's leave.
 It is then exported and imported into an empty server, which has to hold the same.
 Exit 1 says that something is wrong, and what.`,
@@ -103,6 +104,7 @@ Exit 1 says that something is wrong, and what.`,
 			return nil
 		},
 	}
+	cmd.AddCommand(serviceCommand())
 	flags := cmd.Flags()
 	flags.IntVar(&o.runs, "runs", 300, "number of runs")
 	flags.Uint64Var(&o.seed, "seed", 0, "seed of mix and faults; 0 takes one from the clock")
@@ -123,5 +125,5 @@ Exit 1 says that something is wrong, and what.`,
 // build builds all commands, and the server of the version that the module
 // names, into a folder. It has to be called inside the module.
 func build(ctx context.Context, dir string) error {
-	return runGo(ctx, "build", "-o", dir+string(os.PathSeparator), "github.com/moorebus/moorebus/cmd/...", "github.com/nats-io/nats-server/v2")
+	return runGo(ctx, "build", "-o", dir+string(os.PathSeparator), "github.com/moorebus/moorebus/cmd/...", "github.com/moorebus/moorebus/chaos", "github.com/nats-io/nats-server/v2")
 }

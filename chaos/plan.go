@@ -71,6 +71,12 @@ func (p *plan) fork(run string) *plan {
 	return &fork
 }
 
+// mayLackTools reports whether the run's tools may be away for longer than an announcement
+// lives: those of an only actor, and those of a service that an actor has not found again.
+func (p *plan) mayLackTools() bool {
+	return p.kind == "lonely" || p.kind == "client" || p.kind == "services"
+}
+
 // task is a run's first message.
 func (p *plan) task() string { return "run " + strconv.Itoa(p.index) + " of kind " + p.kind }
 
@@ -138,6 +144,7 @@ var kinds = []string{
 	"single", "single", "parallel", "parallel", "parallel", "sequence", "approval", "approval", "approval",
 	"chat", "chat", "chat", "reflecting", "failing",
 	"delegating", "delegating", "expiring", "expiring", "timed", "asking", "unknowing", "unknowing", "unknowing",
+	"client", "client", "client", "services", "services", "outside",
 }
 
 // lonelyEvery is how many runs there are to one whose tools one actor alone has.
@@ -221,6 +228,23 @@ func (s *script) awkward(config map[string]any) {
 		s.from = []string{helper, helper, deputy, "lookup"}
 		p.agent["tools"] = append(toolNames(), helper, deputy)
 		s.steps(1+r.IntN(2), 3)
+	case "client":
+		config["parallel_tools"] = r.Float64() < 0.8
+		p.agent["client_tools"] = clientTools()
+		p.agent["tools"] = append(toolNames(), "tally", "charge", helper)
+		if r.Float64() < 0.3 {
+			p.agent["approval"] = policy(r)
+		}
+		s.from = []string{pick, pick, glance, "lookup", "charge", helper}
+		s.steps(1+r.IntN(3), 4)
+	case "services":
+		p.agent["tools"] = append(toolNames(), "tally", "charge")
+		s.from = []string{"tally", "charge", "charge", "note"}
+		s.steps(3+r.IntN(4), 3)
+	case "outside":
+		p.agent["client_tools"] = clientTools()
+		s.from = append(toolNames(), pick, pick, pick)
+		s.steps(1+r.IntN(3), 2)
 	case "lonely":
 		s.from = []string{lonely, lonePay}
 		p.agent["tools"] = append(toolNames(), lonely, lonePay)
@@ -260,6 +284,10 @@ func (p *plan) meddle(r *rand.Rand) {
 func (p *plan) modelName() string { return "run-" + strconv.Itoa(p.index) }
 
 func (p *plan) describeModel() {
+	if p.kind == "outside" {
+		p.agent["llm"] = map[string]any{"provider": "client"}
+		return
+	}
 	if p.openai {
 		p.agent["llm"] = map[string]any{"provider": "openai"}
 		p.agent["models"] = map[string]any{"default": p.modelName()}

@@ -23,6 +23,8 @@ type toolKind struct {
 	// exec makes it a command, builtin one that comes with Moorebus; else it is
 	// this process over HTTP.
 	exec, builtin bool
+	// service makes it one of the NATS service, client one that the run's client carries out.
+	service, client bool
 	// agent makes it an agent, whose calls runs of their own answer.
 	agent bool
 	// apart says that only kinds of run that are about it call it.
@@ -57,6 +59,10 @@ var tools = []toolKind{
 	{name: lonely, pool: lonePool, effect: "pure", risk: "low", slow: 600 * time.Millisecond, apart: true},
 	{name: helper, pool: agentsPool, effect: "idempotent", risk: "low", agent: true, apart: true},
 	{name: deputy, pool: agentsPool, effect: "idempotent", risk: "low", agent: true, apart: true},
+	{name: "tally", pool: "web", effect: "pure", risk: "low", slow: 300 * time.Millisecond, service: true, apart: true},
+	{name: "charge", pool: "web", effect: "once", risk: "medium", slow: 700 * time.Millisecond, service: true, apart: true},
+	{name: pick, effect: "once", client: true, apart: true},
+	{name: glance, effect: "once", client: true, apart: true},
 	{name: lonePay, pool: lonePool, effect: "once", risk: "low", slow: 600 * time.Millisecond, apart: true},
 }
 
@@ -86,10 +92,9 @@ type execution struct {
 	arguments string
 }
 
-// toolServer runs the tools. Each execution is a line `run/call tool arguments`
-// of the ledger, on the disk before the tool does anything else.
-type toolServer struct {
-	*httptest.Server
+// ledger has a line `run/call tool arguments` for each execution, on the disk before the tool
+// does anything else. Several processes may write it.
+type ledger struct {
 	path string
 
 	mu   sync.Mutex
@@ -97,12 +102,25 @@ type toolServer struct {
 	seen map[string]int
 }
 
+func openLedger(path string) (*ledger, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	return &ledger{path: path, file: file, seen: map[string]int{}}, err
+}
+
+func (l *ledger) close() { _ = l.file.Close() }
+
+// toolServer runs the tools of this process, and notes them in the ledger.
+type toolServer struct {
+	*httptest.Server
+	*ledger
+}
+
 func newToolServer(dir string) (*toolServer, error) {
-	s := &toolServer{path: filepath.Join(dir, "ledger"), seen: map[string]int{}}
-	var err error
-	if s.file, err = os.OpenFile(s.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+	l, err := openLedger(filepath.Join(dir, "ledger"))
+	if err != nil {
 		return nil, err
 	}
+	s := &toolServer{ledger: l}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	return s, nil
 }
@@ -111,7 +129,7 @@ func newToolServer(dir string) (*toolServer, error) {
 func (s *toolServer) close() {
 	s.CloseClientConnections()
 	s.Close()
-	_ = s.file.Close()
+	s.ledger.close()
 }
 
 func (s *toolServer) serve(w http.ResponseWriter, r *http.Request) {
@@ -143,19 +161,19 @@ func (s *toolServer) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // record writes an execution down and returns how often the key was seen.
-func (s *toolServer) record(key, tool, arguments string) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen[key]++
-	if _, err := fmt.Fprintf(s.file, "%s %s %s\n", key, tool, arguments); err != nil {
+func (l *ledger) record(key, tool, arguments string) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen[key]++
+	if _, err := fmt.Fprintf(l.file, "%s %s %s\n", key, tool, arguments); err != nil {
 		return 0, err
 	}
-	return s.seen[key], s.file.Sync()
+	return l.seen[key], l.file.Sync()
 }
 
 // executions reads the ledger back, by `run/call`.
-func (s *toolServer) executions() (map[string][]execution, error) {
-	file, err := os.Open(s.path)
+func (l *ledger) executions() (map[string][]execution, error) {
+	file, err := os.Open(l.path)
 	if err != nil {
 		return nil, err
 	}
@@ -172,9 +190,9 @@ func (s *toolServer) executions() (map[string][]execution, error) {
 
 // writeFile writes an actor's file of tools, and returns its path.
 func (s *toolServer) writeFile(dir string, actor int) (string, error) {
-	var entries []map[string]any
+	entries := []map[string]any{{"service": service, "pool": "web"}}
 	for _, t := range tools {
-		if t.lacking == actor+1 {
+		if t.lacking == actor+1 || t.service || t.client {
 			continue
 		}
 		if t.agent {
