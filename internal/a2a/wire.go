@@ -2,11 +2,10 @@ package a2a
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
-	"errors"
-	"strings"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 )
 
 // What follows is the protocol's data in its JSON form.
@@ -32,7 +31,7 @@ func (s taskState) terminal() bool { return s == completed || s == failed || s =
 // part has exactly one of Text, Raw, URL and Data.
 type part struct {
 	Text      *string         `json:"text,omitempty"`
-	Raw       anyBase64       `json:"raw,omitempty"`
+	Raw       route.Base64    `json:"raw,omitempty"`
 	URL       string          `json:"url,omitempty"`
 	Data      json.RawMessage `json:"data,omitempty"`
 	Filename  string          `json:"filename,omitempty"`
@@ -40,23 +39,6 @@ type part struct {
 }
 
 func textPart(text string) part { return part{Text: &text} }
-
-// anyBase64 is bytes as base64. It is read in every alphabet that ProtoJSON allows.
-type anyBase64 []byte
-
-func (b *anyBase64) UnmarshalJSON(data []byte) error {
-	var text string
-	if err := json.Unmarshal(data, &text); err != nil {
-		return errors.New("raw: is not base64 in a string")
-	}
-	text = strings.TrimRight(strings.NewReplacer("-", "+", "_", "/").Replace(text), "=")
-	decoded, err := base64.RawStdEncoding.DecodeString(text)
-	if err != nil {
-		return errors.New("raw: is not base64")
-	}
-	*b = decoded
-	return nil
-}
 
 type message struct {
 	MessageID string          `json:"messageId"`

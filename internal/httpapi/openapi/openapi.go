@@ -302,6 +302,7 @@ func (w *writer) schema(v any, open bool, further *jsonschema.Schema) (*jsonsche
 	s, err := docschema.Of(v, map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[events.Agent]():      agent,
 		reflect.TypeFor[route.AgentOrName](): {AnyOf: []*jsonschema.Schema{text, agent}},
+		reflect.TypeFor[route.Base64]():      {Type: "string", ContentEncoding: "base64"},
 		reflect.TypeFor[route.Content]():     {AnyOf: []*jsonschema.Schema{text, {Type: "array", Items: part}}},
 	})
 	if err != nil {
