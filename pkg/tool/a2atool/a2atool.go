@@ -69,9 +69,9 @@ var taskSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":
 // Options name an agent. All but Over are required, Headers may be empty.
 type Options struct {
 	// URL is that of the agent's card, or where the card is at /.well-known/agent-card.json.
+	// A card that names another scheme or host for the agent is refused.
 	URL string
-	// Headers are sent with every request. Their values count as secrets, so an agent whose
-	// card names another host is refused.
+	// Headers are sent with every request. Their values count as secrets.
 	Headers map[string]string
 	// Over is the tool's definition; its name is required. What is not set is the card's, or
 	// the default: class as the package says, timeout 30 minutes.
@@ -223,8 +223,8 @@ func (s *source) read(ctx context.Context) (*agentTool, error) {
 		switch {
 		case err != nil || u.Host == "":
 			return nil, errors.New("the card's interface has no absolute URL")
-		case len(s.o.Headers) > 0 && (u.Host != s.origin.Host || u.Scheme != s.origin.Scheme):
-			return nil, fmt.Errorf("the card names %s://%s, which must not get the headers for %s; give the URL of a card there", u.Scheme, u.Host, s.origin)
+		case u.Host != s.origin.Host || u.Scheme != s.origin.Scheme:
+			return nil, fmt.Errorf("the card of %s names %.200q, and a card decides on no other host; give the URL of a card there", s.origin, u.Scheme+"://"+u.Host)
 		case i.Tenant != "":
 			u = u.JoinPath(url.PathEscape(i.Tenant))
 		}

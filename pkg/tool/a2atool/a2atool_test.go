@@ -324,18 +324,18 @@ func TestSettings(t *testing.T) {
 	require.ErrorContains(t, err, "the name must be")
 }
 
-// The headers go to no other host than the card's.
+// A card decides on no other host than its own: requests go to no place that nobody configured.
 func TestCardsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for want, interfaces := range map[string]string{
-		"must not get the headers": `[{"url": "http://elsewhere.invalid/a2a", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]`,
+		"decides on no other host": `[{"url": "http://elsewhere.invalid/a2a", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]`,
 		"no interface":             `[{"url": "http://localhost/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]`,
 		"no absolute URL":          `[{"url": "/a2a", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]`,
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"name": "x", "supportedInterfaces": `+interfaces+`}`)
 		}))
-		made, err := New(Options{URL: server.URL, Headers: map[string]string{"X-Key": "k"}, Over: tool.Definition{Name: "ask"}})
+		made, err := New(Options{URL: server.URL, Over: tool.Definition{Name: "ask"}})
 		require.NoError(t, err)
 		_, err = made.(*source).read(t.Context())
 		require.ErrorContains(t, err, want)
