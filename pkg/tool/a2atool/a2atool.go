@@ -43,6 +43,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -59,6 +60,8 @@ const (
 	// patience is how long a call waits for the card.
 	patience     = 30 * time.Second
 	refreshEvery = time.Minute
+	// maxDescription bounds what a card may say to the model, in bytes.
+	maxDescription = 8 << 10
 )
 
 var cardPauses = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 30 * time.Second}
@@ -243,7 +246,7 @@ func (s *source) definition(c *card) tool.Definition {
 				lines = append(lines, "- "+skill.Name+": "+skill.Description)
 			}
 		}
-		def.Description = strings.Join(lines, "\n")
+		def.Description = truncate.Prefix(strings.Join(lines, "\n"), maxDescription)
 	}
 	if len(def.Schema) == 0 {
 		def.Schema = taskSchema

@@ -238,6 +238,12 @@ func TestDefinition(t *testing.T) {
 	require.Contains(t, result, `{"a":1}`, "with a schema of its own the arguments are data")
 }
 
+func TestLongDescriptions(t *testing.T) {
+	t.Parallel()
+	def := (&source{}).definition(&card{Description: strings.Repeat("x", maxAnswer)})
+	require.Len(t, def.Description, maxDescription)
+}
+
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	r := newRemote(t)
