@@ -3,6 +3,7 @@ package servicetool
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -25,6 +26,8 @@ const (
 	// long the first answer of a named service is waited for.
 	settle    = 100 * time.Millisecond
 	firstWait = 3 * time.Second
+	// maxAnswer bounds one answer, in bytes: instances send it again and again.
+	maxAnswer = 256 << 10
 	// maxInstances bounds the instances that are known, maxSaid the warnings, maxTools
 	// the tools that are remembered.
 	maxInstances = 2000
@@ -36,7 +39,7 @@ const (
 
 // instance is a living instance of a service.
 type instance struct {
-	body   string // its last answer
+	answer [sha256.Size]byte // the digest of its last answer
 	offers []offer
 	missed int
 }
@@ -171,6 +174,10 @@ func (d *discovery) hear(msg *nats.Msg) (changed bool) {
 	if len(msg.Data) == 0 {
 		return false // nobody is there
 	}
+	if len(msg.Data) > maxAnswer {
+		d.warn(fmt.Errorf("an answer of a NATS service to %s is larger than %d KiB and is ignored", q.subject, maxAnswer>>10))
+		return false
+	}
 	i, err := parseInfo(msg.Data)
 	switch {
 	case err != nil:
@@ -187,7 +194,8 @@ func (d *discovery) hear(msg *nats.Msg) (changed bool) {
 		s = &service{instances: map[string]*instance{}, tools: map[string]*offer{}}
 	}
 	known := s.instances[i.ID]
-	if known != nil && known.body == string(msg.Data) {
+	answer := sha256.Sum256(msg.Data)
+	if known != nil && known.answer == answer {
 		known.missed = 0
 		return false
 	}
@@ -203,7 +211,7 @@ func (d *discovery) hear(msg *nats.Msg) (changed bool) {
 		d.instances++
 	}
 	d.services[i.Name] = s
-	s.instances[i.ID] = &instance{body: string(msg.Data), offers: offers}
+	s.instances[i.ID] = &instance{answer: answer, offers: offers}
 	return true
 }
 

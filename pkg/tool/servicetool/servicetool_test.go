@@ -399,3 +399,15 @@ func TestAServiceCannotAnswerForAnother(t *testing.T) {
 	require.Equal(t, tool.High, r.await("upper", nil).Risk)
 	require.Positive(t, r.logs.count("and is ignored"))
 }
+
+// An answer that is too large is ignored, with one warning.
+func TestLargeAnswers(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	endpoint(b.service("large", "1.0.0"), "huge", named("huge", "description", strings.Repeat("x", 300<<10)), nil)
+	endpoint(b.service("large", "1.0.0"), "small", named("small"), nil)
+	r := b.rig(of("large"))
+	r.await("small", nil)
+	require.Eventually(t, func() bool { return r.logs.count("is larger than 256 KiB") == 1 }, patience, time.Millisecond)
+	require.Len(t, r.Definitions(), 1)
+}
