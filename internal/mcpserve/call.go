@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -26,6 +28,11 @@ const (
 	// startGrace is how long the start of a run continues after its client has gone. A start
 	// that is interrupted could create the run after the attempt to cancel it.
 	startGrace = 5 * time.Second
+	// openFor is how long the end of the server cancels a run whose client does not call again.
+	// After that the run has only the deadline of its question.
+	openFor = 24 * time.Hour
+	// cancelsAtOnce bounds the runs that are cancelled at the same time.
+	cancelsAtOnce = 16
 )
 
 // outcome is the structured content of a result.
@@ -90,25 +97,38 @@ func (s *Server) finish(ctx context.Context, c *caller, run events.Run) (*mcp.Ca
 	return result(run.ID, mem), nil
 }
 
+// openRun is a run whose client was asked something, and when.
+type openRun struct {
+	run   events.Run
+	since time.Time
+}
+
 // setOpen notes whether the run's client is to call again.
 func (s *Server) setOpen(run events.Run, open bool) {
 	s.asking.Lock()
 	defer s.asking.Unlock()
+	delete(s.open, run.ID)
 	if open {
-		s.open[run.ID] = run
-	} else {
-		delete(s.open, run.ID)
+		now := time.Now()
+		maps.DeleteFunc(s.open, func(_ string, o openRun) bool { return now.Sub(o.since) > openFor })
+		s.open[run.ID] = openRun{run, now}
 	}
 }
 
-// cancelOpen cancels the runs whose clients cannot call again.
+// cancelOpen cancels the runs whose clients cannot call again, all within cancelTimeout.
 func (s *Server) cancelOpen(ctx context.Context) {
 	s.asking.Lock()
 	defer s.asking.Unlock()
-	for id, run := range s.open {
-		s.cancel(ctx, run)
-		delete(s.open, id)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer stop()
+	var cancelling sync.WaitGroup
+	slots := make(chan struct{}, cancelsAtOnce)
+	for _, o := range s.open {
+		slots <- struct{}{}
+		cancelling.Go(func() { s.tryCancel(ctx, o.run); <-slots })
 	}
+	cancelling.Wait()
+	clear(s.open)
 }
 
 // start starts the run, even if the client disconnects meanwhile.
@@ -185,6 +205,11 @@ func notifier(ctx context.Context, req *mcp.CallToolRequest) func(n uint64, what
 func (s *Server) cancel(ctx context.Context, run events.Run) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer stop()
+	s.tryCancel(ctx, run)
+}
+
+// tryCancel is cancel within ctx.
+func (s *Server) tryCancel(ctx context.Context, run events.Run) {
 	_, err := s.o.Control.Cancel(ctx, run.Namespace, run.ID, events.By{Reason: "the MCP client no longer waits for it"})
 	if err != nil && !refusal.Is(err, refusal.CodeRunEnded, refusal.CodeRunNotFound) {
 		s.o.Logger.Warn("a run without a client could not be cancelled and continues", "run", run.ID, "reason", err)

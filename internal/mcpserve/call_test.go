@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
@@ -100,6 +101,51 @@ func (l *failing) Read(ctx context.Context, run events.Run, after uint64) iter.S
 		}
 	}
 	return l.Log.Read(ctx, run, after)
+}
+
+// stuck is a log that takes nothing where it is told so.
+type stuck struct {
+	journal.Log
+	stuck atomic.Bool
+}
+
+func (l *stuck) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
+	if l.stuck.Load() {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return l.Log.Append(ctx, run, last, entries...)
+}
+
+// The runs whose clients do not call again are cancelled in the time of one, and those that were
+// asked long ago are left to their deadlines.
+func TestRunsOfClientsThatHaveGone(t *testing.T) {
+	t.Parallel()
+	var log *stuck
+	s := served(t, func(l journal.Log) journal.Log { log = &stuck{Log: l}; return log })
+	var runs []events.Run
+	for range 20 {
+		runs = append(runs, begun(t, s))
+		s.setOpen(runs[len(runs)-1], true)
+	}
+	s.open[runs[0].ID] = openRun{runs[0], time.Now().Add(-2 * openFor)}
+	s.setOpen(runs[1], true)
+	require.Len(t, s.open, 19)
+	s.cancelOpen(t.Context())
+	for _, run := range runs[1:] {
+		requireCancelled(t, s, run)
+	}
+	for _, run := range runs {
+		s.setOpen(run, true)
+	}
+	for range 40 {
+		s.setOpen(begun(t, s), true)
+	}
+	log.stuck.Store(true)
+	began := time.Now()
+	s.cancelOpen(t.Context())
+	require.Less(t, time.Since(began), time.Minute, "it waits for each run")
+	require.Empty(t, s.open)
 }
 
 // begun is a run that was started.

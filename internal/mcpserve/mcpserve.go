@@ -68,7 +68,7 @@ type Server struct {
 	key []byte
 	// open are the runs whose clients are asked something and have not called again.
 	asking sync.Mutex
-	open   map[string]events.Run
+	open   map[string]openRun
 	// ending is the context of the calls, stop ends it.
 	ending context.Context
 	stop   context.CancelFunc
@@ -102,7 +102,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, offered: map[string]string{}, key: make([]byte, 32), open: map[string]events.Run{}}
+	s := &Server{o: o, offered: map[string]string{}, key: make([]byte, 32), open: map[string]openRun{}}
 	_, _ = rand.Read(s.key) // it never fails
 	s.ending, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "moorebus", Version: "1"}, &mcp.ServerOptions{
