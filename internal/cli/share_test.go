@@ -2,7 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -59,4 +63,21 @@ func TestSharedDirectoryThatIsClosedWhileItIsTaken(t *testing.T) {
 	_, err := s.Dial("tcp", "")
 	require.ErrorIs(t, err, context.Canceled)
 	require.Less(t, time.Since(began), takeTimeout/2)
+}
+
+// A directory that another process is taking is waited for.
+func TestSharedDirectoryThatIsBeingTaken(t *testing.T) {
+	dir := t.TempDir()
+	file, err := os.Create(filepath.Join(dir, "moorebus.lock"))
+	require.NoError(t, err)
+	defer func() { _ = file.Close() }()
+	require.NoError(t, syscall.Flock(int(file.Fd()), syscall.LOCK_EX))
+	_, err = file.WriteString(`{"pid": 1, "starting": true}`)
+	require.NoError(t, err)
+	ctx, stop := context.WithTimeout(t.Context(), time.Second)
+	defer stop()
+	_, err = busFlags(t, env(), "--data", dir).Open(ctx, sharing())
+	require.Error(t, err)
+	var held *embedded.HeldError
+	require.False(t, errors.As(err, &held), "it does not wait: %v", err)
 }
