@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -21,6 +22,10 @@ const (
 	answerEnd = "Moorebus-End"
 	// answerPart is how much of an answer is in one message, in bytes.
 	answerPart = 512 << 10
+	// maxAnswers is how many questions of a topic a process answers at once. The others wait.
+	maxAnswers = 16
+	// answerTime bounds the work on an answer. Nobody waits for it that long.
+	answerTime = time.Minute
 )
 
 // Question asks one of the processes that answer the topic.
@@ -66,17 +71,28 @@ func (b *Bus) Answer(topic string, answer func(ctx context.Context, question []b
 	ctx, cancel := context.WithCancel(context.Background())
 	var mu sync.Mutex // so that nothing begins while stop waits
 	var atWork sync.WaitGroup
+	room := make(chan struct{}, maxAnswers)
 	sub, err := b.NC.QueueSubscribe(questionAsks+topic, "answerers", func(msg *nats.Msg) {
 		id, ok := strings.CutPrefix(msg.Reply, questionAnswers)
 		if !ok || id == "" || strings.ContainsAny(id, ".*> \t\r\n") {
 			b.Log.Warn("a question wants its answer elsewhere", "subject", msg.Subject, "reply", msg.Reply)
 			return
 		}
+		select {
+		case room <- struct{}{}:
+		case <-ctx.Done():
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		if ctx.Err() == nil { // whoever is not answered asks again
-			atWork.Go(func() { b.sendAnswer(msg.Reply, answer(ctx, msg.Data)) })
+		if ctx.Err() != nil {
+			return // whoever is not answered asks again
 		}
+		atWork.Go(func() {
+			defer func() { <-room }()
+			ctx, stop := context.WithTimeout(ctx, answerTime)
+			defer stop()
+			b.sendAnswer(msg.Reply, answer(ctx, msg.Data))
+		})
 	})
 	if err != nil {
 		cancel()
