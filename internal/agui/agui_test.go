@@ -155,7 +155,10 @@ func TestThreads(t *testing.T) {
 		_, other, second := w.post("chat", said("turns", "r2", "y"))
 		require.Equal(t, run, other)
 		require.Contains(t, second, `"pendingToolCallIds":["c1"]`)
-		require.NotContains(t, second, `"system_prompt":`)
+		for _, hidden := range []string{"system_prompt", "blacklist", "control", "config"} {
+			require.NotContains(t, second, `"`+hidden+`":`)
+			require.NotContains(t, second, "/"+hidden)
+		}
 		w.refused("chat", strings.Replace(said("turns", "r3", "z"), "locate", "other", 1), http.StatusConflict, "tools_changed")
 		result := `{"threadId":"turns","runId":"r3","messages":[{"id":"t1","role":"tool","toolCallId":"c1","content":"Oslo"}],"tools":[{"name":"locate","description":""}]}`
 		_, _, third := w.post("chat", result)

@@ -124,24 +124,15 @@ func interrupts(mem *reducer.Memory) []Interrupt {
 	return all
 }
 
-// hidden are the keys of memory that clients are not shown.
-var hidden = []string{"system_prompt", "tools", "config", "blacklist", "control"}
-
-// stateOf returns the state that clients are shown: the memory without the hidden keys.
-func stateOf(mem *reducer.Memory) (json.RawMessage, error) {
-	shown := *mem
-	// They need not be written to be left out.
-	shown.Control, shown.Tools, shown.SystemPrompt, shown.Blacklist = reducer.Control{}, nil, "", nil
-	data, err := json.Marshal(&shown)
-	if err != nil {
-		return nil, err
-	}
-	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(data, &keys); err != nil {
-		return nil, err
-	}
-	for _, key := range hidden {
-		delete(keys, key)
-	}
-	return json.Marshal(keys)
+// shown is a memory as clients are shown it. Its own keys hide those of the memory.
+type shown struct {
+	*reducer.Memory
+	SystemPrompt *struct{} `json:"system_prompt,omitempty"`
+	Tools        *struct{} `json:"tools,omitempty"`
+	Config       *struct{} `json:"config,omitempty"`
+	Blacklist    *struct{} `json:"blacklist,omitempty"`
+	Control      *struct{} `json:"control,omitempty"`
 }
+
+// stateOf returns the state that clients are shown.
+func stateOf(mem *reducer.Memory) (json.RawMessage, error) { return json.Marshal(shown{Memory: mem}) }
