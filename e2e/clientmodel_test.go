@@ -100,6 +100,7 @@ func TestClientModel(t *testing.T) {
 	other.awaitReady()
 	t.Run("seed", func(t *testing.T) { testSeedReplies(ctx, t, c) })
 	t.Run("race", func(t *testing.T) { testReplyRace(ctx, t, c, other) })
+	t.Run("pools", func(t *testing.T) { testReplyOfSeveralPools(ctx, t, c) })
 	t.Run("stream", func(t *testing.T) { testRequestStream(ctx, t, c) })
 	t.Run("expired", func(t *testing.T) { testReplyExpires(ctx, t, c) })
 	t.Run("no planner", func(t *testing.T) { testReplyWithoutPlanner(ctx, t, c) })
@@ -163,6 +164,22 @@ func testReplyRace(ctx context.Context, t *testing.T, c *cluster, other *api) {
 		v := c.api.awaitState(ctx, run, "done")
 		require.EqualValues(t, 2, v.N)
 	}
+}
+
+// testReplyOfSeveralPools has a client model call a tool of an actor and one of the client in
+// one reply: both calls go out with it.
+func testReplyOfSeveralPools(ctx context.Context, t *testing.T, c *cluster) {
+	a := clientToolAgent(0)
+	a["tools"] = []string{"search"}
+	run := c.api.begin(ctx, a, "mixed")
+	first := c.api.pendingRequest(ctx, run, "")
+	c.api.requirePost(ctx, run, `[{"type":"llm-message-complete","messageId":"m","calls":[{"id":"a","name":"search","arguments":{}},{"id":"b","name":"pick","arguments":{}}]}]`, 200, "")
+	c.api.requirePost(ctx, run, `[{"type":"tool-call-result","toolCallId":"b","result":{"isSuccess":true,"content":"red"}}]`, 200, "")
+	second := c.api.pendingRequest(ctx, run, first.Key)
+	require.Contains(t, string(second.Messages), "found")
+	require.Contains(t, string(second.Messages), "red")
+	c.api.requirePost(ctx, run, `[{"type":"llm-message-complete","messageId":"n","content":"Done."}]`, 200, "")
+	c.api.awaitState(ctx, run, "done")
 }
 
 // testRequestStream reads an event stream that tells what the client is asked.

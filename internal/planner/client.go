@@ -1,12 +1,14 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
@@ -33,6 +35,22 @@ func messageID(said *clientmodel.Message, newID func() string) string {
 		return newID()
 	}
 	return said.ID
+}
+
+// dispatches returns the events that dispatch the calls of a client's reply, if they are of
+// several pools. Of another model the delivery that asked it dispatches them. Here that one is
+// acknowledged, so they are appended with the reply, all or none.
+func (pl *planning) dispatches(reply events.Payload) []events.Payload {
+	batch, ok := reply.(*events.LLMParallelToolCalls)
+	pool := func(c events.Call) string { return cmp.Or(pl.check.tools[c.Name].Pool, events.DefaultPool) }
+	if !ok || pl.call.said == nil || !slices.ContainsFunc(batch.Calls, func(c events.Call) bool { return pool(c) != pool(batch.Calls[0]) }) {
+		return nil
+	}
+	all := make([]events.Payload, len(batch.Calls))
+	for i, c := range batch.Calls {
+		all[i] = &events.ToolCallDispatched{CallID: c.ID}
+	}
+	return all
 }
 
 // clientCaller gives the reply of a client model.

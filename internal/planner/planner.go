@@ -256,7 +256,7 @@ func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 	if charged := pl.bill.charge(all[last], reply.About().Model); charged != all[last] {
 		return worker.Done(charged) // the reply cannot be paid for, so none of it counts
 	}
-	return worker.Done(all...)
+	return worker.Done(append(all, pl.dispatches(all[last])...)...)
 }
 
 // note keeps what is known of a reply for the case that the run no longer wants it.

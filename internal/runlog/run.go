@@ -338,8 +338,11 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 		}
 		if last := i == len(drafts)-1; !last {
 			// The next draft stands on this one. Only the last event of a batch wakes a
-			// worker, else two workers would start on one state.
-			p.subject.To, p.subject.Pool = events.Nobody, events.DefaultPool
+			// worker, else two workers would start on one state. A dispatch wakes one for its
+			// own call.
+			if _, dispatch := d.Payload.(*events.ToolCallDispatched); !dispatch {
+				p.subject.To, p.subject.Pool = events.Nobody, events.DefaultPool
+			}
 			if i == 0 {
 				mem = mem.Clone()
 			}
