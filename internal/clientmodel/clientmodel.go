@@ -102,10 +102,18 @@ type Answer struct {
 }
 
 // Wait is the note of the timer that ends the wait for a reply. At is the time for which it was
-// set.
+// set. Wake is the event that began the wait: after a pause it is a later one, and the timer of
+// an earlier wait ends nothing.
 type Wait struct {
-	At  time.Time `json:"at"`
-	Key string    `json:"key"`
+	At   time.Time `json:"at"`
+	Key  string    `json:"key"`
+	Wake uint64    `json:"wake"`
+}
+
+// Note returns the note of the timer that ends the wait for a reply to the request.
+func (r *Request) Note(at time.Time) []byte {
+	data, _ := json.Marshal(Wait{At: at, Key: r.Key, Wake: r.Effect.Wake}) // years have four digits
+	return data
 }
 
 // Asked is the event that a request answers.

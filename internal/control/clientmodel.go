@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -35,8 +36,10 @@ type asked struct {
 	// awaited, of whichever model, and pending is its request.
 	client, waits bool
 	pending       clientmodel.Request
-	state         events.State
-	n             uint64
+	// timeout bounds the wait for a reply of the client; 0: nothing does.
+	timeout time.Duration
+	state   events.State
+	n       uint64
 	// index is the place of the input.
 	index int
 	// unknown says that the input's call is not the run's, others that an actor has it.
@@ -105,6 +108,7 @@ func (c *Controller) asked(ctx context.Context, ns, id, call string) (asked, err
 		mem := run.Memory()
 		a = asked{at: run.ID, client: clientmodel.Asks(&mem.Control.Agent), state: mem.State, n: mem.N}
 		a.pending, a.waits = clientmodel.Pending(c.Table, mem)
+		a.timeout = time.Duration(mem.Control.Agent.LLM.Timeout)
 		known := mem.ToolCalls[callname.Find(mem, call)]
 		a.unknown = known == nil
 		a.others = known != nil && mem.Tools[known.Name].Pool != events.ClientPool
@@ -283,8 +287,8 @@ func (c *Controller) askOnce(ctx context.Context, question []byte) (answer clien
 }
 
 // expireReply ends the wait for a client's reply, if the run still waits for that one: a planner
-// says so in the log.
-func (c *Controller) expireReply(ctx context.Context, at events.Run, key string) error {
+// says so in the log. A wait without a key is of a run that was imported; it begins anew.
+func (c *Controller) expireReply(ctx context.Context, at events.Run, wait clientmodel.Wait) error {
 	run, err := c.asked(ctx, at.Namespace, at.ID, "")
 	if access.IsMissing(err) {
 		return nil
@@ -292,12 +296,17 @@ func (c *Controller) expireReply(ctx context.Context, at events.Run, key string)
 	if err != nil {
 		return err
 	}
-	if run.waits && run.pending.Client && run.pending.Key == key && !run.pending.Paused { // Resumed sets a new timer
-		if _, err := c.askPlanner(ctx, clientmodel.Question{Do: clientmodel.Expire, Namespace: at.Namespace, Run: at.ID, Key: key}); err != nil {
+	mine := run.waits && run.pending.Client && !run.pending.Paused // Resumed sets a new timer
+	switch {
+	case mine && wait.Key == "" && run.timeout > 0:
+		end := c.Store.Now().Add(run.timeout)
+		return launch.SetTimer(ctx, c.cfg.Timers, at, journal.TimerModel, end, run.pending.Note(end))
+	case mine && wait.Key == run.pending.Key && wait.Wake == run.pending.Effect.Wake:
+		if _, err := c.askPlanner(ctx, clientmodel.Question{Do: clientmodel.Expire, Namespace: at.Namespace, Run: at.ID, Key: wait.Key}); err != nil {
 			return err
 		}
 	}
-	return c.wakeNext(ctx, at, key)
+	return c.wakeNext(ctx, at, wait.Key)
 }
 
 // wakeNext drives a run again if the request with that key failed, and a planner is to ask the

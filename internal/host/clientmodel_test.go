@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,12 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -24,7 +27,7 @@ import (
 )
 
 // clientHost runs all roles in virtual time, and starts a run whose model is its client.
-func clientHost(t *testing.T, change func(*events.Agent), test func(t *testing.T, g *control.Controller, id string)) {
+func clientHost(t *testing.T, change func(*events.Agent), test func(t *testing.T, g *control.Controller, id string, bus *simtest.Journal)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		look, err := typed.New(tool.Definition{Name: "server.look", Description: "Looks.", Effect: tool.Pure, Risk: tool.High},
@@ -32,9 +35,10 @@ func clientHost(t *testing.T, change func(*events.Agent), test func(t *testing.T
 		require.NoError(t, err)
 		registry, err := toolset.New(look)
 		require.NoError(t, err)
+		bus := simtest.New(simtest.Options{})
 		mock := scripted.NewMock(llm.Text{Content: "the next model's answer"})
 		h, stop := running(t, host.Options{
-			Bus: simtest.New(simtest.Options{}), Tools: registry, StallAfter: time.Minute,
+			Bus: bus, Tools: registry, StallAfter: time.Minute,
 			Providers: map[string]llm.Caller{"mock": mock},
 		})
 		defer stop()
@@ -44,7 +48,7 @@ func clientHost(t *testing.T, change func(*events.Agent), test func(t *testing.T
 		started, err := h.Gateway().Start(t.Context(), "", control.StartRequest{Agent: &def, Task: "Where is it?"})
 		require.NoError(t, err)
 		synctest.Wait()
-		test(t, h.Gateway(), started.RunID)
+		test(t, h.Gateway(), started.RunID, bus)
 	})
 }
 
@@ -78,7 +82,7 @@ func TestClientModel(t *testing.T) {
 	clientHost(t, func(a *events.Agent) {
 		a.Approval = &events.Approval{Policy: events.ApproveAlways}
 		a.Config.ReflectEveryNSteps = 1
-	}, func(t *testing.T, g *control.Controller, id string) {
+	}, func(t *testing.T, g *control.Controller, id string, _ *simtest.Journal) {
 		first := reply(t, g, id, callOf("server_look")) // as the client was shown it
 		require.Contains(t, string(first.Tools), `"name":"server_look"`)
 		require.Equal(t, events.WaitingForHuman, stateOf(t, g, id).State)
@@ -110,7 +114,7 @@ func TestClientModel(t *testing.T) {
 // A client may speak the text protocol.
 func TestClientModelSpeaksText(t *testing.T) {
 	t.Parallel()
-	clientHost(t, func(a *events.Agent) { a.LLM.Text = true }, func(t *testing.T, g *control.Controller, id string) {
+	clientHost(t, func(a *events.Agent) { a.LLM.Text = true }, func(t *testing.T, g *control.Controller, id string, _ *simtest.Journal) {
 		req := reply(t, g, id, text("<agent><next_state>executing</next_state><thinking_log>hm</thinking_log></agent>"))
 		require.Contains(t, string(req.Messages), "agent")
 		require.Equal(t, "[]", string(req.Tools))
@@ -122,7 +126,7 @@ func TestClientModelSpeaksText(t *testing.T) {
 // A client may take as long as the run may: the run does not stall.
 func TestClientModelTakesItsTime(t *testing.T) {
 	t.Parallel()
-	clientHost(t, func(*events.Agent) {}, func(t *testing.T, g *control.Controller, id string) {
+	clientHost(t, func(*events.Agent) {}, func(t *testing.T, g *control.Controller, id string, _ *simtest.Journal) {
 		before := stateOf(t, g, id).N
 		time.Sleep(20 * time.Hour) // in the bubble
 		synctest.Wait()
@@ -147,7 +151,7 @@ func TestClientModelTimesOut(t *testing.T) {
 				if c.models != nil {
 					a.Models = map[string]events.Models{"default": c.models}
 				}
-			}, func(t *testing.T, g *control.Controller, id string) {
+			}, func(t *testing.T, g *control.Controller, id string, _ *simtest.Journal) {
 				_, err := g.Pause(t.Context(), "", id, events.By{})
 				require.NoError(t, err)
 				time.Sleep(time.Hour) // in the bubble
@@ -176,7 +180,7 @@ func TestClientModelTimesOut(t *testing.T) {
 // A user's message makes the request obsolete, and what was written for it is not used.
 func TestClientModelIsInterrupted(t *testing.T) {
 	t.Parallel()
-	clientHost(t, func(a *events.Agent) { a.Mode = events.ModeChat }, func(t *testing.T, g *control.Controller, id string) {
+	clientHost(t, func(a *events.Agent) { a.Mode = events.ModeChat }, func(t *testing.T, g *control.Controller, id string, _ *simtest.Journal) {
 		req, err := g.Request(t.Context(), "", id, 0)
 		require.NoError(t, err)
 		_, err = g.Inputs(t.Context(), "", id, []control.Input{control.LLMChunk{MessageID: "m", Chunk: "It is"}})
@@ -192,5 +196,33 @@ func TestClientModelIsInterrupted(t *testing.T) {
 		require.NotEqual(t, req.Key, next.Key)
 		require.Contains(t, string(next.Messages), "Wait!")
 		require.Equal(t, events.WaitingForUser, stateOf(t, g, id).State, fmt.Sprint(stateOf(t, g, id).N))
+	})
+}
+
+// A timer of a wait before a pause ends nothing, and one without a note begins the wait anew.
+func TestClientModelTimersOfEarlierWaits(t *testing.T) {
+	t.Parallel()
+	const timeout = 10 * time.Minute
+	clientHost(t, func(a *events.Agent) { a.LLM.Timeout = events.Duration(timeout) }, func(t *testing.T, g *control.Controller, id string, bus *simtest.Journal) {
+		req, err := g.Request(t.Context(), "", id, 0)
+		require.NoError(t, err)
+		early, err := json.Marshal(clientmodel.Wait{Key: req.Key, Wake: req.N})
+		require.NoError(t, err)
+		_, err = g.Pause(t.Context(), "", id, events.By{})
+		require.NoError(t, err)
+		_, err = g.Resume(t.Context(), "", id, events.By{})
+		require.NoError(t, err)
+		synctest.Wait()
+		run := events.NewRun("default", id, bus.Shards())
+		for _, note := range [][]byte{early, nil} {
+			require.NoError(t, bus.SetTimer(t.Context(), run, journal.TimerModel, time.Now(), note))
+			time.Sleep(timeout - time.Minute) // in the bubble
+			synctest.Wait()
+			_, err = g.Request(t.Context(), "", id, 0)
+			require.NoError(t, err, "%s", note)
+		}
+		time.Sleep(2 * time.Minute) // in the bubble
+		synctest.Wait()
+		require.Contains(t, memoryOf(t, g, id).Error.Message, "10m0s")
 	})
 }

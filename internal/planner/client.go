@@ -138,7 +138,7 @@ func (p *Planner) await(run events.Run, mem *reducer.Memory) worker.Work {
 	pending, _ := clientmodel.Pending(p.cfg.Store.Machine().Table(), mem)
 	return func(ctx context.Context) worker.Result {
 		if timeout > 0 {
-			if err := p.bound(ctx, run, pending.Key, timeout); err != nil {
+			if err := p.bound(ctx, run, &pending, timeout); err != nil {
 				return worker.Fail(fmt.Errorf("the timer for the client's reply: %w", err))
 			}
 		}
@@ -147,17 +147,13 @@ func (p *Planner) await(run events.Run, mem *reducer.Memory) worker.Work {
 }
 
 // bound sets the timer that ends the wait for a reply.
-func (p *Planner) bound(ctx context.Context, run events.Run, key string, timeout time.Duration) error {
+func (p *Planner) bound(ctx context.Context, run events.Run, pending *clientmodel.Request, timeout time.Duration) error {
 	if p.cfg.Timers == nil {
 		return errors.New("this planner sets no timers")
 	}
 	at := p.cfg.Store.Now().Add(timeout)
-	note, err := json.Marshal(clientmodel.Wait{At: at, Key: key})
-	if err != nil {
-		return err
-	}
 	return worker.Outlast(ctx, func(ctx context.Context) error {
-		return launch.SetTimer(ctx, p.cfg.Timers, run, journal.TimerModel, at, note)
+		return launch.SetTimer(ctx, p.cfg.Timers, run, journal.TimerModel, at, pending.Note(at))
 	}, func(err error, _ time.Duration) {
 		p.cfg.Logger.Warn("the timer for a client's reply cannot be set yet", "run", run.ID, "reason", err)
 	})

@@ -20,12 +20,12 @@ const (
 	// TimerClient is set while calls wait for the run's client: for their deadlines.
 	TimerClient = "client"
 	// TimerModel is set by a planner while the run waits for a reply of its client, if the
-	// agent bounds that.
+	// agent bounds that. One without data bounds the wait anew.
 	TimerModel = "model"
 )
 
 // TimerKinds returns the kinds of a run's timers.
-func TimerKinds() []string { return []string{TimerRun, TimerApproval, TimerClient} }
+func TimerKinds() []string { return []string{TimerRun, TimerApproval, TimerClient, TimerModel} }
 
 // Timer is what is delivered when its time has come.
 type Timer struct {

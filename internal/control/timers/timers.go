@@ -42,8 +42,8 @@ type Config struct {
 	Subruns *subruns.Subruns
 	Queue   journal.Queue
 	Timers  journal.Timers
-	// Expire ends the wait of a run's request with that key for the run's client.
-	Expire func(ctx context.Context, run events.Run, key string) error
+	// Expire ends a run's wait for a reply of its client. A zero one is bounded anew.
+	Expire func(ctx context.Context, run events.Run, wait clientmodel.Wait) error
 	// StallAfter is how long due work may rest before it is re-driven, and again before its
 	// run is ended.
 	StallAfter time.Duration
@@ -178,10 +178,8 @@ func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
 // expire ends the wait for a reply of the run's client.
 func (t *Timers) expire(ctx context.Context, timer journal.Timer, _ note) error {
 	var wait clientmodel.Wait
-	if err := json.Unmarshal(timer.Data, &wait); err != nil {
-		return nil // nobody set it
-	}
-	return t.Expire(ctx, timer.Run, wait.Key)
+	_ = json.Unmarshal(timer.Data, &wait) // an import sets timers without a note
+	return t.Expire(ctx, timer.Run, wait)
 }
 
 // checkRun does what is due in a run and sets its timer again. The error is ErrNotFound if the run
