@@ -176,6 +176,12 @@ func TestThreads(t *testing.T) {
 		_, other, text := w.post("chat", said("next", "r2", "y"))
 		require.NotEqual(t, run, other)
 		require.Contains(t, text, "One.")
+		kept, _, err := w.bus.Thread(t.Context(), journal.StorageOf{Namespace: "default", Agent: "chat"}, "next")
+		require.NoError(t, err)
+		require.JSONEq(t, fmt.Sprintf(`{"runs":[%q,%q],"turns":{%[1]q:{"r1":1}}}`, run, other), string(kept), "the log of a run that ended need not be read")
+		_, again, text := w.post("chat", said("next", "r1", "x"))
+		require.Equal(t, run, again)
+		require.Contains(t, text, "RUN_FINISHED")
 	})
 	t.Run("a run begins with all messages or not at all", func(t *testing.T) {
 		body := `{"threadId":"all","runId":"r","messages":[{"id":"1","role":"user","content":"a"},{"id":"2","role":"user","content":[{"type":"image","source":{"type":"url","value":"http://localhost/x","mimeType":"image/%s"}}]}]}`

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/control"
@@ -21,10 +22,17 @@ import (
 // have been started.
 type thread struct {
 	Runs []string `json:"runs"`
+	// Turns are the numbers of the events that opened the turns of runs that have ended, by run
+	// and turn. Of a run that is not here the log tells.
+	Turns map[string]map[string]uint64 `json:"turns,omitempty"`
 }
 
-// maxRuns is how many runs of a thread are known.
-const maxRuns = 16
+const (
+	// maxRuns is how many runs of a thread are known.
+	maxRuns = 16
+	// maxTurnBytes bounds the ids of a run's turns that are kept with the thread.
+	maxTurnBytes = 8 << 10
+)
 
 // errLostRace says that something else happened to the thread meanwhile.
 var errLostRace = errors.New("another request was faster")
@@ -72,11 +80,13 @@ func (s *server) tryOpen(ctx context.Context, of journal.StorageOf, in *request)
 		return place{}, err
 	}
 	for i, id := range slices.Backward(t.Runs) {
-		first, err := s.find(ctx, of.Namespace, id, in.RunID)
-		if err != nil {
-			return place{}, err
+		turns, kept := t.Turns[id]
+		if !kept {
+			if turns, err = s.turns(ctx, of.Namespace, id); err != nil {
+				return place{}, err
+			}
 		}
-		if first > 0 {
+		if first := turns[in.RunID]; first > 0 {
 			p := place{s.Control.Store.Place(of.Namespace, id), first, true}
 			if i == len(t.Runs)-1 {
 				err = s.repeat(ctx, p, in)
@@ -102,9 +112,14 @@ func (s *server) tryOpen(ctx context.Context, of journal.StorageOf, in *request)
 		if !now.ended {
 			return s.goOn(ctx, s.Control.Store.Place(of.Namespace, last), now)
 		}
+		// Once more, since it may have had a turn before it ended.
+		turns, err := s.turns(ctx, of.Namespace, last)
+		if err != nil {
+			return place{}, err
+		}
+		t.ended(last, turns)
 	}
-	t.Runs = append(t.Runs, s.Control.Store.NewID())
-	t.Runs = t.Runs[max(0, len(t.Runs)-maxRuns):]
+	t.add(s.Control.Store.NewID())
 	value, err := json.Marshal(t)
 	if err != nil {
 		return place{}, err
@@ -118,31 +133,54 @@ func (s *server) tryOpen(ctx context.Context, of journal.StorageOf, in *request)
 	return s.start(ctx, of, t, in)
 }
 
-// find returns the number of the event that opened a turn of a run; 0: none did.
-func (s *server) find(ctx context.Context, ns, id, turnID string) (uint64, error) {
+// ended keeps the turns of a run that has ended, if they are not too many.
+func (t *thread) ended(run string, turns map[string]uint64) {
+	size := 0
+	for id := range turns {
+		size += len(id)
+	}
+	if size == 0 || size > maxTurnBytes {
+		return // it was purged, or the log tells
+	}
+	if t.Turns == nil {
+		t.Turns = map[string]map[string]uint64{}
+	}
+	t.Turns[run] = turns
+}
+
+// add adds a run, and forgets the oldest ones.
+func (t *thread) add(run string) {
+	t.Runs = append(t.Runs, run)
+	t.Runs = t.Runs[max(0, len(t.Runs)-maxRuns):]
+	maps.DeleteFunc(t.Turns, func(id string, _ map[string]uint64) bool { return !slices.Contains(t.Runs, id) })
+}
+
+// turns returns the numbers of the events that opened the turns of a run, by turn; none of a
+// run that is not there.
+func (s *server) turns(ctx context.Context, ns, id string) (map[string]uint64, error) {
 	records, err := s.Control.Events(ctx, ns, id, 1)
 	if access.IsMissing(err) {
-		return 0, nil
+		return nil, nil
 	}
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	n := uint64(0)
+	turns, n := map[string]uint64{}, uint64(0)
 	for rec, err := range records {
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		n++
 		if !bytes.Contains(rec.Body, []byte(customKey)) {
 			continue
 		}
 		if e := s.Control.Decode(rec); e != nil {
-			if t, ok := opens(e); ok && t.RunID == turnID {
-				return n, nil
+			if t, ok := opens(e); ok && turns[t.RunID] == 0 {
+				turns[t.RunID] = n
 			}
 		}
 	}
-	return 0, nil
+	return turns, nil
 }
 
 // start starts the newest run of a thread.
