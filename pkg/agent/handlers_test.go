@@ -98,7 +98,7 @@ func TestWrappedStates(t *testing.T) {
 		if err == nil {
 			did = append(did, string(events.TypeOf(p)))
 			_, again := w.Next()
-			require.ErrorContains(t, again, "before")
+			require.ErrorContains(t, again, "already")
 		}
 		return p, err
 	}
