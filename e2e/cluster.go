@@ -86,6 +86,10 @@ func startCluster(t *testing.T, s setup) *cluster {
 	}
 	c.api.awaitReady()
 	c.api.awaitTools(s.tools)
+	for i := range s.observers { // an observer tells nobody else that it is there
+		p := c.roles[instance("observer", i)]
+		require.Eventually(t, func() bool { return strings.Contains(p.log.String(), "msg=ready") }, startTime, 10*time.Millisecond, p.name)
+	}
 	return c
 }
 
