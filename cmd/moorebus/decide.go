@@ -233,6 +233,19 @@ func (c *client) writeState(id string, r access.Result, suffix string) error {
 	return err
 }
 
+// post posts inputs to a run and shows how it stands then.
+func (c *client) post(ctx context.Context, id string, inputs []control.Input) error {
+	if _, err := c.control.Inputs(ctx, c.namespace, id, inputs); err != nil {
+		return err
+	}
+	state, err := c.control.State(ctx, c.namespace, id, 0)
+	if err != nil {
+		return err
+	}
+	c.noteOffline()
+	return c.writeState(id, access.Result{State: state.State, N: state.N}, "")
+}
+
 // noteOffline says that no process continues a run.
 func (c *client) noteOffline() {
 	if c.offline() {
@@ -299,15 +312,7 @@ has a name, and sending it again changes nothing.`,
 			return err
 		}
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			if _, err := c.control.Inputs(ctx, c.namespace, args[0], inputs); err != nil {
-				return err
-			}
-			state, err := c.control.State(ctx, c.namespace, args[0], 0)
-			if err != nil {
-				return err
-			}
-			c.noteOffline()
-			return c.writeState(args[0], access.Result{State: state.State, N: state.N}, "")
+			return c.post(ctx, args[0], inputs)
 		})
 	}
 	return cmd

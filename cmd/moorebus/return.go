@@ -11,7 +11,6 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
 )
 
 // maxResult bounds a result that is read from stdin, in bytes.
@@ -48,15 +47,7 @@ prints the run's state. The same result again changes nothing; another one is re
 		}
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
 			in := control.ToolCallResult{CallID: args[1], Success: !failed, Text: text}
-			if _, err := c.control.Inputs(ctx, c.namespace, args[0], []control.Input{in}); err != nil {
-				return err
-			}
-			state, err := c.control.State(ctx, c.namespace, args[0], 0)
-			if err != nil {
-				return err
-			}
-			c.noteOffline()
-			return c.writeState(args[0], access.Result{State: state.State, N: state.N}, "")
+			return c.post(ctx, args[0], []control.Input{in})
 		})
 	}
 	return cmd

@@ -112,7 +112,7 @@ func (f *Face) listTasks(ctx context.Context, r *http.Request) (any, error) {
 	return f.page(ctx, ns, agent, l, found)
 }
 
-// excludes reports whether a run is none of the list, as far as the run's state says so.
+// excludes reports whether the state of a run keeps it out of the list.
 func (l *listing) excludes(run list.Run) bool {
 	ends := map[events.State]taskState{events.Done: completed, events.Errored: failed, events.Cancelled: canceled}
 	if end, ended := ends[run.State]; ended && l.state != "" && l.state != end {

@@ -18,10 +18,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// chunkBuffer is how many chunks wait for a slow client before some are lost. The client gets
-// their text later.
-const chunkBuffer = 64
-
 // postSend sends a message and answers with the task.
 func (f *Face) postSend(w http.ResponseWriter, r *http.Request) error {
 	s, to, err := f.deliver(w, r)
@@ -170,13 +166,7 @@ func (f *Face) stream(w http.ResponseWriter, r *http.Request, to target, history
 	ctx, stop := f.streams.Context(r)
 	defer stop()
 	place := f.cfg.Control.Store.Place(to.ns, to.run)
-	chunks := make(chan []byte, chunkBuffer)
-	stopChunks, err := f.cfg.Feed.WatchChunks(place, func(data []byte) {
-		select {
-		case chunks <- data:
-		default:
-		}
-	})
+	chunks, stopChunks, err := livetext.Watch(f.cfg.Feed, place)
 	if err != nil {
 		return err
 	}

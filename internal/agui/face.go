@@ -30,9 +30,6 @@ const (
 	openTimeout = 30 * time.Second
 	// liveWait is how long a client that joins waits for the text that a model is writing.
 	liveWait = 250 * time.Millisecond
-	// chunkBuffer is how many chunks wait for a slow client before some are lost. The client
-	// gets their text later.
-	chunkBuffer = 64
 )
 
 // Config configures a [Face]. Logger may be nil, everything else is required.
@@ -220,13 +217,7 @@ type follower struct {
 func (s *server) stream(w http.ResponseWriter, r *http.Request, f follower) error {
 	ctx, stop := s.streams.Context(r)
 	defer stop()
-	chunks := make(chan []byte, chunkBuffer)
-	stopChunks, err := s.Feed.WatchChunks(f.run, func(data []byte) {
-		select {
-		case chunks <- data:
-		default:
-		}
-	})
+	chunks, stopChunks, err := livetext.Watch(s.Feed, f.run)
 	if err != nil {
 		return err
 	}

@@ -96,8 +96,8 @@ func at(err error, i int) error {
 	return err
 }
 
-// explain says of a call that is none of the client's whether it was refused as soon as the
-// model made it: then no client knows it. Only the log tells.
+// explain answers unknown_call for a call that was refused when the model made it. No client
+// knows such a call. Only the log tells it from a call of another tool.
 func (c *Controller) explain(ctx context.Context, ns, id string, err error) error {
 	var refused *refusal.Error
 	if !errors.As(err, &refused) || refused.Code != refusal.CodeNotYours {

@@ -107,7 +107,7 @@ func dataOf(payload events.Payload) (*jsonschema.Schema, error) {
 		s.Required = slices.DeleteFunc(s.Required, func(key string) bool { return slices.Contains(part.Required, key) })
 	}
 	if batch {
-		s.Required = nil // after a batch there is none of it
+		s.Required = nil // the outcome is missing after a batch
 	}
 	s.Types, s.Type = slices.DeleteFunc(s.Types, func(t string) bool { return t == "null" }), "object"
 	return s, nil

@@ -136,7 +136,7 @@ func TestLargeResultsOfClients(t *testing.T) {
 	id := r.startClient("")
 	r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: replyWith(callTo("tool-1", "search"))})
 	body := func(text string) string { return "[" + strings.Replace(seedResult, "Search results...", text, 1) + "]" }
-	large := "hush12 " + strings.Repeat("x", 400<<10) + " end"
+	large := "hush12 " + strings.Repeat("y", 400<<10) + " end"
 	require.Equal(t, 200, r.inputs(id, body(large)).status)
 	var e struct {
 		Data events.ToolOutcome `json:"data"`
@@ -144,7 +144,7 @@ func TestLargeResultsOfClients(t *testing.T) {
 	require.NoError(t, json.Unmarshal(r.Records(id)[2].Body, &e))
 	o := e.Data
 	require.NotNil(t, o.Ref, "%s", r.Records(id)[2].Body[:300])
-	require.True(t, strings.HasPrefix(o.Observation, "SUCCESS: [REDACTED] xxx"), o.Observation[:40])
+	require.True(t, strings.HasPrefix(o.Observation, "SUCCESS: [REDACTED] yyy"), o.Observation[:40])
 	whole, err := r.Bus.Blob(t.Context(), *o.Ref)
 	require.NoError(t, err)
 	require.Equal(t, "[REDACTED] "+large[len("hush12 "):], string(whole))

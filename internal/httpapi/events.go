@@ -19,10 +19,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// chunkBuffer is how many chunks wait for a slow client before some are lost. The client gets
-// their text later.
-const chunkBuffer = 64
-
 // options select a run's events: those from a number on, and before them the state, if it is
 // wanted.
 type options struct {
@@ -224,13 +220,7 @@ func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.
 func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq, from uint64, state []byte) error {
 	ctx, stop := s.streams.Context(r)
 	defer stop()
-	chunks := make(chan []byte, chunkBuffer)
-	stopChunks, err := s.cfg.Feed.WatchChunks(t.run, func(data []byte) {
-		select {
-		case chunks <- data:
-		default:
-		}
-	})
+	chunks, stopChunks, err := livetext.Watch(s.cfg.Feed, t.run)
 	if err != nil {
 		return err
 	}

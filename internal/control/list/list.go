@@ -193,7 +193,7 @@ func (l *Lister) check(q Query) error {
 	case q.Parent != "" && events.CheckID(q.Parent) != nil:
 		return badParameter("parent: %q is not the id of a run", q.Parent)
 	case !slices.Contains([]Waiting{"", WaitingHuman, WaitingUser, WaitingClient, WaitingAny}, q.Waiting):
-		return badParameter("waiting: %q is none of %s, %s, %s and %s", q.Waiting, WaitingHuman, WaitingUser, WaitingClient, WaitingAny)
+		return badParameter("waiting: %q is not known; use %s, %s, %s or %s", q.Waiting, WaitingHuman, WaitingUser, WaitingClient, WaitingAny)
 	case q.CostAbove != nil && !(*q.CostAbove >= 0): // also not for NaN
 		return badParameter("cost_above: must be a number of US dollars from 0")
 	}

@@ -204,7 +204,7 @@ func (f *form) check(content map[string]any) error {
 		case !known:
 			return fmt.Errorf("there is no field %s", name)
 		case len(field.Enum) > 0 && !slices.Contains(field.Enum, value):
-			return fmt.Errorf("%s is none of %v", name, field.Enum)
+			return fmt.Errorf("%s is not one of %v", name, field.Enum)
 		case field.Type == "string" && !text:
 			return fmt.Errorf("%s is not a text", name)
 		}

@@ -29,8 +29,8 @@ const (
 	headerType  = "Content-Type"
 )
 
-// codeUnavailable is the code of a call that nobody served, and codeAmbiguous that of one
-// of which it is not known which service's it is.
+// codeUnavailable is the code of a call that nobody served. codeAmbiguous is the code of a call
+// of a tool that several services have.
 const (
 	codeUnavailable = "unavailable"
 	codeAmbiguous   = "ambiguous_tool"
