@@ -386,7 +386,7 @@ func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
 // run runs the tool.
 func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
 	asked := &questions{redact: a.cfg.Results.Redact}
-	if c.mayAsk() && !c.info.Asks {
+	if !c.info.Asks && toolcall.MayAnswer(c.Arguments) && c.mayAsk() {
 		var err error
 		if asked.answers, c.Call, err = a.guard.Answers(ctx, run, c.Call); err != nil {
 			return worker.Fail(err)

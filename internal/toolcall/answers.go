@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -49,6 +50,12 @@ func (g *Guard) Answers(ctx context.Context, run events.Run, c tool.Call) ([]Ans
 	}
 	c.Arguments = rest
 	return answers, c, nil
+}
+
+// MayAnswer reports whether arguments can hold an answer. It costs less than to read them. A key
+// may be written with escapes.
+func MayAnswer(arguments string) bool {
+	return strings.Contains(arguments, AnswerKey) || strings.Contains(arguments, `\u`)
 }
 
 // withoutAnswer returns arguments without their answer, which is empty if they have none.

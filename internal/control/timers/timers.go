@@ -238,7 +238,7 @@ func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stal
 	mem := run.Memory()
 	switch {
 	case run.Terminal():
-		t.cancelOthers(ctx, run.ID, kind)
+		t.cancelOthers(ctx, run, kind)
 	case kind == journal.TimerApproval:
 		if at, waits := decisions.Deadline(mem); waits {
 			return t.set(ctx, run.ID, kind, at, note{})
@@ -256,15 +256,32 @@ func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stal
 
 // cancelOthers cancels the timers of a run that has ended, except the one that fired. A timer that
 // remains does nothing.
-func (t *Timers) cancelOthers(ctx context.Context, run events.Run, fired string) {
+func (t *Timers) cancelOthers(ctx context.Context, run *runlog.Run, fired string) {
 	for _, kind := range journal.TimerKinds() {
-		if kind == fired {
+		if kind == fired || !mayBeSet(run.Memory(), kind) {
 			continue
 		}
-		if err := t.Timers.CancelTimer(ctx, run, kind); err != nil {
-			t.Logger.Debug("a timer of a run that has ended stays", "run", run.ID, "timer", kind, "reason", err)
+		if err := t.Timers.CancelTimer(ctx, run.ID, kind); err != nil {
+			t.Logger.Debug("a timer of a run that has ended stays", "run", run.ID.ID, "timer", kind, "reason", err)
 		}
 	}
+}
+
+// mayBeSet reports whether a run can have a timer of a kind: few runs have a client with tools or
+// as their model. Where a hand-off took those away, the timer is left to fire.
+func mayBeSet(mem *reducer.Memory, kind string) bool {
+	switch kind {
+	case journal.TimerClient:
+		for _, info := range mem.Tools {
+			if info.Pool == events.ClientPool {
+				return true
+			}
+		}
+		return false
+	case journal.TimerModel:
+		return mem.Control.Agent.LLM.Timeout > 0
+	}
+	return true
 }
 
 // due returns what must happen to a run now: a poisoned run ends, so does one that is past its
