@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
@@ -45,12 +46,7 @@ func Pending(t *reducer.Table, mem *reducer.Memory) (Request, bool) {
 
 // Asks reports whether one of the agent's models is the client.
 func Asks(a *events.Agent) bool {
-	for _, name := range a.Providers() {
-		if name == events.ClientProvider {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(a.Providers(), events.ClientProvider)
 }
 
 // Topic is the topic of questions about replies of client models, which every planner answers.

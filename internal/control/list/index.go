@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control/access"
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -233,7 +233,7 @@ func (r *row) apply(e *events.Event) {
 	}
 	switch p := e.Data.(type) {
 	case *events.Start:
-		r.pinned(&p.Agent, p.TaskType, p.Tools)
+		r.pinned(&p.Agent, p.Tools)
 		r.task = searched(p.Task, taskSearched)
 		if p.Parent != nil {
 			r.parent = p.Parent.Run
@@ -241,11 +241,11 @@ func (r *row) apply(e *events.Event) {
 	case *events.Forked:
 		r.task = searched(p.Task, taskSearched)
 		if p.Agent != nil {
-			r.pinned(p.Agent, p.TaskType, p.Tools)
+			r.pinned(p.Agent, p.Tools)
 		}
 	case *events.HandedOff:
 		r.info.Agent = p.Agent.Name
-		r.pinned(&p.Agent, "", p.Tools)
+		r.pinned(&p.Agent, p.Tools)
 	case *events.LLMFinalAnswer:
 		r.answer = searched(p.Content, answerSearched)
 	case *events.FatalError:
@@ -257,14 +257,9 @@ func (r *row) apply(e *events.Event) {
 	}
 }
 
-// pinned takes who the run's models and tools are. taskType is empty for any.
-func (r *row) pinned(a *events.Agent, taskType string, tools []events.ToolSpec) {
-	r.outside = a.LLM.Provider == events.ClientProvider
-	if list, given := a.Models[cmp.Or(taskType, launch.DefaultTaskType)]; given {
-		r.outside = r.outside && slices.ContainsFunc(list, func(m events.ModelRef) bool { return m.Provider == "" }) ||
-			slices.ContainsFunc(list, func(m events.ModelRef) bool { return m.Provider == events.ClientProvider })
-	}
-	r.clientTools = nil
+// pinned takes who the run's models and tools are.
+func (r *row) pinned(a *events.Agent, tools []events.ToolSpec) {
+	r.outside, r.clientTools = clientmodel.Asks(a), nil
 	for _, t := range tools {
 		if t.Client {
 			r.clientTools = append(r.clientTools, t.Name)
