@@ -238,10 +238,11 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 	if sendState(st, state, from) != nil {
 		return nil
 	}
-	waiting := s.newRequests(ctx, t.run)
+	waiting := requests{s: s, ns: t.run.Namespace, id: t.run.ID}
 	err = st.Comment()
 	if seq > 0 && err == nil { // else the records tell
-		err = waiting.tell(ctx, st, &t, "")
+		waiting.see(ctx, nil)
+		err = waiting.tell(ctx, st, &t)
 	}
 	for err == nil && !t.ended() {
 		select {
@@ -261,7 +262,10 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 				err = st.Add(f.typ(), strconv.FormatUint(t.n, 10), f.line)
 			}
 			if err == nil {
-				err = waiting.tell(ctx, st, &t, f.typ())
+				if f.event != nil {
+					waiting.see(ctx, f.event)
+				}
+				err = waiting.tell(ctx, st, &t)
 			}
 		case data := <-chunks:
 			err = sendChunk(st, heard, data)

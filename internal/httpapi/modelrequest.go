@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
@@ -66,18 +67,27 @@ type requests struct {
 	failed bool
 }
 
-// newRequests begins with a run whose stream begins.
-func (s *Server) newRequests(ctx context.Context, run events.Run) requests {
-	client, err := s.control.AsksClient(ctx, run.Namespace, run.ID)
-	return requests{s: s, ns: run.Namespace, id: run.ID, client: client && err == nil}
+// see takes from an event whether a model of the run is its client. Only forks and streams that
+// begin later, where e is nil, read the run for it.
+func (q *requests) see(ctx context.Context, e *events.Event) {
+	if e == nil {
+		client, err := q.s.control.AsksClient(ctx, q.ns, q.id)
+		q.client = client || err != nil // what is not known now, tell finds out
+		return
+	}
+	switch p := e.Data.(type) {
+	case *events.Start:
+		q.client = clientmodel.Asks(&p.Agent)
+	case *events.HandedOff:
+		q.client = clientmodel.Asks(&p.Agent)
+	case *events.Forked:
+		q.see(ctx, nil)
+	}
 }
 
 // tell sends the request that waits for the run's client, once, behind the events that the
-// client has. t is the stream's place in the run, and typ its last event.
-func (q *requests) tell(ctx context.Context, st *sse.Stream, t *tail, typ string) error {
-	if typ == string(events.TypeHandedOff) {
-		q.client, _ = q.s.control.AsksClient(ctx, q.ns, q.id)
-	}
+// client has. t is the stream's place in the run.
+func (q *requests) tell(ctx context.Context, st *sse.Stream, t *tail) error {
 	if !q.client || t.state != events.Planning && t.state != events.Reflecting {
 		return nil
 	}
@@ -109,5 +119,5 @@ func (q *requests) again(ctx context.Context, st *sse.Stream, t *tail) error {
 	if !q.failed {
 		return nil
 	}
-	return q.tell(ctx, st, t, "")
+	return q.tell(ctx, st, t)
 }
