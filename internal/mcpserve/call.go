@@ -13,9 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -133,8 +131,7 @@ func (s *Server) cancelOpen(ctx context.Context) {
 	clear(s.open)
 }
 
-// start starts the run, even if the client disconnects meanwhile, or the bus is away for a moment:
-// of a shared directory another process takes over.
+// start starts the run, even if the client disconnects meanwhile.
 func (s *Server) start(ctx context.Context, req control.StartRequest) error {
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -142,18 +139,8 @@ func (s *Server) start(ctx context.Context, req control.StartRequest) error {
 		defer time.AfterFunc(startGrace, cancel).Stop()
 		<-lasting.Done()
 	})()
-	again := false
-	return worker.Outlast(lasting, func(ctx context.Context) error {
-		_, err := s.o.Control.Start(ctx, s.o.Namespace, req)
-		if again && refusal.Is(err, refusal.CodeRunExists) {
-			return nil // an earlier attempt started it
-		}
-		again = true
-		if err != nil && !mayExist(err) {
-			return retry.Stop(err)
-		}
-		return err
-	}, nil)
+	_, err := s.o.Control.Start(lasting, s.o.Namespace, req)
+	return err
 }
 
 // mayExist reports whether a run may exist although its start failed with err: the start was
