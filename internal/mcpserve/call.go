@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -131,7 +132,12 @@ func (s *Server) cancelOpen(ctx context.Context) {
 	clear(s.open)
 }
 
-// start starts the run, even if the client disconnects meanwhile.
+// takeover is how a start is repeated while the bus is away: when the process that serves a
+// shared data directory ends, another one takes over within seconds.
+var takeover = retry.Policy{First: 300 * time.Millisecond, Budget: 10 * time.Second}
+
+// start starts the run, even if the client disconnects meanwhile or the bus is away for a
+// moment. The id of the run is chosen, so that a repeated start starts it once.
 func (s *Server) start(ctx context.Context, req control.StartRequest) error {
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -139,8 +145,18 @@ func (s *Server) start(ctx context.Context, req control.StartRequest) error {
 		defer time.AfterFunc(startGrace, cancel).Stop()
 		<-lasting.Done()
 	})()
-	_, err := s.o.Control.Start(lasting, s.o.Namespace, req)
-	return err
+	again := false
+	return takeover.Do(lasting, func(ctx context.Context) error {
+		_, err := s.o.Control.Start(ctx, s.o.Namespace, req)
+		if again && refusal.Is(err, refusal.CodeRunExists) {
+			return nil // an earlier attempt started it
+		}
+		again = true
+		if err != nil && !mayExist(err) {
+			return retry.Stop(err)
+		}
+		return err
+	}, nil)
 }
 
 // mayExist reports whether a run may exist although its start failed with err: the start was

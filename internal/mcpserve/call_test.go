@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
@@ -49,6 +50,7 @@ type lossy struct {
 	gone context.CancelFunc // of the client, nil if it waits
 	late func(context.Context) error
 	run  events.Run
+	lost chan events.Run // gets the run when the answer is lost and the client waits
 }
 
 func (l *lossy) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (seq uint64, err error) {
@@ -59,6 +61,7 @@ func (l *lossy) Append(ctx context.Context, run events.Run, last uint64, entries
 	}
 	if l.gone == nil {
 		_, err = l.Log.Append(ctx, run, last, entries...)
+		l.lost <- run
 		return 0, errors.Join(errors.New("the connection was lost"), err)
 	}
 	l.gone()
@@ -209,14 +212,26 @@ func TestClientThatGoesInTheMiddleOfAnAppend(t *testing.T) {
 	requireCancelled(t, s, log.run)
 }
 
-// A run of which its client is told that it could not be started does not go on.
+// A start whose outcome is unknown is repeated. It starts the run once, and the call follows it.
 func TestStartOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	var log *lossy
-	s := served(t, func(l journal.Log) journal.Log { log = &lossy{Log: l}; return log })
-	_, err := s.call(t.Context(), request())
-	require.ErrorContains(t, err, "the connection was lost")
-	requireCancelled(t, s, log.run)
+	log := &lossy{lost: make(chan events.Run, 1)}
+	s := served(t, func(l journal.Log) journal.Log { log.Log = l; return log })
+	done := make(chan *mcp.CallToolResult, 1)
+	go func() {
+		res, err := s.call(t.Context(), request())
+		assert.NoError(t, err)
+		done <- res
+	}()
+	run := <-log.lost
+	require.Eventually(t, func() bool {
+		_, err := s.o.Control.Cancel(t.Context(), run.Namespace, run.ID, events.By{})
+		return err == nil
+	}, time.Minute, 20*time.Millisecond)
+	res := <-done
+	require.NotNil(t, res)
+	require.Equal(t, run.ID, res.Meta[MetaRun])
+	require.Equal(t, "cancelled: the run was cancelled", res.Content[0].(*mcp.TextContent).Text)
 }
 
 // Calls that come while the server ends are refused, and the others waited for.
