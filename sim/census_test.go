@@ -161,11 +161,11 @@ func sought() map[string]int {
 const common = 14
 
 var rare = map[string]int{
-	"WorkingMemoryRemoved": 140, "StorageLoaded": 80,
+	"WorkingMemoryRemoved": 80, "StorageLoaded": 80,
 	"code budget_total_tokens": 50, "code " + actor.CodeStorage: 28, "code " + actor.CodeNotApproved: 40, "code " + reducer.CodeNoActor: 60,
 	"batch: " + simtest.BatchStored: 40, "batch: " + simtest.BatchRefused: 70,
-	"batch: " + simtest.BatchUnknown: 110, "batch: " + simtest.BatchLost: 110,
-	"batch: " + simtest.BatchCrashedBefore: 70, "batch: " + simtest.BatchCrashedAfter: 200,
+	"batch: " + simtest.BatchUnknown: 70, "batch: " + simtest.BatchLost: 70,
+	"batch: " + simtest.BatchCrashedBefore: 70, "batch: " + simtest.BatchCrashedAfter: 105,
 }
 
 // sure is how many times as many scenarios as it takes on average have to be played
@@ -174,7 +174,7 @@ const sure = 14
 
 // allSought is how many scenarios make the census complete: as many as .ci/run
 // plays.
-const allSought = 3000
+const allSought = 1500
 
 // requireAll checks that everything was seen that so many scenarios come to.
 func (c *census) requireAll(t *testing.T) {

@@ -303,7 +303,7 @@ func (d draw) run(seed uint64, i int) runPlan {
 }
 
 var actKinds = []string{
-	actSay, actSay, actSay, actPause, actPause, actPause, actResume, actResume, actBudget, actExpand, actExpand, actCancel, actPoison,
+	actSay, actSay, actSay, actPause, actPause, actPause, actResume, actResume, actBudget, actKeep, actExpand, actCancel, actPoison,
 	actFork, actFork, actAdd,
 }
 
