@@ -210,7 +210,7 @@ var (
 		"internal/control/timers": "internal/control", "internal/control/pools": "internal/control",
 	}
 	onTop = map[string]string{"internal/httpapi": "internal/control", "internal/httpapi/inputs": "internal/control", "internal/httpapi/route": "internal/control",
-		"internal/httpapi/sse": "internal/control", "internal/a2a": "internal/control", "internal/agui": "internal/control", "internal/httpapi/openapi": "internal/control"}
+		"internal/httpapi/sse": "internal/control", "internal/a2a": "internal/control", "internal/agui": "internal/control", "internal/httpapi/openapi": "internal/control", "internal/httpapi/web": "internal/control"}
 )
 
 // ofRole are what a role, its parts and what stands on it may import.

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/httpapi/web"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -25,6 +26,9 @@ func (s *Server) routes() http.Handler {
 			handle = s.authorized(handle)
 		}
 		mux.HandleFunc(row.Pattern, s.answer(handle, row.Failure))
+	}
+	for _, pattern := range web.Paths {
+		mux.Handle(pattern, s.pages)
 	}
 
 	origin := http.NewCrossOriginProtection()

@@ -11,7 +11,6 @@ package httpapi
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,6 +28,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi/openapi"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
+	"github.com/moorebus/moorebus/internal/httpapi/web"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/sharedlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -79,6 +79,8 @@ type Server struct {
 	frames  frames
 	counts  counters
 	handler http.Handler
+	// pages is the console.
+	pages http.Handler
 	// openAPI returns the description of all requests.
 	openAPI func() ([]byte, error)
 }
@@ -110,6 +112,10 @@ func New(cfg Config) (*Server, error) {
 			Log: sharedlog.New(cfg.Control.Log, sharedlog.Options{Logger: cfg.Logger}), Heartbeat: cfg.Heartbeat,
 			WriteTimeout: cfg.WriteTimeout, Max: cfg.MaxStreams, MaxClient: cfg.MaxClientStreams, Logger: cfg.Logger,
 		}),
+	}
+	var err error
+	if s.pages, err = web.New(); err != nil {
+		return nil, err
 	}
 	s.frames = frames{codec: s.codec(), kept: map[position]*madeFrame{}}
 	s.openAPI = sync.OnceValues(func() ([]byte, error) { return openapi.Document(s.table()) })
@@ -264,15 +270,5 @@ func (s *Server) getOpenAPI(w http.ResponseWriter, _ *http.Request) error {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(document) // a client that is gone needs no error
-	return nil
-}
-
-//go:embed index.html
-var page []byte
-
-func getPage(w http.ResponseWriter, _ *http.Request) error {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'")
-	_, _ = w.Write(page) // a client that is gone needs no error
 	return nil
 }

@@ -209,6 +209,9 @@ func (s *Server) otherRows() []route.Route {
 			Pattern: "GET /readyz", Handle: s.getReady, Open: true, Summary: "Says whether bus, streams and consumers are available.",
 			Answer: health{}, Codes: []string{refusal.CodeDiskFull, refusal.CodeStoreFull},
 		},
-		{Pattern: "GET /{$}", Handle: getPage, Open: true, Summary: "Shows a small web page.", Streams: []string{"text/html"}},
+		{
+			Pattern: "GET /v1/table", Handle: route.JSON(http.StatusOK, s.getTable), Summary: "Returns the transition table: which event leads from which state to which.",
+			Answer: transitions{},
+		},
 	}
 }

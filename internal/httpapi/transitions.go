@@ -1,0 +1,40 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// transitions is the transition table that the gateway's runs follow.
+type transitions struct {
+	Hash     string        `json:"hash"`
+	Initial  events.State  `json:"initial"`
+	States   []tableState  `json:"states"`
+	Rows     []tableRow    `json:"rows"`
+	StayRows []events.Type `json:"stay" jsonschema:"The events that leave a run in its state."`
+}
+
+type tableState struct {
+	State    events.State `json:"state"`
+	Terminal bool         `json:"terminal,omitempty"`
+}
+
+type tableRow struct {
+	From  events.State `json:"from"`
+	Event events.Type  `json:"event"`
+	To    events.State `json:"to"`
+}
+
+func (s *Server) getTable(context.Context, *route.Request) (any, error) {
+	t := s.control.Table
+	answer := transitions{Hash: t.Hash(), Initial: t.Initial(), StayRows: t.StayTypes()}
+	for _, state := range t.States() {
+		answer.States = append(answer.States, tableState{state, t.Terminal(state)})
+	}
+	for _, row := range t.Rows() {
+		answer.Rows = append(answer.Rows, tableRow{row.From, row.Event, row.To})
+	}
+	return answer, nil
+}

@@ -1,0 +1,169 @@
+// The HTTP API. Errors are ApiError. A request carries the namespace and the token that the
+// user gave, which live as long as the browser's tab.
+
+/** An answer that says no, or none. code and message are the gateway's. */
+export class ApiError extends Error {
+  /** @param {string} code @param {string} message @param {number} status @param {any} [body] */
+  constructor(code, message, status, body) {
+    super(message);
+    this.code = code;
+    this.status = status;
+    this.body = body ?? {};
+  }
+}
+
+export const session = {
+  get namespace() { return sessionStorage.getItem("namespace") ?? ""; },
+  get token() { return sessionStorage.getItem("token") ?? ""; },
+  /** @param {string} namespace @param {string} token */
+  set(namespace, token) {
+    sessionStorage.setItem("namespace", namespace);
+    sessionStorage.setItem("token", token);
+  },
+};
+
+/** @param {Record<string, string>} [more] */
+function headers(more) {
+  const all = { ...more };
+  if (session.namespace) all["Moorebus-Namespace"] = session.namespace;
+  if (session.token) all.Authorization = "Bearer " + session.token;
+  return all;
+}
+
+/** @param {string} path @param {Record<string, any>} [query] */
+export function address(path, query) {
+  const params = new URLSearchParams();
+  for (const [key, value] of Object.entries(query ?? {})) if (value !== undefined && value !== null && value !== "") params.set(key, String(value));
+  const text = params.toString();
+  return text ? path + "?" + text : path;
+}
+
+/** @param {Response} answer */
+async function failure(answer) {
+  const text = await answer.text().catch(() => "");
+  let body = /** @type {any} */ ({});
+  try { body = JSON.parse(text); } catch { /* not the gateway's own answer */ }
+  return new ApiError(body.code ?? "http_" + answer.status, body.message ?? `the gateway answered ${answer.status} ${answer.statusText}`, answer.status, body);
+}
+
+/** @param {string} url @param {RequestInit} init */
+async function ask(url, init) {
+  let answer;
+  try {
+    answer = await fetch(url, init);
+  } catch (err) {
+    if (init.signal?.aborted) throw err;
+    throw new ApiError("unreachable", "the gateway cannot be reached; it may be restarting", 0);
+  }
+  if (!answer.ok) throw await failure(answer);
+  return answer;
+}
+
+/** @param {string} path @param {Record<string, any>} [query] @param {AbortSignal} [signal] @returns {Promise<any>} */
+export async function get(path, query, signal) {
+  return (await ask(address(path, query), { headers: headers(), signal })).json();
+}
+
+/**
+ * Sends a body. An answer that did not come because the gateway restarts is asked for again
+ * where that is safe: `again` says so.
+ * @param {string} method @param {string} path @param {any} [body] @param {{headers?: Record<string, string>, again?: boolean, signal?: AbortSignal}} [o]
+ * @returns {Promise<any>}
+ */
+export async function send(method, path, body, o = {}) {
+  const init = { method, headers: headers({ "Content-Type": "application/json", ...o.headers }), body: body === undefined ? undefined : JSON.stringify(body), signal: o.signal };
+  for (let left = o.again ? 20 : 0; ; left--) {
+    try {
+      return await (await ask(path, init)).json();
+    } catch (err) {
+      if (!(err instanceof ApiError) || left <= 0 || (err.status !== 0 && err.status !== 503)) throw err;
+      await sleep(500, o.signal);
+    }
+  }
+}
+
+/** JSON lines, one value after another. @param {string} path @param {Record<string, any>} [query] @param {AbortSignal} [signal] @returns {AsyncGenerator<any>} */
+export async function* lines(path, query, signal) {
+  const answer = await ask(address(path, query), { headers: headers({ Accept: "application/x-ndjson" }), signal });
+  for await (const line of split(answer, "\n")) if (line) yield JSON.parse(line);
+}
+
+/** The parts of a body between separators. @param {Response} answer @param {string} by @returns {AsyncGenerator<string>} */
+async function* split(answer, by) {
+  const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
+  const decoder = new TextDecoder();
+  let parts = /** @type {string[]} */ ([]);
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      const all = (done ? "" : decoder.decode(value, { stream: true })).split(by);
+      for (let i = 0; i < all.length - 1; i++) {
+        yield parts.join("") + all[i];
+        parts = [];
+      }
+      parts.push(all[all.length - 1]);
+      if (done) break;
+    }
+    if (parts.join("")) yield parts.join("");
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/** @typedef {{type: string, id: string, data: any}} StreamEvent */
+
+/**
+ * Follows server-sent events until they end or the signal is aborted, and comes back after an
+ * interruption where it was, so that none is missing. It does not use EventSource, which can
+ * send no token. An error that trying again does not help is thrown.
+ * @param {string} path
+ * @param {{query?: Record<string, any>, last?: string, signal: AbortSignal, onEvent: (e: StreamEvent) => void, onState?: (live: boolean, reason: string) => void}} o
+ */
+export async function follow(path, o) {
+  let last = o.last ?? "", wait = 250;
+  while (!o.signal.aborted) {
+    let reason = "the stream was interrupted";
+    try {
+      const answer = await ask(address(path, o.query), { headers: headers({ Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) }), signal: o.signal });
+      if (answer.status === 204) return;
+      o.onState?.(true, "");
+      for await (const block of split(answer, "\n\n")) {
+        wait = 250;
+        const event = parse(block);
+        if (event.id) last = event.id;
+        if (event.text) o.onEvent({ type: event.type, id: event.id, data: JSON.parse(event.text) });
+      }
+    } catch (err) {
+      if (o.signal.aborted) return;
+      if (err instanceof ApiError && err.status >= 400 && err.status < 500 && err.status !== 429) throw err;
+      reason = err instanceof Error ? err.message : String(err);
+    }
+    if (o.signal.aborted) return;
+    o.onState?.(false, reason);
+    await sleep(wait, o.signal).catch(() => {});
+    wait = Math.min(wait * 2, 5000);
+  }
+}
+
+/** @param {string} block */
+function parse(block) {
+  const event = { type: "message", id: "", text: "" };
+  for (const line of block.split("\n")) {
+    const at = line.indexOf(":");
+    if (at < 1) continue;
+    const value = line.slice(line[at + 1] === " " ? at + 2 : at + 1);
+    const key = line.slice(0, at);
+    if (key === "event") event.type = value;
+    else if (key === "id") event.id = value;
+    else if (key === "data") event.text += (event.text ? "\n" : "") + value;
+  }
+  return event;
+}
+
+/** @param {number} ms @param {AbortSignal} [signal] @returns {Promise<void>} */
+export function sleep(ms, signal) {
+  return new Promise((done, failed) => {
+    const timer = setTimeout(done, ms);
+    signal?.addEventListener("abort", () => { clearTimeout(timer); failed(new DOMException("left", "AbortError")); }, { once: true });
+  });
+}

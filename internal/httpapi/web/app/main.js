@@ -1,0 +1,114 @@
+// The console: which page is shown, and what stands around it.
+import { ApiError, get, session } from "./lib/api.js";
+import { dialog, failed } from "./lib/dialog.js";
+import { h, put } from "./lib/dom.js";
+import { bind, showKeys } from "./lib/keys.js";
+import { field } from "./lib/widgets.js";
+
+/**
+ * What a page gets. signal is aborted when the page is left. set replaces parameters of the
+ * query without a new entry of the history; empty ones are left out.
+ * @typedef {{root: HTMLElement, params: Record<string, string>, query: URLSearchParams, signal: AbortSignal, title: (text: string) => void, set: (values: Record<string, string>) => void}} Page
+ */
+
+/** @type {[RegExp, string, string, () => Promise<{default: (page: Page) => any}>][]} path, place in the navigation, name, module */
+const pages = [
+  [/^\/$/, "/", "Runs", () => import("./fleet/runs.js")],
+  [/^\/runs\/(?<id>[^/]+)$/, "/", "Run", () => import("./run/page.js")],
+  [/^\/inbox$/, "/inbox", "Inbox", () => import("./acting/inbox.js")],
+  [/^\/workers$/, "/workers", "Workers", () => import("./fleet/workers.js")],
+  [/^\/agents$/, "/agents", "Agents", () => import("./fleet/agents.js")],
+  [/^\/dead$/, "/dead", "Dead letters", () => import("./fleet/dead.js")],
+  [/^\/compare$/, "/", "Compare", () => import("./acting/compare.js")],
+];
+const places = [["/", "Runs"], ["/inbox", "Inbox"], ["/workers", "Workers"], ["/agents", "Agents"], ["/dead", "Dead letters"]];
+
+const main = /** @type {HTMLElement} */ (document.getElementById("page"));
+const nav = /** @type {HTMLElement} */ (document.getElementById("nav"));
+const banner = /** @type {HTMLElement} */ (document.getElementById("banner"));
+let left = new AbortController(), shown = "";
+
+/** Goes to a page of the console. @param {string} href */
+export function go(href) {
+  history.pushState(null, "", href);
+  void show(true);
+}
+
+/** @param {boolean} [moved] whether the focus goes to the page */
+async function show(moved) {
+  const url = new URL(location.href);
+  left.abort();
+  left = new AbortController();
+  shown = url.pathname + url.search;
+  const found = pages.find(([path]) => path.test(url.pathname));
+  put(nav, places.map(([href, name]) => h("a", { href, "aria-current": found?.[1] === href && "page" }, name)));
+  put(banner);
+  const signal = left.signal;
+  bind(signal, { "?": { help: "Show the keys of this page", run: showKeys } });
+  main.className = "";
+  put(main);
+  if (!found) {
+    document.title = "Moorebus";
+    put(main, h("h1", null, "There is no such page"), h("p", null, h("a", { href: "/" }, "Show all runs")));
+    return;
+  }
+  const [path, , name, load] = found;
+  document.title = name + " · Moorebus";
+  try {
+    const page = await load();
+    if (signal.aborted) return;
+    /** @type {Page} */
+    const given = {
+      root: main, params: path.exec(url.pathname)?.groups ?? {}, query: url.searchParams, signal,
+      title: text => { document.title = text + " · Moorebus"; },
+      set: values => {
+        for (const [key, value] of Object.entries(values)) if (value) url.searchParams.set(key, value); else url.searchParams.delete(key);
+        history.replaceState(null, "", url.pathname + url.search + location.hash);
+        shown = url.pathname + url.search;
+      },
+    };
+    await page.default(given);
+  } catch (err) {
+    if (signal.aborted) return;
+    put(main, h("h1", null, name), failed(err));
+    if (err instanceof ApiError && err.status === 401) connection();
+  }
+  if (moved && !signal.aborted) main.focus({ preventScroll: true });
+}
+
+/** Says below the bar that the gateway cannot be reached, or takes that back. @param {string} text */
+export function interrupted(text) {
+  put(banner, text && h("p", { class: "banner" }, h("span", { "aria-hidden": "true" }, "↻ "), text));
+}
+
+function connection() {
+  dialog("Connection", h("div", { class: "stack" },
+    field("Namespace", h("input", { name: "namespace", value: session.namespace, placeholder: "default", autocomplete: "off", pattern: "[a-z0-9][a-z0-9_\\-]{0,62}" }), "Small letters, digits, _ and -."),
+    field("Token", h("input", { name: "token", type: "password", value: session.token, placeholder: "none", autocomplete: "off" }), "What the gateway was started with. It is forgotten with this tab."),
+  ), [{
+    label: "Connect", run: async fields => {
+      const before = [session.namespace, session.token];
+      session.set(String(fields.get("namespace")), String(fields.get("token")));
+      try {
+        await get("/v1/runs", { limit: 1 });
+      } catch (err) {
+        session.set(before[0], before[1]);
+        throw err;
+      }
+      void show(true);
+    },
+  }]);
+}
+
+document.addEventListener("click", event => {
+  const link = /** @type {Element} */ (event.target).closest?.("a[href]");
+  if (!(link instanceof HTMLAnchorElement) || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || link.target || link.download) return;
+  const href = link.getAttribute("href") ?? "";
+  if (!href.startsWith("/")) return;
+  event.preventDefault();
+  go(href);
+});
+addEventListener("popstate", () => { if (location.pathname + location.search !== shown) void show(true); });
+document.getElementById("keys-button")?.addEventListener("click", showKeys);
+document.getElementById("connection-button")?.addEventListener("click", connection);
+void show();
