@@ -70,4 +70,4 @@ export function failed(err) {
 }
 
 /** What is shown where there is nothing. @param {string} title @param {...import("./dom.js").Child} text */
-export const empty = (title, ...text) => h("div", { class: "empty" }, h("h2", null, title), h("p", { class: "soft" }, text));
+export const empty = (title, ...text) => h("div", { class: "empty" }, h("h2", null, title), h("p", { class: "soft" }, ...text));
