@@ -1,0 +1,104 @@
+package console
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/nodetest"
+)
+
+var pictures = flag.String("pictures", "", "write a picture of every page to this folder")
+
+// axe is the text of axe-core, which checks what WCAG demands.
+func axe(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(nodetest.Modules(t), "node_modules", "axe-core", "axe.min.js"))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// accessible fails the test where axe-core finds a violation of WCAG A or AA.
+func (p *tab) accessible(axe, where string) {
+	p.t.Helper()
+	if !value[bool](p, `typeof axe !== "undefined"`) {
+		value[bool](p, axe+`; true`)
+	}
+	found := value[string](p, `axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], resultTypes: ["violations"]}).then(r =>
+		JSON.stringify(r.violations.map(v => ({id: v.id, help: v.help, nodes: v.nodes.slice(0, 3).map(n => n.html.slice(0, 200) + " " + (n.any[0]?.message ?? n.all[0]?.message ?? n.none[0]?.message ?? ""))}))))`)
+	var violations []struct {
+		ID, Help string
+		Nodes    []string
+	}
+	require.NoError(p.t, json.Unmarshal([]byte(found), &violations))
+	for _, v := range violations {
+		p.t.Errorf("%s: %s: %s\n%q", where, v.ID, v.Help, v.Nodes)
+	}
+}
+
+// TestPages shows every page at the width of a telephone, a tablet and a desk, light and dark. None
+// needs to be scrolled sideways, and axe-core finds nothing in any.
+func TestPages(t *testing.T) {
+	g := serve(t)
+	checks := axe(t)
+	done := g.run("counter", "")
+	failed := g.run("invoices", "")
+	waiting := g.run("cashier", "")
+	question := g.run("asker", "")
+	g.state(done, "done")
+	g.state(failed, "error")
+	g.state(waiting, "waiting_for_human")
+	g.state(question, "waiting_for_human")
+	var fork struct {
+		ID string `json:"run_id"`
+	}
+	require.NoError(t, g.ask("POST", "/v1/runs/"+done+"/fork", map[string]any{"at": 3}, &fork))
+	g.state(fork.ID, "done")
+	pages := []struct{ name, path, shows string }{
+		{"runs", "/", "invoices"},
+		{"nothing", "/?agent=nobody", "No run"},
+		{"run", "/runs/" + done + "#n=6", "counter"},
+		{"failed", "/runs/" + failed, "refused the request"},
+		{"waiting", "/runs/" + waiting, "cashier"},
+		{"missing", "/runs/0198c5a0-5a6b-7c00-8000-000000000001", "run_not_found"},
+		{"inbox", "/inbox", "cashier"},
+		{"workers", "/workers", "calculator"},
+		{"agents", "/agents", "cashier"},
+		{"dead", "/dead", ""},
+		{"compare", "/compare?a=" + done + "&b=" + fork.ID, "calculator"},
+	}
+	p := g.open()
+	for _, page := range pages {
+		for _, width := range []int64{1400, 768, 360} {
+			for _, dark := range []bool{false, true} {
+				where := fmt.Sprintf("%s at %d px, dark %t", page.name, width, dark)
+				p.look(width, 900, dark)
+				p.visit(page.path)
+				p.until(where+" is there", `document.querySelector("main h1")`)
+				if page.shows != "" {
+					p.shows(page.shows)
+				}
+				p.until(where+" is still", still)
+				require.LessOrEqual(t, value[float64](p, `document.documentElement.scrollWidth - innerWidth`), 0.0, "%s needs to be scrolled sideways", where)
+				p.accessible(checks, where)
+				if *pictures != "" {
+					shade := map[bool]string{false: "light", true: "dark"}[dark]
+					p.picture(filepath.Join(*pictures, fmt.Sprintf("%s-%d-%s.png", page.name, width, shade)))
+				}
+			}
+		}
+	}
+}
+
+// still is true when no request is open but the streams, and nothing was drawn for a while.
+const still = `new Promise(done => {
+	let timer = setTimeout(() => done(true), 300);
+	const seen = new MutationObserver(() => { clearTimeout(timer); timer = setTimeout(() => done(true), 300); });
+	seen.observe(document.body, {childList: true, subtree: true});
+	setTimeout(() => done(true), 2000);
+})`
