@@ -7,7 +7,7 @@
 // the run's own condition, so several controllers may serve the same runs.
 //
 // Its packages are one idea each: access reads and changes single runs, list pages through
-// them, forking, decisions and subruns are commands on them, timers and pools work in the
+// them, record tells what they did, forking, decisions and subruns are commands on them, timers and pools work in the
 // background.
 //
 // The error of a request that cannot be carried out is a *refusal.Error with a stable code.
@@ -27,6 +27,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/pools"
+	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/control/timers"
 	"github.com/moorebus/moorebus/internal/effects"
@@ -141,6 +142,7 @@ func (c Config) withDefaults() (Config, error) {
 type Controller struct {
 	*access.Access
 	*list.Lister
+	*record.Reader
 	*subruns.Subruns
 	*forking.Forker
 	*decisions.Decisions
@@ -176,8 +178,9 @@ func New(cfg Config) (*Controller, error) {
 		Store: cfg.Store, Log: cfg.Store.Log(), Table: cfg.Store.Machine().Table(), Launcher: launcher,
 		Source: source, Namespace: cfg.DefaultNamespace,
 	}
+	lister := list.New(a)
 	c := &Controller{
-		cfg: cfg, Access: a, Lister: list.New(a), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
+		cfg: cfg, Access: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
 	c.timers = timers.New(timers.Config{

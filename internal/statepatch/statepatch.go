@@ -59,7 +59,7 @@ func decode[T any](text json.RawMessage) (v T) {
 
 func (m *maker) objects(path string, a, b map[string]json.RawMessage) {
 	for _, key := range slices.Sorted(maps.Keys(a)) {
-		to := path + "/" + escape(key)
+		to := path + "/" + Escape(key)
 		if value, kept := b[key]; kept {
 			m.compare(to, a[key], value)
 		} else {
@@ -68,39 +68,57 @@ func (m *maker) objects(path string, a, b map[string]json.RawMessage) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(b)) {
 		if _, known := a[key]; !known {
-			m.add("add", path+"/"+escape(key), b[key])
+			m.add("add", path+"/"+Escape(key), b[key])
 		}
 	}
 }
 
 var escaper = strings.NewReplacer("~", "~0", "/", "~1")
 
-// escape writes a key as a part of a JSON Pointer.
-func escape(key string) string { return escaper.Replace(key) }
+// Escape writes a key as a part of a JSON Pointer.
+func Escape(key string) string { return escaper.Replace(key) }
 
-// lists compares what stands between the common beginning and the common end.
 func (m *maker) lists(path string, a, b []json.RawMessage) {
-	first := 0
-	for first < min(len(a), len(b)) && bytes.Equal(a[first], b[first]) {
+	Lists(m.take, path, a, b, 0, func(x, y *json.RawMessage) bool { return bytes.Equal(*x, *y) }, func(x *json.RawMessage) json.RawMessage { return *x })
+}
+
+func (m *maker) take(o Op) { m.ops = append(m.ops, o) }
+
+// Values adds the operations that turn before into after, at a path. Both are valid JSON without
+// white space around it, as package json writes it.
+func Values(add func(Op), path string, before, after json.RawMessage) {
+	m := maker{}
+	m.compare(path, before, after)
+	for _, o := range m.ops {
+		add(o)
+	}
+}
+
+// Lists adds the operations that turn list a into b, at a path. It compares what stands between
+// the common beginning, of which known elements need no look, and the common end. same may miss
+// that two elements are equal. encode writes an element as [Values] takes it.
+func Lists[T any](add func(Op), path string, a, b []T, known int, same func(x, y *T) bool, encode func(*T) json.RawMessage) {
+	first := known
+	for first < min(len(a), len(b)) && same(&a[first], &b[first]) {
 		first++
 	}
 	end := 0
-	for end < min(len(a), len(b))-first && bytes.Equal(a[len(a)-1-end], b[len(b)-1-end]) {
+	for end < min(len(a), len(b))-first && same(&a[len(a)-1-end], &b[len(b)-1-end]) {
 		end++
 	}
 	at := func(i int) string { return path + "/" + strconv.Itoa(i) }
-	same := min(len(a), len(b)) - end
-	for i := first; i < same; i++ {
-		m.compare(at(i), a[i], b[i])
+	common := min(len(a), len(b)) - end
+	for i := first; i < common; i++ {
+		Values(add, at(i), encode(&a[i]), encode(&b[i]))
 	}
-	for i := len(a) - end - 1; i >= same; i-- {
-		m.add("remove", at(i), nil)
+	for i := len(a) - end - 1; i >= common; i-- {
+		add(Op{Op: "remove", Path: at(i)})
 	}
-	for i := same; i < len(b)-end; i++ {
+	for i := common; i < len(b)-end; i++ {
+		to := at(i)
 		if end == 0 {
-			m.add("add", path+"/-", b[i])
-		} else {
-			m.add("add", at(i), b[i])
+			to = path + "/-"
 		}
+		add(Op{Op: "add", Path: to, Value: encode(&b[i])})
 	}
 }
