@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/tally"
 	"github.com/moorebus/moorebus/internal/httpapi/inputs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -49,7 +50,7 @@ type (
 
 // table has every request of the API.
 func (s *Server) table() []route.Route {
-	rows := slices.Concat(s.runRows(), s.commandRows(), s.otherRows())
+	rows := slices.Concat(s.runRows(), s.commandRows(), s.fleetRows(), s.otherRows())
 	for _, face := range s.cfg.Faces {
 		rows = append(rows, face.Routes(s.streams)...)
 	}
@@ -154,6 +155,24 @@ func (s *Server) commandRows() []route.Route {
 		})
 	}
 	return rows
+}
+
+// fleetRows show what all runs and workers do.
+func (s *Server) fleetRows() []route.Route {
+	return []route.Route{
+		{
+			Pattern: "GET /v1/stats", Handle: route.JSON(http.StatusOK, s.getStats), Answer: control.Stats{}, Codes: []string{refusal.CodeBadNamespace, refusal.CodeBadParameter},
+			Summary: "Counts the runs of the namespace by state, what happened by hour, what waits for workers, and the workers.",
+		},
+		{
+			Pattern: "GET /v1/costs", Handle: route.JSON(http.StatusOK, s.getCosts), Answer: tally.Costs{}, Codes: []string{refusal.CodeBadNamespace},
+			Summary: "Sums up the tokens and costs of the namespace's runs.",
+			Query: []route.Parameter{
+				{Name: "by", Description: "agent, model, tool, hour or day. Default: agent."},
+				{Name: "since", Description: "Only what happened since this time (RFC 3339), rounded down to the hour within the last 48 hours, else to the day (UTC). Default: from the beginning; for hours the last 48."},
+			},
+		},
+	}
 }
 
 // otherRows are about agents, tools and the gateway itself.

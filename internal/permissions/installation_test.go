@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/toolset"
@@ -230,7 +231,13 @@ func TestInstallation(t *testing.T) {
 		require.NoError(t, err, name)
 		require.NotEmpty(t, s.Memory, name)
 	}
-	_, err := in.gateway.Decide(t.Context(), "", whole.ID, events.Decision{CallID: "pay", Decision: events.DecisionApproved, By: "ann"})
+	stats, err := in.gateway.Stats(t.Context(), "")
+	require.NoError(t, err)
+	require.Equal(t, 2, stats.Runs.Total)
+	require.Empty(t, stats.BacklogReason+stats.WorkersReason)
+	require.Len(t, stats.Workers, 2)
+	require.Contains(t, stats.Backlog, ports.Backlog{State: events.Acting, Pool: "web"})
+	_, err = in.gateway.Decide(t.Context(), "", whole.ID, events.Decision{CallID: "pay", Decision: events.DecisionApproved, By: "ann"})
 	require.NoError(t, err)
 	in.arrives(whole, events.Done)
 	require.Eventually(t, func() bool {

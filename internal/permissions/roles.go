@@ -290,6 +290,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 		}
 	}
 	g.Ready()
+	g.Inspect(inbox(events.DefaultPool, l.own()...)) // to tell how much work waits
 	g.Watch(journal.Filter{})
 	g.WatchChunks()
 	g.Ask()
@@ -325,8 +326,7 @@ const Custom = "custom"
 
 // custom returns that user, if the table has such states.
 func (l Layout) custom() []User {
-	builtIn := reducer.DefaultTable().States()
-	own := slices.DeleteFunc(l.Table.States(), func(s events.State) bool { return l.Table.Terminal(s) || slices.Contains(builtIn, s) })
+	own := l.own()
 	if len(own) == 0 {
 		return nil
 	}
@@ -334,4 +334,10 @@ func (l Layout) custom() []User {
 		l.worker(g, own, "")
 		g.Consume(inbox(events.DefaultPool, own...))
 	})}
+}
+
+// own returns the states of an application's own graph in which something is done.
+func (l Layout) own() []events.State {
+	builtIn := reducer.DefaultTable().States()
+	return slices.DeleteFunc(l.Table.States(), func(s events.State) bool { return l.Table.Terminal(s) || slices.Contains(builtIn, s) })
 }

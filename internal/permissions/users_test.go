@@ -8,9 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -174,4 +176,19 @@ func TestLoans(t *testing.T) {
 	tools, err = lender.PoolTools(ctx, "web")
 	require.NoError(t, err)
 	require.Empty(t, tools)
+}
+
+// A user that may not look at consumers gets all counts but the backlog, and the reason.
+func TestStatsOfAUserWithFewerPermissions(t *testing.T) {
+	t.Parallel()
+	bus := newRig(t).open(t, Tap)
+	c, err := control.New(control.Config{
+		Base: worker.Base{Instance: "t", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, Directory: bus, Agents: bus,
+	})
+	require.NoError(t, err)
+	stats, err := c.Stats(t.Context(), "")
+	require.NoError(t, err)
+	require.Empty(t, stats.Backlog)
+	require.Contains(t, stats.BacklogReason, "is not permitted")
+	require.Contains(t, stats.WorkersReason, "is not permitted")
 }

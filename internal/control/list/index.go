@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/tally"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -31,6 +32,10 @@ type index struct {
 	// suspects are the runs to be folded before the next list, forks those that have yet to
 	// get from their parents what their own first event does not say.
 	suspects, forks map[*row]bool
+	// counts are made of what the index reads. uncounted are events of forks whose agents are
+	// not known before their parents are read.
+	counts    *tally.Tally
+	uncounted map[*row][]tally.Event
 }
 
 // namespace has the runs of a namespace: by their start, and the ended ones by their end.
@@ -61,6 +66,7 @@ type row struct {
 	// suspect is true when the log has a record of the run that is not its next event.
 	// Only a fold says then how the run stands.
 	suspect bool
+	counted tally.Run
 }
 
 // How much of the texts of a run is searched, in bytes.
@@ -76,6 +82,7 @@ func newIndex(a *access.Access) *index {
 	return &index{
 		a: a, reading: make(chan struct{}, 1), read: make([]uint64, a.Log.Shards()),
 		namespaces: map[string]*namespace{}, suspects: map[*row]bool{}, forks: map[*row]bool{},
+		counts: tally.New(), uncounted: map[*row][]tally.Event{},
 	}
 }
 
@@ -218,10 +225,13 @@ func (x *index) add(shard int, rec journal.Record) {
 	if e.N == 1 && r.info.ForkedFrom != nil {
 		x.forks[r] = true
 	}
+	count := tally.Event{First: e.N == 1, Time: e.Time, Stored: rec.Stored, Data: e.Data}
 	if r.to.IsZero() && x.a.Table.Terminal(r.info.State) {
 		r.to = rec.Stored
 		space.ended = insert(space.ended, r, byEnd)
+		count.Ended, count.Failed = true, r.info.State == events.Errored
 	}
+	x.count(r, count)
 }
 
 // apply takes what the list shows from the run's next event.
@@ -301,6 +311,7 @@ func searched(text string, limit int) string {
 func (x *index) inherit() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	defer x.countForks()
 	for range reducer.MaxForks {
 		before := len(x.forks)
 		for r := range x.forks {
@@ -347,6 +358,7 @@ func (x *index) resolve(ctx context.Context) error {
 			r.to = info.Updated
 			space := x.namespaces[r.run.Namespace]
 			space.ended = insert(space.ended, r, byEnd)
+			x.count(r, tally.Event{Ended: true, Failed: info.State == events.Errored, Time: r.to, Stored: r.to})
 		}
 		x.mu.Unlock()
 	}

@@ -1,0 +1,139 @@
+package natsbus
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// Backlogs returns how much work waits in these states and in every pool.
+func (b *Bus) Backlogs(ctx context.Context, states []events.State) ([]ports.Backlog, error) {
+	var all []ports.Backlog
+	for _, d := range durablesOf(journal.Inbox{States: slices.DeleteFunc(slices.Clone(states), func(s events.State) bool { return slices.Contains(actingStates, s) })}) {
+		found, err := b.backlog(ctx, d)
+		if err != nil {
+			return nil, fmt.Errorf("backlog: %w", err)
+		}
+		all = append(all, found...)
+	}
+	pools, err := b.livePools(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("backlog: %w", err)
+	}
+	slices.Sort(pools)
+	for _, pool := range pools {
+		found, err := b.backlog(ctx, actingDurable(pool))
+		if errors.Is(err, journal.ErrDenied) {
+			b.warnUnreadable(pool, err)
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("backlog: %w", err)
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// backlog returns one Backlog, or none if no shard has the consumer.
+func (b *Bus) backlog(ctx context.Context, d durable) ([]ports.Backlog, error) {
+	sum, there := ports.Backlog{State: d.states[0], Pool: d.pool}, false
+	for shard := range b.shards {
+		consumer, err := b.Consumer(ctx, events.StreamName(shard), d.name)
+		if code, ok := api.Code(err); ok && code == api.CodeConsumerNotFound {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		info := consumer.CachedInfo()
+		sum.Waiting, sum.InFlight, there = sum.Waiting+info.NumPending, sum.InFlight+info.NumAckPending, true
+	}
+	if !there {
+		return nil, nil
+	}
+	return []ports.Backlog{sum}, nil
+}
+
+// Workers returns the instances whose announcements live.
+func (b *Bus) Workers(ctx context.Context) ([]ports.Worker, error) {
+	all, err := b.planners(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list workers: %w", err)
+	}
+	pools, err := b.livePools(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list workers: %w", err)
+	}
+	slices.Sort(pools)
+	for _, pool := range pools {
+		actors, err := b.actors(ctx, pool)
+		if errors.Is(err, journal.ErrDenied) {
+			b.warnUnreadable(pool, err)
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list workers of pool %s: %w", pool, err)
+		}
+		all = append(all, actors...)
+	}
+	return all, nil
+}
+
+func (b *Bus) planners(ctx context.Context) ([]ports.Worker, error) {
+	found := map[string]ports.Worker{}
+	prefix := kvSubjectPrefix + providerBucket + "."
+	err := b.entries(ctx, providerBucket, ">", func(msg *nats.Msg, rec journal.Record) error {
+		w := ports.Worker{Role: "planner", Instance: strings.TrimPrefix(rec.Subject, prefix)}
+		var said claims
+		if json.Unmarshal([]byte(api.Header(msg, claimsHeader)), &said) == nil && said.Instance != "" {
+			w.Instance = said.Instance // the key may have other characters
+		}
+		if json.Unmarshal(rec.Body, &w.Providers) == nil {
+			slices.Sort(w.Providers)
+			found[rec.Subject] = w
+		}
+		return nil
+	})
+	return byInstance(found), err
+}
+
+func (b *Bus) actors(ctx context.Context, pool string) ([]ports.Worker, error) {
+	found := map[string]ports.Worker{}
+	err := b.values(ctx, toolsPrefix+pool, ">", func(key string, value []byte) error {
+		var tools []events.ToolSpec
+		if json.Unmarshal(value, &tools) != nil {
+			return nil // Tools tells of it
+		}
+		w := ports.Worker{Role: "actor", Instance: key, Pool: pool}
+		for _, t := range tools {
+			if t.Pool == pool {
+				w.Tools = append(w.Tools, t.Name)
+			}
+		}
+		slices.Sort(w.Tools)
+		found[key] = w
+		return nil
+	})
+	return byInstance(found), err
+}
+
+func byInstance(found map[string]ports.Worker) []ports.Worker {
+	var all []ports.Worker
+	for _, w := range found {
+		all = append(all, w)
+	}
+	slices.SortFunc(all, func(x, y ports.Worker) int { return cmp.Compare(x.Instance, y.Instance) })
+	return all
+}

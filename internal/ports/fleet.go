@@ -1,0 +1,38 @@
+package ports
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// Backlog is how much of a state's work waits, in all shards and namespaces.
+type Backlog struct {
+	// State is where the work is done; acting stands for parallel_acting as well. Pool is
+	// that of the tools, empty for other states.
+	State events.State `json:"state"`
+	Pool  string       `json:"pool,omitempty"`
+	// Waiting counts what was never delivered, InFlight what is delivered and not finished.
+	Waiting  uint64 `json:"waiting"`
+	InFlight int    `json:"in_flight"`
+}
+
+// Worker is a live instance that announces what it serves: an actor its pool and tools, a
+// planner its model providers.
+type Worker struct {
+	Role      string   `json:"role" jsonschema:"planner or actor."`
+	Instance  string   `json:"instance"`
+	Pool      string   `json:"pool,omitempty"`
+	Tools     []string `json:"tools,omitempty"`
+	Providers []string `json:"providers,omitempty"`
+}
+
+// Fleet tells what the workers of all processes have to do, and who they are.
+type Fleet interface {
+	// Backlogs returns how much work waits in these states and in all pools of tools that the
+	// caller may read, in the order of the states, then of the pools. A state without a
+	// consumer is left out. Errors: [journal.ErrDenied], or the bus's.
+	Backlogs(ctx context.Context, states []events.State) ([]Backlog, error)
+	// Workers returns the live instances, planners first, then sorted by pool and instance.
+	Workers(ctx context.Context) ([]Worker, error)
+}
