@@ -128,6 +128,7 @@ var lower = map[string][]string{
 	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
+	"internal/compare":          {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/jsondiff"},
 	"internal/statepatch":       {},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
@@ -198,7 +199,7 @@ var rolesMay = []string{
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/statepatch", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media",
 	"internal/livetext", "internal/sharedlog", "internal/ports", "internal/journalcheck",
-	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
+	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel", "internal/compare",
 }
 
 // partsOf are the packages that belong to one role, with the role, and onTop those that
