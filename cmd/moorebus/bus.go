@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -208,6 +209,23 @@ retry forks a run just before what ended it. drop hides entries of the list.`,
 	return cmd
 }
 
+// dropKeys returns what arguments name, runs and messages, and their keys.
+func (c *client) dropKeys(ctx context.Context, args []string) (names, keys []string, err error) {
+	for _, name := range args {
+		if !strings.Contains(name, ":") {
+			if name, err = c.find(ctx, name); err != nil {
+				return nil, nil, err
+			}
+		}
+		key, err := console.DropKey(name)
+		if err != nil {
+			return nil, nil, cli.Usage("%w", err)
+		}
+		names, keys = append(names, name), append(keys, key)
+	}
+	return names, keys, nil
+}
+
 func deadDropCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop RUN|SHARD:SEQ…",
@@ -218,14 +236,11 @@ dead --dropped lists them.`,
 	}
 	flags := addClientFlags(cmd, console.Text)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
-		keys := make([]string, len(names))
-		for i, name := range names {
-			var err error
-			if keys[i], err = console.DropKey(name); err != nil {
-				return cli.Usage("%w", err)
-			}
-		}
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			names, keys, err := c.dropKeys(ctx, names)
+			if err != nil {
+				return err
+			}
 			dead, err := console.ReadDead(ctx, c.Bus, c.machine.Codec(), console.DeadOptions{Namespace: c.namespace, All: true, Dropped: true})
 			if err != nil {
 				return err
@@ -256,6 +271,7 @@ them.`,
 		Args: cobra.MinimumNArgs(1), DisableFlagsInUseLine: true,
 	}
 	flags := addClientFlags(cmd, console.Text)
+	flags.offerRuns(cmd, 0)
 	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
 			var errs error
@@ -270,8 +286,9 @@ them.`,
 	return cmd
 }
 
-func (c *client) retry(ctx context.Context, id string) error {
-	if _, err := console.DropKey(id); err != nil {
+func (c *client) retry(ctx context.Context, arg string) error {
+	id, err := c.find(ctx, arg)
+	if err != nil {
 		return err
 	}
 	at, err := console.RetryAt(ctx, c.Bus, c.machine.Codec(), c.run(id))

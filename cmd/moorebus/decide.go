@@ -38,6 +38,7 @@ The first decision on a call holds; a second one fails and says what the first w
 		Args: cobra.RangeArgs(1, 2),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags.offerRuns(cmd, 1)
 	by := addByFlags(cmd)
 	arguments := cmd.Flags().String("arguments", "", "run the call with these arguments instead, as `JSON`")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -66,6 +67,7 @@ The first decision on a call holds; a second one fails and says what the first w
 		Args:    cobra.RangeArgs(1, 2),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags.offerRuns(cmd, 1)
 	by := addByFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		d := decision(events.DecisionRejected, args, by())
@@ -90,6 +92,7 @@ The first answer to a question holds; a second one fails and says what the first
 		Args:    cobra.RangeArgs(2, 3),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags.offerRuns(cmd, 1)
 	by := addByFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		text := args[len(args)-1]
@@ -112,11 +115,15 @@ func decision(what string, args []string, by events.By) events.Decision {
 
 // decide sends a decision to a run. A decision that names no call is for the one call that
 // waits. complete, which may be nil, fills in the decision for the waiting request.
-func (f *clientFlags) decide(cmd *cobra.Command, id string, d events.Decision, complete func(events.Request, *events.Decision) error) error {
+func (f *clientFlags) decide(cmd *cobra.Command, arg string, d events.Decision, complete func(events.Request, *events.Decision) error) error {
 	if strings.TrimSpace(d.By) == "" {
 		return cli.Usage("--by: is required, because USER is not set: every decision names who made it")
 	}
 	return f.use(cmd, writes, func(ctx context.Context, c *client) error {
+		id, err := c.find(ctx, arg)
+		if err != nil {
+			return err
+		}
 		waits, err := c.waiting(ctx, id, d.CallID)
 		if err != nil {
 			return err
@@ -195,6 +202,7 @@ func (x change) command() *cobra.Command {
 		DisableFlagsInUseLine: true,
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags.offerRuns(cmd, 0)
 	by := addByFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, runs []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error { return x.all(ctx, c, runs, by()) })
@@ -206,13 +214,13 @@ func (x change) command() *cobra.Command {
 func (x change) all(ctx context.Context, c *client, runs []string, by events.By) error {
 	var failed error
 	done := 0
-	for _, id := range runs {
-		result, err := x.do(c.control, ctx, c.namespace, id, by)
+	for _, arg := range runs {
+		result, id, err := x.one(ctx, c, arg, by)
 		if err == nil {
 			done++
 			err = c.writeState(id, result, x.suffix)
 		} else {
-			err = fmt.Errorf("%s: %w", id, err)
+			err = fmt.Errorf("%s: %w", arg, err)
 		}
 		failed = errors.Join(failed, err)
 	}
@@ -220,6 +228,13 @@ func (x change) all(ctx context.Context, c *client, runs []string, by events.By)
 		c.noteOffline()
 	}
 	return failed
+}
+
+func (x change) one(ctx context.Context, c *client, arg string, by events.By) (result access.Result, id string, err error) {
+	if id, err = c.find(ctx, arg); err == nil {
+		result, err = x.do(c.control, ctx, c.namespace, id, by)
+	}
+	return result, id, err
 }
 
 func (c *client) writeState(id string, r access.Result, suffix string) error {
@@ -234,7 +249,11 @@ func (c *client) writeState(id string, r access.Result, suffix string) error {
 }
 
 // post posts inputs to a run and shows how it stands then.
-func (c *client) post(ctx context.Context, id string, inputs []control.Input) error {
+func (c *client) post(ctx context.Context, arg string, inputs []control.Input) error {
+	id, err := c.find(ctx, arg)
+	if err != nil {
+		return err
+	}
 	if _, err := c.control.Inputs(ctx, c.namespace, id, inputs); err != nil {
 		return err
 	}
@@ -304,6 +323,7 @@ has a name, and sending it again changes nothing.`,
 		Args: cobra.ExactArgs(2),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags.offerRuns(cmd, 1)
 	files := addAttachFlag(cmd)
 	cmd.Flags().StringVar(&id, "id", "", "name of the message, unique in the run (default: a new one)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -364,6 +384,7 @@ again.`,
 		Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags.offerRuns(cmd, 1)
 	cmd.Flags().Uint64Var(&at, "at", 0, "continue from event `n` of the run")
 	cmd.Flags().StringVar(&patch, "patch", "", "changes, as `JSON` or @FILE")
 	cmd.Flags().StringVar(&key, "key", "", "idempotency `key`: fork the run once under it")
@@ -376,7 +397,11 @@ again.`,
 			return err
 		}
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			fork, err := c.control.Fork(ctx, c.namespace, args[0], forking.Request{At: at, Patch: change, Key: key})
+			id, err := c.find(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			fork, err := c.control.Fork(ctx, c.namespace, id, forking.Request{At: at, Patch: change, Key: key})
 			if err != nil {
 				return err
 			}

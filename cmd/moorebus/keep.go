@@ -40,23 +40,27 @@ it; replay --file reads it as it is.`,
   moorebus export 0198c5a0-5a6b-7c00-8000-000000000001 | gzip > run.jsonl.gz`,
 	}
 	flags := addClientFlags(cmd, console.Text)
+	flags.offerRuns(cmd, 0)
 	cmd.Flags().BoolVar(&all, "all", false, "export every run")
 	cmd.Flags().StringVar(&out, "out", "-", "`file` to write; - is stdout")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) > 0) {
 			return cli.Usage("name the runs, or use --all for every run, but not both")
 		}
-		if err := cli.CheckRunIDs(args); err != nil {
+		if err := cli.CheckRuns(args); err != nil {
 			return err
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			o := retention.ExportOptions{All: all, Runs: c.runs(args), Blobs: c.Bus, Namespace: c.only}
+			runs, err := c.runs(ctx, args)
+			if err != nil {
+				return err
+			}
+			o := retention.ExportOptions{All: all, Runs: runs, Blobs: c.Bus, Namespace: c.only}
 			var done retention.Exported
 			write := func(w *filelog.Writer) (err error) {
 				done, err = retention.Export(ctx, c.Bus, w, o)
 				return err
 			}
-			var err error
 			if out == "-" {
 				w := filelog.NewWriter(c.out)
 				err = write(w)
@@ -80,12 +84,17 @@ func (c *client) noteMissing(missing []retention.Missing) {
 	}
 }
 
-func (c *client) runs(ids []string) []events.Run {
-	var runs []events.Run
-	for _, id := range ids {
-		runs = append(runs, c.run(id))
+// runs returns the runs that arguments name.
+func (c *client) runs(ctx context.Context, args []string) ([]events.Run, error) {
+	runs := make([]events.Run, len(args))
+	for i, arg := range args {
+		id, err := c.find(ctx, arg)
+		if err != nil {
+			return nil, err
+		}
+		runs[i] = c.run(id)
 	}
-	return runs
+	return runs, nil
 }
 
 // failed returns an error that ends the process with exit code 1.
@@ -283,6 +292,7 @@ before purging existed cannot be purged: export it and import it into a new one.
   moorebus purge 0198c5a0-5a6b-7c00-8000-000000000001 --no-archive`,
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	flags.offerRuns(cmd, 0)
 	cmd.Flags().DurationVar(&f.endedBefore, "ended-before", 0, "purge runs that ended longer ago than this")
 	cmd.Flags().Var(&f.keepBytes, "keep-bytes", "purge runs in the order of their end until the rest has at most this many bytes, such as 500MiB or 20GiB")
 	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` for the runs, written first, which must not exist yet (with --every: a directory)")
@@ -322,7 +332,7 @@ func (f *purgeFlags) check(ids []string) error {
 	case !f.dryRun && (f.archive == "") == !f.noArchive:
 		return cli.Usage("name a file for the runs with --archive, or remove them for good with --no-archive")
 	}
-	return errors.Join(cli.CheckRunIDs(ids), f.checkArchive())
+	return errors.Join(cli.CheckRuns(ids), f.checkArchive())
 }
 
 // checkArchive checks --archive at once: the archive is written only after the whole log
@@ -365,8 +375,12 @@ func archiveExists(path string) error {
 }
 
 func (c *client) purge(ctx context.Context, f purgeFlags, ids []string) error {
+	runs, err := c.runs(ctx, ids)
+	if err != nil {
+		return err
+	}
 	o := retention.PurgeOptions{
-		Runs: c.runs(ids), KeepBytes: int64(f.keepBytes), Namespace: c.only, ParentsOfKept: f.parents,
+		Runs: runs, KeepBytes: int64(f.keepBytes), Namespace: c.only, ParentsOfKept: f.parents,
 		DryRun: f.dryRun, Grace: f.grace,
 	}
 	if f.endedBefore > 0 {

@@ -54,6 +54,7 @@ A filter other than --state reads the whole log once. A gateway keeps what it re
 	cmd.Flags().Float64Var(&cost, "cost-above", 0, "only runs that cost more than this number of US `dollars`")
 	cmd.Flags().IntVar(&q.Limit, "limit", 50, "number of runs to list, 1 to 1000")
 	cmd.Flags().StringVar(&q.Cursor, "cursor", "", "continue after this `run`")
+	flags.offerRunFlag(cmd, "parent")
 	complete(cmd, "state", stateNames()...)
 	complete(cmd, "waiting", string(list.WaitingHuman), string(list.WaitingUser), string(list.WaitingClient), string(list.WaitingAny))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
@@ -71,6 +72,11 @@ A filter other than --state reads the whole log once. A gateway keeps what it re
 			return err
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			if q.Parent != "" {
+				if q.Parent, err = c.find(ctx, q.Parent); err != nil {
+					return err
+				}
+			}
 			page, err := c.control.Runs(ctx, c.namespace, q)
 			if err != nil {
 				return err
@@ -134,6 +140,7 @@ the run waits for. It follows from the log; stderr says if it may differ from wh
 		Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	flags.offerRuns(cmd, 1)
 	cmd.Flags().Uint64Var(&at, "at", 0, "show the run after its event `n` (default: the last one)")
 	cmd.Flags().BoolVar(&memory, "memory", false, "print the memory")
 	cmd.Flags().BoolVar(&request, "request", false, "print the request to the model")
@@ -144,10 +151,14 @@ the run waits for. It follows from the log; stderr says if it may differ from wh
 			return cli.Usage("--at: events are counted from 1")
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			if request {
-				return c.showRequest(ctx, args[0], at)
+			id, err := c.find(ctx, args[0])
+			switch {
+			case err != nil:
+				return err
+			case request:
+				return c.showRequest(ctx, id, at)
 			}
-			return c.show(ctx, args[0], at, memory, reasoning)
+			return c.show(ctx, id, at, memory, reasoning)
 		})
 	}
 	return cmd
@@ -198,17 +209,22 @@ directory, or with --file what moorebus export wrote.`,
 		Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, console.Table, console.JSON)
+	flags.offerRuns(cmd, 1)
 	cmd.Flags().StringVar(&state, "state", "", "only what happened in this `state`")
 	cmd.Flags().StringVar(&file, "file", "", "read from this `file` instead of a bus")
 	addReasoningFlag(cmd, &reasoning)
 	complete(cmd, "state", stateNames()...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := events.CheckID(args[0]); err != nil {
-			return cli.Usage("%q is not a run: %w", args[0], err)
+		if err := cli.CheckRuns(args); err != nil {
+			return err
 		}
 		if file == "" {
 			return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-				return writeTrace(ctx, c, c.Bus, c.run(args[0]), events.State(state), reasoning)
+				id, err := c.find(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return writeTrace(ctx, c, c.Bus, c.run(id), events.State(state), reasoning)
 			})
 		}
 		return traceFile(cmd, flags, file, args[0], events.State(state), reasoning)
@@ -233,6 +249,9 @@ func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, state e
 	defer func() { err = errors.Join(err, f.Close()) }()
 	if torn := f.Torn(); torn != nil {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), torn)
+	}
+	if run, err = console.FindRun(cmd.Context(), run, console.FinderOf(f.Runs(), namespace)); err != nil {
+		return err
 	}
 	return writeTrace(cmd.Context(), c, f, events.NewRun(namespace, run, f.Shards()), state, reasoning)
 }
@@ -318,6 +337,7 @@ that is one object per line (see docs/reference/events.md).`,
 	cmd.Flags().StringSliceVar(&f.types, "type", nil, "only events of this `type`, may be repeated")
 	cmd.Flags().BoolVar(&f.outputs, "outputs", false, "with --run: show what the run does instead of its events, with the model's words as they come")
 	addReasoningFlag(cmd, &f.reasoning)
+	f.offerRunFlag(cmd, "run")
 	complete(cmd, "state", stateNames()...)
 	complete(cmd, "type", typeNames()...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -413,6 +433,9 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 func (f *tapFlags) tapRun(ctx context.Context, c *client, t *console.Tap) error {
 	from, err := f.number()
 	if err != nil {
+		return err
+	}
+	if f.run, err = c.find(ctx, f.run); err != nil {
 		return err
 	}
 	end, err := t.Run(ctx, c.run(f.run), from)

@@ -29,6 +29,7 @@ prints the run's state. The same result again changes nothing; another one is re
 		Args: cobra.ExactArgs(3),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags.offerRuns(cmd, 1)
 	cmd.Flags().BoolVar(&failed, "error", false, "the call failed, and TEXT says why")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		text := args[2]

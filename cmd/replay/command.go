@@ -47,14 +47,19 @@ func newCommand(getenv func(string) string) *cobra.Command {
 		if o.Speed, err = parseSpeed(speed); err != nil {
 			return err
 		}
-		if err := cli.CheckRunIDs(args); err != nil {
+		if err := cli.CheckRuns(args); err != nil {
 			return err
 		}
 		return src.use(c.Context(), func(l *opened) error {
+			runs, err := l.runs(c.Context(), args...)
+			if err != nil {
+				return err
+			}
 			o.JSON = src.json()
-			return runprint.Run(c.Context(), c.OutOrStdout(), l.log, l.machine, l.run(args[0]), o)
+			return runprint.Run(c.Context(), c.OutOrStdout(), l.log, l.machine, runs[0], o)
 		})
 	}
+	root.ValidArgsFunction = src.offerRuns(1)
 	flags := root.Flags()
 	flags.Uint64Var(&o.Until, "until", 0, "stop after this event (default: the last one)")
 	flags.BoolVar(&o.State, "state", false, "print the memory at the end, as JSON")
@@ -91,6 +96,7 @@ that: exit 3 only with --strict. A diverged run is not what was written: exit 3.
 fork whose parent is not in the log (orphaned) is exit 3 too. Unfinished runs are
 verified as far as they go.`,
 	}
+	c.ValidArgsFunction = src.offerRuns(0)
 	c.Flags().BoolVar(&o.All, "all", false, "verify every run (of --namespace, if that is given)")
 	c.Flags().BoolVar(&o.Strict, "strict", false, "exit 3 for poisoned runs too")
 	c.Flags().IntVar(&o.Workers, "workers", 0, "runs folded at once (default: one for each core)")
@@ -98,8 +104,11 @@ verified as far as they go.`,
 		if err := allOrRuns(o.All, args); err != nil {
 			return err
 		}
-		return src.use(c.Context(), func(l *opened) error {
-			o.Runs, o.Namespace, o.Snapshots = l.runs(args), l.only, l.snapshots
+		return src.use(c.Context(), func(l *opened) (err error) {
+			if o.Runs, err = l.runs(c.Context(), args...); err != nil {
+				return err
+			}
+			o.Namespace, o.Snapshots = l.only, l.snapshots
 			report, err := verify.Log(c.Context(), l.log, l.machine, o)
 			if err != nil {
 				return err
@@ -124,7 +133,7 @@ func allOrRuns(all bool, args []string) error {
 	if all == (len(args) > 0) {
 		return cli.Usage("name the runs, or use --all for every run, but not both")
 	}
-	return cli.CheckRunIDs(args)
+	return cli.CheckRuns(args)
 }
 
 func diffCommand(src *source) *cobra.Command {
@@ -137,13 +146,21 @@ has the events of its parent, so a run and its fork, or two forks of one run, ar
 compared from where they part. Diff first says which run is a fork of which, with
 its patch. With --file twice the first run is in the first file, the second in the
 second.`,
-		Args: cobra.ExactArgs(2),
+		Args: cobra.ExactArgs(2), ValidArgsFunction: src.offerRuns(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := cli.CheckRunIDs(args); err != nil {
+			if err := cli.CheckRuns(args); err != nil {
 				return err
 			}
 			return src.useTwo(c.Context(), func(a, b *opened) error {
-				d, err := replay.Diff(c.Context(), a.machine, a.log, a.run(args[0]), b.log, b.run(args[1]))
+				first, err := a.runs(c.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				second, err := b.runs(c.Context(), args[1])
+				if err != nil {
+					return err
+				}
+				d, err := replay.Diff(c.Context(), a.machine, a.log, first[0], b.log, second[0])
 				if err != nil {
 					return err
 				}
@@ -174,14 +191,18 @@ func exportCommand(src *source) *cobra.Command {
 the large results that it refers to. It writes the same as "moorebus export", and
 "moorebus import" rebuilds a bus from it.`,
 	}
+	c.ValidArgsFunction = src.offerRuns(0)
 	c.Flags().BoolVar(&o.All, "all", false, "export every record (of --namespace, if that is given)")
 	c.Flags().StringVarP(&path, "out", "f", "", "file to write (default: stdout)")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := allOrRuns(o.All, args); err != nil {
 			return err
 		}
-		return src.use(c.Context(), func(l *opened) error {
-			o.Runs, o.Namespace = l.runs(args), l.only
+		return src.use(c.Context(), func(l *opened) (err error) {
+			if o.Runs, err = l.runs(c.Context(), args...); err != nil {
+				return err
+			}
+			o.Namespace = l.only
 			done, err := l.export(c.Context(), o, path, c.OutOrStdout())
 			for _, m := range done.Missing {
 				_, _ = fmt.Fprintf(c.ErrOrStderr(), "run %s: %s is not in the log\n", m.Run.ID, m.What)

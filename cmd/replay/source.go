@@ -7,9 +7,13 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retention"
@@ -46,19 +50,20 @@ type opened struct {
 	// namespace is that of runs that are named, only the one that was asked for,
 	// empty if none was.
 	namespace, only string
+	find            console.RunFinder
 }
 
-// run returns a run's place in the log.
-func (l *opened) run(id string) events.Run {
-	return events.NewRun(l.namespace, id, l.log.Shards())
-}
-
-func (l *opened) runs(ids []string) []events.Run {
-	runs := make([]events.Run, len(ids))
-	for i, id := range ids {
-		runs[i] = l.run(id)
+// runs returns the runs that arguments name, see [console.FindRun].
+func (l *opened) runs(ctx context.Context, args ...string) ([]events.Run, error) {
+	runs := make([]events.Run, len(args))
+	for i, arg := range args {
+		id, err := console.FindRun(ctx, arg, l.find)
+		if err != nil {
+			return nil, err
+		}
+		runs[i] = events.NewRun(l.namespace, id, l.log.Shards())
 	}
-	return runs
+	return runs, nil
 }
 
 // use opens the one log and closes it after fn.
@@ -67,6 +72,13 @@ func (s *source) use(ctx context.Context, fn func(*opened) error) error {
 		return cli.Usage("--file: one file only, but for diff")
 	}
 	return s.open(ctx, 0, fn)
+}
+
+// offerRuns has the shell offer ids of runs for the first arguments, all of them with 0.
+func (s *source) offerRuns(arguments int) cobra.CompletionFunc {
+	return console.OfferRuns(arguments, func(cmd *cobra.Command, fn func(context.Context, console.RunFinder) error) error {
+		return s.use(cmd.Context(), func(l *opened) error { return fn(cmd.Context(), l.find) })
+	})
 }
 
 // useTwo opens the logs of two runs: two files, or one log twice.
@@ -105,6 +117,11 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 		}
 		defer conn.Close()
 		l.log, l.snapshots, l.blobs = conn.Bus, conn.Bus, conn.Bus
+		l.find = func(ctx context.Context, prefix string, limit int) ([]list.Run, error) {
+			store := runlog.New(runlog.Options{Log: l.log, Machine: l.machine, Logger: logger})
+			all := list.New(&access.Access{Store: store, Log: l.log, Table: l.machine.Table(), Namespace: l.namespace})
+			return all.Find(ctx, l.namespace, prefix, limit)
+		}
 		return fn(l)
 	}
 	f, err := filelog.Open(s.files[file])
@@ -115,7 +132,7 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 	if torn := f.Torn(); torn != nil {
 		logger.Warn(torn.Error())
 	}
-	l.log, l.blobs = f, f
+	l.log, l.blobs, l.find = f, f, console.FinderOf(f.Runs(), l.namespace)
 	err = fn(l)
 	var gone *runlog.ParentGoneError
 	if errors.As(err, &gone) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -248,3 +249,20 @@ func CheckRunIDs(ids []string) error {
 	}
 	return nil
 }
+
+// LastRun stands for the newest run of the namespace.
+const LastRun = "@last"
+
+// CheckRuns returns a usage error for the first argument that can be neither a run's id, nor the
+// beginning of one, nor [LastRun].
+func CheckRuns(args []string) error {
+	for _, arg := range args {
+		if arg != LastRun && (arg == "" || len(arg) > idLength || strings.Trim(arg, "0123456789abcdef-") != "") {
+			return Usage("%q is not a run: it is neither an id, nor the beginning of one, nor %s", arg, LastRun)
+		}
+	}
+	return nil
+}
+
+// idLength is the length of a run's id.
+const idLength = 36

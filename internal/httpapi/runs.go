@@ -81,7 +81,7 @@ func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err er
 }
 
 func (s *Server) getRuns(ctx context.Context, r *route.Request) (any, error) {
-	values, err := route.Parameters(r.Request, "agent", "state", "q", "since", "until", "parent", "waiting", "cost_above", "limit", "cursor", "after")
+	values, err := route.Parameters(r.Request, "agent", "state", "q", "id_prefix", "since", "until", "parent", "waiting", "cost_above", "limit", "cursor", "after")
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (s *Server) getRuns(ctx context.Context, r *route.Request) (any, error) {
 		return nil, route.BadParameter("after: is given beside cursor, which replaces it")
 	}
 	q := list.Query{
-		State: events.State(values["state"]), Agent: values["agent"], Text: values["q"], Parent: values["parent"],
+		State: events.State(values["state"]), Agent: values["agent"], Text: values["q"], IDPrefix: values["id_prefix"], Parent: values["parent"],
 		Waiting: list.Waiting(values["waiting"]), Cursor: cmp.Or(values["cursor"], values["after"]),
 	}
 	limit, err := route.Number(values, "limit", list.DefaultLimit)

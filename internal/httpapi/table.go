@@ -71,6 +71,7 @@ func (s *Server) runRows() []route.Route {
 				{Name: "state", Description: "Only runs in this state. With a terminal state the order is that of their ends, else of their starts."},
 				{Name: "agent", Description: "Only runs of this agent."},
 				{Name: "q", Description: "Only runs with this text in their id, agent, task, or answer or error. Case does not matter."},
+				{Name: "id_prefix", Description: "Only runs whose id begins with this."},
 				{Name: "since", Description: "Only runs started at or after this time (RFC 3339)."},
 				{Name: "until", Description: "Only runs started before this time (RFC 3339)."},
 				{Name: "parent", Description: "Only runs that answer calls of this run."},

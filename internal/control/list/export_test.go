@@ -12,3 +12,8 @@ func (l *Lister) Backwards(ctx context.Context, ns string, q Query) (Page, error
 
 // Unindexed is how much of the log may be missing in the index of a plain page.
 const Unindexed = unindexed
+
+// FindInLog is Find without the index.
+func (l *Lister) FindInLog(ctx context.Context, ns, prefix string, limit int) ([]Run, error) {
+	return l.findInLog(ctx, ns, prefix, limit)
+}

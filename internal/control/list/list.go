@@ -100,6 +100,8 @@ type Query struct {
 	// Agent is the name of the agent that the run has now, Parent the run whose call it
 	// answers.
 	Agent, Parent string
+	// IDPrefix is what the run's id begins with.
+	IDPrefix string
 	// Text is searched in the run's id, agent, task (the first 2 KiB) and answer or error
 	// (the first 512 bytes). Case does not matter.
 	Text string
@@ -202,7 +204,7 @@ func (l *Lister) check(q Query) error {
 
 // plain reports whether a query filters by nothing but the state.
 func (q Query) plain() bool {
-	return q.Agent == "" && q.Parent == "" && q.Text == "" && q.Since.IsZero() && q.Until.IsZero() && q.Waiting == "" && q.CostAbove == nil
+	return q.Agent == "" && q.Parent == "" && q.IDPrefix == "" && q.Text == "" && q.Since.IsZero() && q.Until.IsZero() && q.Waiting == "" && q.CostAbove == nil
 }
 
 // page reads a page from the index.
@@ -313,7 +315,7 @@ const clockSkew = time.Hour
 
 func (q *Query) matches(r *row) bool {
 	return (q.State == "" || r.info.State == q.State) && (q.Agent == "" || r.info.Agent == q.Agent) &&
-		(q.Parent == "" || r.parent == q.Parent) &&
+		(q.Parent == "" || r.parent == q.Parent) && strings.HasPrefix(r.info.RunID, q.IDPrefix) &&
 		(q.Since.IsZero() || !r.info.Started.Before(q.Since)) && (q.Until.IsZero() || r.info.Started.Before(q.Until)) &&
 		(q.CostAbove == nil || r.cost > *q.CostAbove) && (q.Waiting == "" || r.waits(q.Waiting)) &&
 		(q.Text == "" || strings.Contains(r.task, q.Text) || strings.Contains(r.answer, q.Text) ||

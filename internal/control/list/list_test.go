@@ -252,3 +252,34 @@ func TestIndexIsBuiltInParts(t *testing.T) {
 	require.Error(t, err)
 	r.lists(list.Query{Agent: "news"}, id)
 }
+
+// Runs are found by the beginning of their ids, by the index and without it.
+func TestFind(t *testing.T) {
+	onEveryBus(t, 3, func(t *testing.T, r *rig) {
+		ids := []string{"0198c5a0-5a6b-7c00-8000-000000000001", "0198c5a0-5a6b-7c00-8000-000000000002", "0298c5a0-5a6b-7c00-8000-000000000001"}
+		for _, id := range ids {
+			a := events.DefaultAgent()
+			a.Name, a.LLM.Provider = "news", "openai"
+			_, err := r.Start(t.Context(), "", control.StartRequest{Agent: &a, Task: "What is new?", RunID: id})
+			require.NoError(t, err)
+		}
+		for _, find := range []func(context.Context, string, string, int) ([]list.Run, error){r.Find, r.FindInLog} {
+			finds := func(prefix string, limit int, want ...string) {
+				found, err := find(t.Context(), "default", prefix, limit)
+				require.NoError(t, err)
+				var got []string
+				for _, run := range found {
+					require.Equal(t, "What is new?", run.Task)
+					got = append(got, run.RunID)
+				}
+				require.Equal(t, want, got)
+			}
+			finds("0198c5a0-5a6b-7c00-8000-000000000002", 9, ids[1])
+			finds("0198", 9, ids[1], ids[0])
+			finds("0198", 1, ids[1])
+			finds("03", 9)
+			finds("", 1, ids[2])
+			finds("", 9, ids[2], ids[1], ids[0])
+		}
+	})
+}
