@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,8 @@ import (
 	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/runprint"
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -197,44 +200,45 @@ func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoni
 
 func traceCommand() *cobra.Command {
 	var state, file string
-	var reasoning bool
+	var o runprint.Options
 	cmd := &cobra.Command{
 		Use:   "trace RUN",
-		Short: "Show the trace of a run: step, state, event and what it said",
-		Long: `Trace prints what happened in a run, one event per line. It reads the bus, the data
-directory, or with --file what moorebus export wrote.`,
+		Short: "Show the events of a run, or those of one state",
+		Long: `Trace prints what happened in a run, one event per line, as show, tap and replay do. It
+reads the bus, the data directory, or with --file what moorebus export wrote.`,
 		Example: `  moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001
   moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001 --state planning -o json
   moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001 --file runs.jsonl`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON)
+	flags := addClientFlags(cmd, console.Text, console.JSON, console.Table) // table is what it was called before
 	flags.offerRuns(cmd, 1)
 	cmd.Flags().StringVar(&state, "state", "", "only what happened in this `state`")
 	cmd.Flags().StringVar(&file, "file", "", "read from this `file` instead of a bus")
-	addReasoningFlag(cmd, &reasoning)
+	addReasoningFlag(cmd, &o.Reasoning)
 	complete(cmd, "state", stateNames()...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.CheckRuns(args); err != nil {
 			return err
 		}
+		o.In = events.State(state)
 		if file == "" {
 			return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 				id, err := c.find(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				return writeTrace(ctx, c, c.Bus, c.run(id), events.State(state), reasoning)
+				return c.trace(ctx, c.Bus, c.run(id), o)
 			})
 		}
-		return traceFile(cmd, flags, file, args[0], events.State(state), reasoning)
+		return traceFile(cmd, flags, file, args[0], o)
 	}
 	return cmd
 }
 
 // traceFile writes the trace of a run in an export.
-func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, state events.State, reasoning bool) (err error) {
-	c := &client{machine: reducer.NewMachine(reducer.MachineOptions{}), out: cmd.OutOrStdout()}
+func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, o runprint.Options) (err error) {
+	c := &client{machine: reducer.NewMachine(reducer.MachineOptions{}), out: cmd.OutOrStdout(), color: terminal.Stdout.Color(os.Getenv)}
 	if c.format, err = console.ParseFormat(flags.output, flags.formats...); err != nil {
 		return err
 	}
@@ -253,33 +257,15 @@ func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, state e
 	if run, err = console.FindRun(cmd.Context(), run, console.FinderOf(f.Runs(), namespace)); err != nil {
 		return err
 	}
-	return writeTrace(cmd.Context(), c, f, events.NewRun(namespace, run, f.Shards()), state, reasoning)
+	return c.trace(cmd.Context(), f, events.NewRun(namespace, run, f.Shards()), o)
 }
 
-func writeTrace(ctx context.Context, c *client, log journal.Log, run events.Run, state events.State, reasoning bool) error {
-	type place struct {
-		typ string
-		at  int64
-	}
-	replies := map[place]events.Payload{}
-	mem, err := runlog.Retrace(ctx, log, c.machine, run, func(_ journal.Record, e *events.Event) {
-		if e != nil && events.FactsOf(e.Data) != nil {
-			replies[place{string(e.Type()), e.Time.UnixNano()}] = e.Data
-		}
-	})
-	if err != nil {
+func (c *client) trace(ctx context.Context, log journal.Log, run events.Run, o runprint.Options) error {
+	if err := checkState(c.machine.Table(), o.In); err != nil {
 		return err
 	}
-	if mem.N == 0 {
-		return fmt.Errorf("run %s in namespace %s: %w", run.ID, run.Namespace, journal.ErrNotFound)
-	}
-	if err := checkState(c.machine.Table(), state); err != nil {
-		return err
-	}
-	whole := reasoning || mem.Control.Agent.ShowsReasoning()
-	return console.WriteTrace(c.out, mem.Trace, state, c.format, func(entry reducer.TraceEntry) []string {
-		return console.ReplyLines(replies[place{entry.Event, entry.Timestamp.UnixNano()}], whole, false)
-	})
+	o.JSON, o.Color = c.format == console.JSON, c.color
+	return runprint.Run(ctx, c.out, log, c.machine, run, o)
 }
 
 // checkState returns a usage error for a state that the run's table does not have. Empty
@@ -319,14 +305,14 @@ it.
 --run it is the number of the first event. If a tap ends before its run does, stderr
 says which --from continues without a gap.
 
---state selects the events that lead to a state or wake its workers. -o json writes the
-stored bodies, one per line.
+--state selects the events that lead to a state or wake its workers. -o json writes one
+object per line, with the stored body as event.
 
 --outputs shows what a run does instead: states, calls, words, the answer. With -o json
 that is one object per line (see docs/reference/events.md).`,
 		Example: `  moorebus tap
   moorebus tap --run 0198c5a0-5a6b-7c00-8000-000000000001 --from 1
-  moorebus tap --state acting,parallel_acting -o json | jq -c .data.calls
+  moorebus tap --state acting,parallel_acting -o json | jq -c .event.data.calls
   moorebus tap --type FatalError --from 0:0`,
 		Args: cobra.NoArgs,
 	}

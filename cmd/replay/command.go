@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runprint"
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/replay"
 )
@@ -55,7 +56,7 @@ func newCommand(getenv func(string) string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o.JSON = src.json()
+			o.JSON, o.Color = src.json(), terminal.Stdout.Color(getenv)
 			return runprint.Run(c.Context(), c.OutOrStdout(), l.log, l.machine, runs[0], o)
 		})
 	}

@@ -190,5 +190,5 @@ func TestFollowLive(t *testing.T) {
 		require.Eventually(t, func() bool { return out.lines() == n }, time.Minute, time.Millisecond)
 	}
 	require.NoError(t, <-done)
-	require.Contains(t, out.b.String(), "planning -> done")
+	require.Contains(t, out.b.String(), "planning → done")
 }

@@ -106,12 +106,12 @@ func TestEventLine(t *testing.T) {
 		Time: start.Add(412 * time.Millisecond), N: 2, From: events.Planning, To: events.Acting,
 		Data: &events.LLMToolCall{ToolCallReply: call("c1", "count", "{\n}")},
 	}
-	require.Equal(t, "    2    +0.412s  planning → acting              LlmToolCall            count({ })", EventLine(e, start, false))
-	colored := EventLine(e, start, true)
+	require.Equal(t, "    2    +0.412s  planning → acting              LlmToolCall            count({ })", EventLine(e, start))
+	colored := Entry{Event: e, Started: start}.text(Palette{true})
 	require.Contains(t, colored, terminal.Style("1", Pad("LlmToolCall", typeWidth)))
 	e.To, e.Data = e.From, &events.Continue{}
-	require.Equal(t, "    2    +0.412s  planning                       Continue", EventLine(e, start, false), "nothing stands at the end of the line")
-	require.Contains(t, EventLine(e, time.Time{}, false), e.Time.Local().Format("15:04:05.000"), "without a start it is the time of day")
+	require.Equal(t, "    2    +0.412s  planning                       Continue", EventLine(e, start), "nothing stands at the end of the line")
+	require.Contains(t, EventLine(e, time.Time{}), e.Time.Local().Format("15:04:05.000"), "without a start it is the time of day")
 }
 
 func TestElapsed(t *testing.T) {
@@ -136,12 +136,12 @@ func TestLinesOfAnyRun(t *testing.T) {
 			if err != nil {
 				t.Fatalf("append: %v", err)
 			}
-			line := EventLine(e, e.Time, false)
+			line := EventLine(e, e.Time)
 			if strings.ContainsFunc(line, unicode.IsControl) || !utf8.ValidString(line) {
 				t.Fatalf("the line %q can do harm", line)
 			}
-			if summary := Summary(e.Data); utf8.RuneCountInString(summary) > dataWidth {
-				t.Fatalf("the summary %q is too long", summary)
+			if short := summary(e.Data); utf8.RuneCountInString(short) > dataWidth {
+				t.Fatalf("the summary %q is too long", short)
 			}
 		}
 	})
@@ -166,7 +166,7 @@ func TestSummary(t *testing.T) {
 		"a, b: note":                           &events.WorkingMemoryAdded{Entry: events.Entry{Tags: []string{"a", "b"}, Value: "note"}},
 		strings.Repeat("x", dataWidth-1) + "…": &events.UserMessage{Content: strings.Repeat("x", 1<<20)},
 	} {
-		require.Equal(t, want, Summary(p))
+		require.Equal(t, want, summary(p))
 	}
 }
 
@@ -180,14 +180,14 @@ func TestCut(t *testing.T) {
 
 func TestReplyLines(t *testing.T) {
 	p := &events.LLMFinalAnswer{}
-	require.Empty(t, ReplyLines(p, true, false))
+	require.Empty(t, replyLines(p, true, Palette{}))
 	p.Facts.Reasoning = events.Reasoning{{Kind: "text", Text: "Six times\x1b seven."}, {Kind: "opaque", Data: []byte(`"x"`)}, {Kind: "summary", Text: "42"}}
-	require.Equal(t, []string{`       reasoned 20 characters: Six times\x1b seven. 42`}, ReplyLines(p, false, false))
-	require.Equal(t, []string{"       reasoned 20 characters:", `       Six times\x1b seven.`, "       42"}, ReplyLines(p, true, false))
-	require.Empty(t, ReplyLines(&events.Start{}, false, false))
+	require.Equal(t, []string{`       reasoned 20 characters: Six times\x1b seven. 42`}, replyLines(p, false, Palette{}))
+	require.Equal(t, []string{"       reasoned 20 characters:", `       Six times\x1b seven.`, "       42"}, replyLines(p, true, Palette{}))
+	require.Empty(t, replyLines(&events.Start{}, false, Palette{}))
 	signed := &events.LLMFinalAnswer{Reply: events.Reply{Facts: events.Facts{Reasoning: events.Reasoning{{Kind: events.ReasoningOpaque, Data: []byte(`"EqQB"`)}}}}}
-	require.Empty(t, ReplyLines(signed, false, false))
-	require.Equal(t, []string{"       reasoned, in 1 part that only the provider can read"}, ReplyLines(signed, true, false))
+	require.Empty(t, replyLines(signed, false, Palette{}))
+	require.Equal(t, []string{"       reasoned, in 1 part that only the provider can read"}, replyLines(signed, true, Palette{}))
 	p.ContextDropped = &events.ContextDropped{Read: 4096, Sent: 9100}
-	require.Equal(t, "       the server read only 4096 of at least 9100 tokens and dropped the rest", ReplyLines(p, false, false)[0])
+	require.Equal(t, "       the server read only 4096 of at least 9100 tokens and dropped the rest", replyLines(p, false, Palette{})[0])
 }

@@ -48,40 +48,29 @@ type Run struct {
 	ClientCalls []ClientCall `json:"client_calls,omitempty"`
 	// Poison is the record that is not a legal event of the run.
 	Poison *events.Poison `json:"poison,omitempty"`
-	// Events are the stored bodies. A body that is not JSON is a string.
-	Events []json.RawMessage `json:"events"`
+	// Events are the run's own events.
+	Events []Line `json:"events"`
 	// Reasoning has Write show all that the model reasoned instead of one line.
 	Reasoning bool `json:"-"`
 
-	lines []line
-}
-
-// line is an event, or the reason why a record is not one.
-type line struct {
-	n      uint64
-	event  *events.Event
-	reason string
+	entries []Entry
 }
 
 // ReadRun folds n records, or all if n is 0, into a run and its memory. The events that a
 // fork has of its parent are folded and not shown.
 func ReadRun(ctx context.Context, fold *runlog.Fold, n uint64, records iter.Seq2[journal.Record, error]) (*Run, *reducer.Memory, error) {
-	mem := fold.Memory()
-	r := &Run{Events: []json.RawMessage{}}
+	mem, reader := fold.Memory(), &Reader{Fold: fold}
+	r := &Run{Events: []Line{}}
 	for rec, err := range records {
 		if err != nil {
 			return nil, nil, err
 		}
-		e, err := fold.Apply(ctx, rec)
-		if err != nil && !runlog.Refused(err) {
+		entry, err := reader.Entry(ctx, rec)
+		if err != nil {
 			return nil, nil, err
 		}
-		l := line{n: mem.N, event: e}
-		if err != nil {
-			l.event, l.reason = nil, err.Error()
-		}
-		r.lines = append(r.lines, l)
-		r.Events = append(r.Events, rawJSON(rec.Body))
+		r.entries = append(r.entries, entry)
+		r.Events = append(r.Events, entry.Line())
 		if mem.N == n {
 			break
 		}
@@ -131,15 +120,11 @@ func (r *Run) Write(w io.Writer, f Format, color bool) error {
 	p := Palette{color}
 	r.head(&b, p)
 	b.WriteByte('\n')
-	for _, l := range r.lines {
-		text := PoisonLine(l.n, l.reason, color)
-		if l.event != nil {
-			for _, line := range ReplyLines(l.event.Data, r.Reasoning, color) {
-				b.WriteString(line + "\n")
-			}
-			text = EventLine(l.event, r.Started, color)
+	timeline := &Timeline{Out: &b, Color: color, Reasoning: r.Reasoning}
+	for _, e := range r.entries {
+		if err := timeline.Write("", e); err != nil {
+			return err
 		}
-		b.WriteString(text + "\n")
 	}
 	r.tail(&b, p)
 	_, err := w.Write(b.Bytes())

@@ -79,11 +79,10 @@ func TestShowPoison(t *testing.T) {
 	require.Contains(t, got, "    3  not a legal event: ")
 	require.Contains(t, got, "\npoisoned\nevent 3 ")
 	require.NotContains(t, got, "\x1b")
-	var doc struct {
-		Events []any `json:"events"`
-	}
+	var doc struct{ Events []Line }
 	require.NoError(t, json.Unmarshal([]byte(text(t, readRun(t, r, 0), JSON)), &doc))
-	require.Equal(t, "no \x1b JSON", doc.Events[2], "what is not JSON is a text")
+	require.Equal(t, `"no \u001b JSON"`, string(doc.Events[2].Event), "what is not JSON is a text")
+	require.Contains(t, doc.Events[2].Illegal, "not")
 }
 
 func TestParentAndSubruns(t *testing.T) {

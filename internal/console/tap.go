@@ -1,15 +1,12 @@
 package console
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/output"
@@ -33,7 +30,7 @@ type Tap struct {
 	// only if neither is set.
 	States []events.State
 	Types  []events.Type
-	// JSON writes the stored bodies instead of text.
+	// JSON writes a [Line] for each event instead of text.
 	JSON bool
 	// Color colours text.
 	Color bool
@@ -107,11 +104,11 @@ func (t *Tap) showRecord(rec journal.Record) error {
 		return nil // it belongs to no run
 	}
 	e, err := t.Machine.Codec().Decode(rec.Body)
-	line := tapLine{subject: s, rec: rec, event: e, err: err, prefix: s.Run.ID + " "}
-	if !t.selects(line) {
+	entry := Entry{Record: rec, Event: e, Refused: err}
+	if !t.selects(s, entry) {
 		return nil
 	}
-	return t.write(line)
+	return t.timeline().Write(s.Run.ID+" ", entry)
 }
 
 // RunEnd is where the tap of a run ended. Next is the number of the first event that it did
@@ -128,7 +125,7 @@ type RunEnd struct {
 // [journal.ErrNotFound].
 func (t *Tap) Run(ctx context.Context, run events.Run, from uint64) (RunEnd, error) {
 	fold := runlog.NewFold(t.Log, t.Machine, run)
-	r := runTap{Tap: t, fold: fold, mem: fold.Memory(), from: from, stream: t.stream(fold.Memory().RunID)}
+	r := runTap{Tap: t, reader: &Reader{Fold: fold}, mem: fold.Memory(), from: from, stream: t.stream(fold.Memory().RunID)}
 	for rec, err := range t.Log.Read(ctx, run, 0) {
 		if err == nil && !r.ended() {
 			err = r.apply(ctx, rec)
@@ -172,11 +169,11 @@ var errEnded = errors.New("the run has ended")
 // legal.
 type runTap struct {
 	*Tap
-	fold  *runlog.Fold
-	mem   *reducer.Memory // the fold's
-	seq   uint64
-	from  uint64
-	lines int
+	reader *Reader
+	mem    *reducer.Memory // the reader's
+	seq    uint64
+	from   uint64
+	lines  int
 	// stream tells outputs; nil where events are shown.
 	stream *output.Stream
 }
@@ -192,89 +189,39 @@ func (r *runTap) apply(ctx context.Context, rec journal.Record) error {
 	if err != nil {
 		return nil // it belongs to no run
 	}
-	e, err := r.fold.Apply(ctx, rec)
-	if err != nil && !runlog.Refused(err) {
+	entry, err := r.reader.Entry(ctx, rec)
+	if err != nil {
 		return err
 	}
 	r.seq = rec.Seq
 	if r.from == 0 || r.mem.N < r.from {
 		return nil
 	}
-	line := tapLine{subject: s, rec: rec, event: e, err: err, n: r.mem.N, started: r.mem.Started, shows: r.mem.Control.Agent.ShowsReasoning()}
-	if !r.selects(line) {
+	if !r.selects(s, entry) {
 		return nil
 	}
 	r.lines++
 	if r.stream != nil {
-		if err == nil {
-			r.stream.Event(r.mem, e)
+		if entry.Refused == nil {
+			r.stream.Event(r.mem, entry.Event)
 		}
 		return nil
 	}
-	return r.write(line)
+	return r.timeline().Write("", entry)
 }
 
-// tapLine is a record to show. Its err says why the record is not a legal event.
-type tapLine struct {
-	subject events.Subject
-	rec     journal.Record
-	event   *events.Event
-	err     error
-	n       uint64
-	started time.Time
-	prefix  string
-	// shows says that the run's agent shows all of the reasoning.
-	shows bool
+func (t *Tap) timeline() *Timeline {
+	return &Timeline{Out: t.Out, JSON: t.JSON, Color: t.Color, Reasoning: t.Reasoning}
 }
 
-func (t *Tap) write(s tapLine) error {
-	text := ""
-	switch {
-	case t.JSON:
-		text = string(oneLine(s.rec))
-	case s.err != nil:
-		text = s.prefix + PoisonLine(s.n, s.err.Error(), t.Color)
-	default:
-		for _, line := range ReplyLines(s.event.Data, t.Reasoning || s.shows, t.Color) {
-			text += s.prefix + line + "\n"
-		}
-		text += s.prefix + EventLine(s.event, s.started, t.Color)
-		if s.wentToClient() {
-			text += Palette{t.Color}.Yellow("  (waits for the run's client)")
-		}
-	}
-	_, err := io.WriteString(t.Out, text+"\n")
-	return err
-}
-
-// wentToClient reports whether the event sends calls to the run's own client.
-func (s tapLine) wentToClient() bool {
-	_, part := s.event.Data.(*events.ToolCallResult)
-	return !part && s.subject.Pool == events.ClientPool && (s.subject.To == events.Acting || s.subject.To == events.ParallelActing)
-}
-
-func (t *Tap) selects(s tapLine) bool {
-	if s.err != nil {
+func (t *Tap) selects(s events.Subject, e Entry) bool {
+	if e.Refused != nil {
 		return len(t.States) == 0 && len(t.Types) == 0
 	}
-	if len(t.States) > 0 && !slices.Contains(t.States, s.event.To) && !slices.Contains(t.States, s.subject.To) {
+	if len(t.States) > 0 && !slices.Contains(t.States, e.Event.To) && !slices.Contains(t.States, s.To) {
 		return false
 	}
-	return len(t.Types) == 0 || slices.Contains(t.Types, s.event.Type())
-}
-
-// oneLine returns a stored body on one line. A body that is not JSON becomes the value
-// not_json of an object.
-func oneLine(rec journal.Record) []byte {
-	if !json.Valid(rec.Body) {
-		wrapped, err := json.Marshal(map[string]any{"subject": rec.Subject, "seq": rec.Seq, "not_json": rawJSON(rec.Body)})
-		if err != nil {
-			panic("text does not marshal: " + err.Error())
-		}
-		return wrapped
-	}
-	// In JSON the end of a line is white space.
-	return bytes.ReplaceAll(bytes.ReplaceAll(rec.Body, []byte("\n"), []byte(" ")), []byte("\r"), []byte(" "))
+	return len(t.Types) == 0 || slices.Contains(t.Types, e.Event.Type())
 }
 
 // OutputWriter returns a function that writes a run's outputs, one per line: as JSON, or as

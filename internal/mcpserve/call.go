@@ -193,7 +193,7 @@ func (s *Server) follow(ctx context.Context, run events.Run, c *caller) (*reduce
 		if began.IsZero() {
 			began = e.Time
 		}
-		report(e.N, console.EventLine(e, began, false))
+		report(e.N, console.EventLine(e, began))
 		if mem.State != events.WaitingForHuman {
 			c.stop()
 			return nil

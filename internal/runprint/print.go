@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/console"
@@ -14,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -48,33 +48,16 @@ type Options struct {
 	// Speed shows the events in the rhythm in which they happened, this many
 	// times as fast, and replies as they came, where that was recorded; 0: at once.
 	Speed float64
-	// JSON writes a JSON document a line instead of text.
-	JSON bool
+	// In selects the events that happened in this state; empty: all.
+	In events.State
+	// JSON writes a [console.Line] for each event instead of text, Color colours text.
+	JSON, Color bool
 	// Reasoning shows all that the model reasoned instead of one line, in text.
 	Reasoning bool
 	// State adds the memory at the end, as JSON.
 	State bool
 	// Clock paces Speed; nil: the wall clock.
 	Clock Clock
-}
-
-// Line is an event as JSON output has it, one on a line.
-type Line struct {
-	N   uint64 `json:"n"`
-	Seq uint64 `json:"seq"`
-	// OffsetMS is the time since the run's first event, in milliseconds.
-	OffsetMS int64        `json:"offset_ms"`
-	Type     events.Type  `json:"type,omitempty"`
-	From     events.State `json:"from"`
-	To       events.State `json:"to"`
-	Step     int          `json:"step"`
-	Subject  string       `json:"subject"`
-	// Summary is the event's data in a few words.
-	Summary string `json:"summary,omitempty"`
-	// Illegal says why the record is not a legal event of the run.
-	Illegal string `json:"illegal,omitempty"`
-	// Event is the stored body, if it is JSON.
-	Event json.RawMessage `json:"event,omitempty"`
 }
 
 // Run writes a run's events and the states that they lead to, one on a line. A
@@ -87,7 +70,8 @@ func Run(ctx context.Context, w io.Writer, log journal.Log, machine *reducer.Mac
 		o.Clock = WallClock{}
 	}
 	fold := runlog.NewFold(log, machine, run)
-	p := &printer{w: w, o: o, machine: machine, fold: fold, mem: fold.Memory()}
+	p := &printer{w: w, o: o, machine: machine, reader: &console.Reader{Fold: fold}, mem: fold.Memory()}
+	p.lines = &console.Timeline{Out: w, JSON: o.JSON, Color: o.Color, Reasoning: o.Reasoning}
 	records := log.Read(ctx, run, 0)
 	if o.Follow {
 		records = log.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0)
@@ -119,8 +103,9 @@ type printer struct {
 	w       io.Writer
 	o       Options
 	machine *reducer.Machine
-	fold    *runlog.Fold
-	mem     *reducer.Memory // the fold's
+	reader  *console.Reader
+	mem     *reducer.Memory // the reader's
+	lines   *console.Timeline
 
 	// first is when the first event happened, begun when it was shown.
 	// last is when the event before this one happened.
@@ -135,102 +120,35 @@ func (p *printer) finished() bool {
 }
 
 func (p *printer) record(ctx context.Context, rec journal.Record) error {
-	line := Line{Seq: rec.Seq, Subject: rec.Subject, From: p.mem.State}
-	e, err := p.fold.Apply(ctx, rec)
-	if err != nil && !runlog.Refused(err) {
+	from := p.mem.State
+	entry, err := p.reader.Entry(ctx, rec)
+	if err != nil {
 		return err
 	}
-	line.N, line.To, line.Step = p.mem.N, p.mem.State, p.mem.Step
-	if err != nil {
-		line.Illegal = err.Error()
-		if ill, ok := err.(*reducer.IllegalError); ok {
-			line.Illegal, line.Type = ill.Reason, ill.Type
-		}
-	} else {
-		line.Type, line.Summary = e.Type(), p.mem.Trace[len(p.mem.Trace)-1].Data
-		if line.Summary == "" {
-			line.Summary = dataSummary(e, rec.Body)
-		}
-	}
-	if e != nil {
+	if e := entry.Event; e != nil {
 		if err := p.speak(ctx, e); err != nil {
 			return err
 		}
-		if err := p.waitFor(ctx, e.Time, &line); err != nil {
+		if err := p.waitFor(ctx, e.Time); err != nil {
 			return err
 		}
 		p.last = e.Time
-		if err := p.reason(e); err != nil {
-			return err
-		}
 	}
-	return p.write(line, rec.Body)
-}
-
-// reason shows what the model reasoned before a reply. In JSON the event has it.
-func (p *printer) reason(e *events.Event) error {
-	if p.o.JSON {
+	if p.o.In != "" && p.o.In != from {
 		return nil
 	}
-	for _, line := range console.ReplyLines(e.Data, p.o.Reasoning || p.mem.Control.Agent.ShowsReasoning(), false) {
-		if _, err := io.WriteString(p.w, line+"\n"); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.lines.Write("", entry)
 }
 
 // waitFor waits until the event's time has come.
-func (p *printer) waitFor(ctx context.Context, at time.Time, line *Line) error {
+func (p *printer) waitFor(ctx context.Context, at time.Time) error {
 	if p.first.IsZero() {
 		p.first, p.begun = at, p.o.Clock.Now()
 	}
-	offset := at.Sub(p.first)
-	line.OffsetMS = offset.Milliseconds()
 	if p.o.Speed <= 0 {
 		return nil
 	}
 	return p.until(ctx, at)
-}
-
-const summaryLimit = 100
-
-// dataSummary is the data of an event that has no text in the trace.
-func dataSummary(e *events.Event, body []byte) string {
-	var envelope struct {
-		Data json.RawMessage `json:"data"`
-	}
-	// The body was decoded before, so this cannot fail.
-	_ = json.Unmarshal(body, &envelope)
-	if string(envelope.Data) == "{}" {
-		return ""
-	}
-	return jsondiff.Cut(string(envelope.Data), summaryLimit)
-}
-
-func (p *printer) write(line Line, body []byte) error {
-	if p.o.JSON {
-		if json.Valid(body) {
-			line.Event = body
-		}
-		return writeLine(p.w, line)
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%5d  %10s  ", line.N, offsetText(line.OffsetMS))
-	switch {
-	case line.Illegal != "":
-		fmt.Fprintf(&b, "%-24s  ILLEGAL in %s: %s", line.Type, line.From, jsondiff.Cut(line.Illegal, 300))
-	case line.From == line.To:
-		fmt.Fprintf(&b, "%-24s  %-36s  %s", line.Type, line.From, line.Summary)
-	default:
-		fmt.Fprintf(&b, "%-24s  %-36s  %s", line.Type, string(line.From)+" -> "+string(line.To), line.Summary)
-	}
-	_, err := io.WriteString(p.w, strings.TrimRight(b.String(), " ")+"\n")
-	return err
-}
-
-func offsetText(ms int64) string {
-	return fmt.Sprintf("+%d.%03ds", ms/1000, max(ms, -ms)%1000)
 }
 
 func writeLine(w io.Writer, v any) error {
@@ -293,12 +211,7 @@ func (p *printer) say(at time.Time, text string) error {
 	if p.o.JSON {
 		return writeLine(p.w, spoken{N: p.mem.N, OffsetMS: at.Sub(p.first).Milliseconds(), Chunk: text})
 	}
-	_, err := io.WriteString(p.w, strings.Map(func(r rune) rune {
-		if (r < ' ' && r != '\n') || r == 0x7f {
-			return ' ' // a terminal does as it is told
-		}
-		return r
-	}, text))
+	_, err := io.WriteString(p.w, terminal.Visible(text))
 	return err
 }
 

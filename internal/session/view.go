@@ -72,10 +72,8 @@ func (v *view) event(e *events.Event, mem *reducer.Memory) {
 		v.started = e.Time
 	}
 	v.erase()
-	for _, line := range console.ReplyLines(e.Data, v.reasoning || mem.Control.Agent.ShowsReasoning(), v.color) {
-		_, _ = fmt.Fprintln(v.w, line)
-	}
-	_, _ = fmt.Fprintln(v.w, console.EventLine(e, v.started, v.color))
+	timeline := &console.Timeline{Out: v.w, Color: v.color, Reasoning: v.reasoning}
+	_ = timeline.Write("", console.Entry{Event: e, Started: v.started, Reasoning: mem.Control.Agent.ShowsReasoning()})
 	v.state, v.since, v.said = mem.State, time.Now(), ""
 	v.draw()
 }

@@ -86,8 +86,8 @@ func TestForksArePrintedAndCompared(t *testing.T) {
 	log := logOf(t, renumbered(parent.own(), fork.own(), second.own()))
 	var b bytes.Buffer
 	require.NoError(t, runprint.Run(t.Context(), &b, log, machine(), second.run, runprint.Options{State: true}))
-	require.Contains(t, b.String(), "idle -> planning")
-	require.Contains(t, b.String(), "forked from "+fork.run.ID+" at 2")
+	require.Contains(t, b.String(), "idle → planning")
+	require.Contains(t, b.String(), "from event 2 of "+fork.run.ID)
 	require.Contains(t, b.String(), `"final_answer": "Forked twice."`)
 	d, err := replay.Diff(t.Context(), machine(), log, fork.run, log, second.run)
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/foldbench"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runprint"
@@ -47,15 +48,15 @@ func TestPrintJSON(t *testing.T) {
 	require.NoError(t, runprint.Run(t.Context(), &b, logOf(t, r.records), machine(), r.run, runprint.Options{JSON: true, State: true}))
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	require.Len(t, lines, 4)
-	var line runprint.Line
+	var line console.Line
 	require.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
 	require.Equal(t, events.TypeStart, line.Type)
 	require.Equal(t, events.Planning, line.To)
 	require.Equal(t, string(r.records[0].Body), string(line.Event), "the body as it is stored")
-	line = runprint.Line{}
+	line = console.Line{}
 	require.NoError(t, json.Unmarshal([]byte(lines[1]), &line))
 	require.NotEmpty(t, line.Illegal)
-	require.Nil(t, line.Event)
+	require.Equal(t, `"garbage"`, string(line.Event), "what is not JSON is a text")
 	require.Contains(t, lines[3], `{"memory":{`)
 }
 
@@ -156,7 +157,7 @@ func TestPrintSpeedShowsHowRepliesCame(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, runprint.Run(t.Context(), &b, log, machine(), r.run, runprint.Options{Speed: 2, Clock: c}))
 	require.Equal(t, []time.Duration{3625 * time.Millisecond, time.Second, 500 * time.Millisecond}, c.slept, "at twice the speed")
-	require.Contains(t, b.String(), "\nIt is  forty.\n", "no terminal does what a model says")
+	require.Contains(t, b.String(), "\nIt is\\x1b forty.\n", "no terminal does what a model says")
 
 	b.Reset()
 	require.NoError(t, runprint.Run(t.Context(), &b, log, machine(), r.run, runprint.Options{Speed: 1, JSON: true, Clock: c}))
