@@ -58,6 +58,11 @@ func TestConversationsOneProcess(t *testing.T) {
 	require.NoError(t, dev.terminate())
 	out := run(t, environment(home), "replay", "verify", "--all", "--data", data)
 	require.Zero(t, out.code, "replay verify --all: %s%s", out.stdout, out.stderr)
+
+	exported := run(t, environment(home), "moorebus", "export", "--all", "--data", data)
+	again := run(t, environment(home), "replay", "export", "--all", "--data", data)
+	require.Contains(t, exported.stdout, `"subject":"moore.`)
+	require.True(t, exported.stdout == again.stdout, "both commands export the same bytes")
 }
 
 // ended checks what the gateway says of a run that is over.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -183,35 +182,20 @@ second.`,
 }
 
 func exportCommand(src *source) *cobra.Command {
-	var o retention.ExportOptions
-	var path string
-	c := &cobra.Command{
-		Use:   "export [RUN…|--all]",
-		Short: "Write runs as JSON lines, to be read with --file",
-		Long: `Export writes runs as JSON lines, each with the runs that it was forked from and
-the large results that it refers to. It writes the same as "moorebus export", and
-"moorebus import" rebuilds a bus from it.`,
-	}
+	var x runprint.Exporter
+	c := x.Command()
 	c.ValidArgsFunction = src.offerRuns(0)
-	c.Flags().BoolVar(&o.All, "all", false, "export every record (of --namespace, if that is given)")
-	c.Flags().StringVarP(&path, "out", "f", "", "file to write (default: stdout)")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := allOrRuns(o.All, args); err != nil {
+		if err := allOrRuns(x.All, args); err != nil {
 			return err
 		}
-		return src.use(c.Context(), func(l *opened) (err error) {
-			if o.Runs, err = l.runs(c.Context(), args...); err != nil {
+		return src.use(c.Context(), func(l *opened) error {
+			runs, err := l.runs(c.Context(), args...)
+			if err != nil {
 				return err
 			}
-			o.Namespace = l.only
-			done, err := l.export(c.Context(), o, path, c.OutOrStdout())
-			for _, m := range done.Missing {
-				_, _ = fmt.Fprintf(c.ErrOrStderr(), "run %s: %s is not in the log\n", m.Run.ID, m.What)
-			}
-			if err == nil && path != "" {
-				_, err = fmt.Fprintf(c.ErrOrStderr(), "%d events written to %s\n", done.Events, path)
-			}
-			return err
+			o := retention.ExportOptions{Runs: runs, Blobs: l.blobs, Namespace: l.only}
+			return x.Export(c.Context(), l.log, o, c.OutOrStdout(), c.ErrOrStderr())
 		})
 	}
 	return c

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 
 	"github.com/spf13/cobra"
@@ -139,20 +138,4 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 		return fmt.Errorf("%w; export it into the file too", err)
 	}
 	return err
-}
-
-// export writes records to a file, or to stdout without one. The file has its
-// name only when it is complete.
-func (l *opened) export(ctx context.Context, o retention.ExportOptions, path string, stdout io.Writer) (done retention.Exported, err error) {
-	o.Blobs = l.blobs
-	write := func(w *filelog.Writer) (err error) {
-		done, err = retention.Export(ctx, l.log, w, o)
-		return err
-	}
-	if path != "" {
-		return done, filelog.WriteFile(path, write)
-	}
-	w := filelog.NewWriter(stdout)
-	err = write(w)
-	return done, errors.Join(err, w.Flush())
 }
