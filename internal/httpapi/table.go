@@ -230,6 +230,10 @@ func (s *Server) otherRows() []route.Route {
 			Answer: health{}, Codes: []string{refusal.CodeDiskFull, refusal.CodeStoreFull},
 		},
 		{
+			Pattern: "GET /{$}", Handle: func(w http.ResponseWriter, r *http.Request) error { s.pages.ServeHTTP(w, r); return nil }, Open: true,
+			Summary: "Returns the console, a page for people. Its other pages and its files lie beside /v1.", Streams: []string{"text/html"},
+		},
+		{
 			Pattern: "GET /v1/table", Handle: route.JSON(http.StatusOK, s.getTable), Summary: "Returns the transition table: which event leads from which state to which.",
 			Answer: transitions{},
 		},

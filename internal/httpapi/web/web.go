@@ -19,10 +19,10 @@ import (
 //go:embed app
 var app embed.FS
 
-// Paths are the patterns under which [New] answers: the pages, which all have the same
-// document, and its files.
+// Paths are the patterns under which [New] answers besides "GET /{$}": the pages, which all have
+// the same document, and its files.
 var Paths = []string{
-	"GET /{$}", "GET /runs/{id}", "GET /inbox", "GET /compare", "GET /agents", "GET /workers", "GET /dead", "GET /app/{file...}",
+	"GET /runs/{id}", "GET /inbox", "GET /compare", "GET /agents", "GET /workers", "GET /dead", "GET /app/{file...}",
 }
 
 // policy is the Content-Security-Policy: code, styles and data only from the gateway itself.

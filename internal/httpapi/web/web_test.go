@@ -25,6 +25,7 @@ func served(t *testing.T, target string, header http.Header) *http.Response {
 	handler, err := web.New()
 	require.NoError(t, err)
 	mux := http.NewServeMux()
+	mux.Handle("GET /{$}", handler)
 	for _, pattern := range web.Paths {
 		mux.Handle(pattern, handler)
 	}
