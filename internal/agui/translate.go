@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/livetext"
-	"github.com/moorebus/moorebus/internal/statepatch"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -33,7 +33,7 @@ type Translator struct {
 	used reducer.TotalUsage
 
 	script transcript
-	state  []byte // what was shown of the memory
+	differ *record.Differ // of what was shown of the memory
 	step   events.State
 	// calls is how many of the run's calls are known, unanswered are those without a result,
 	// agents those that sub-agents work on. parent is the message of the last reply.
@@ -112,7 +112,7 @@ func (t *Translator) Join(mem *reducer.Memory, more bool) error {
 }
 
 // begin opens the turn, or shows that it is open.
-func (t *Translator) begin(mem *reducer.Memory) (err error) {
+func (t *Translator) begin(mem *reducer.Memory) error {
 	if !t.open {
 		t.open, t.used = true, mem.TotalUsage
 	}
@@ -120,10 +120,14 @@ func (t *Translator) begin(mem *reducer.Memory) (err error) {
 		return nil
 	}
 	t.push(Event{Type: runStarted, ThreadID: t.thread, RunID: t.turn.RunID, ProtocolVersion: protocolVersion})
-	if t.state, err = stateOf(mem); err != nil {
+	state, err := stateOf(mem)
+	if err != nil {
 		return err
 	}
-	t.push(Event{Type: stateSnapshot, Snapshot: t.state})
+	if t.differ, err = record.NewDiffer(mem, hidden...); err != nil {
+		return err
+	}
+	t.push(Event{Type: stateSnapshot, Snapshot: state})
 	if t.tells || t.request != nil && t.lacks() {
 		t.tell()
 	}
@@ -237,15 +241,10 @@ func (t *Translator) changed(mem *reducer.Memory) error {
 	if !t.speaks {
 		return nil
 	}
-	now, err := stateOf(mem)
-	if err != nil {
-		return err
-	}
-	ops, err := statepatch.Make(t.state, now)
+	ops, err := t.differ.Next(mem)
 	if err == nil && len(ops) > 0 {
 		t.push(Event{Type: stateDelta, Delta: ops})
 	}
-	t.state = now
 	return err
 }
 

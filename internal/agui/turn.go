@@ -134,5 +134,8 @@ type shown struct {
 	Control      *struct{} `json:"control,omitempty"`
 }
 
+// hidden are the members of a memory that [shown] hides.
+var hidden = []string{"system_prompt", "tools", "config", "blacklist", "control"}
+
 // stateOf returns the state that clients are shown.
 func stateOf(mem *reducer.Memory) (json.RawMessage, error) { return json.Marshal(shown{Memory: mem}) }

@@ -197,10 +197,25 @@ func (l *leaf) move(d *Differ, path string, now reflect.Value) {
 		l.last = value
 	}
 	text := d.encode(value)
-	if l.text != nil {
-		statepatch.Values(d.add, path, l.text, text)
+	if l.text != nil && !d.quiet {
+		d.shortest(path, l.text, text)
 	}
 	l.text = text
+}
+
+// shortest adds the operations for a small value. Many of them are longer than the whole value.
+func (d *Differ) shortest(path string, before, after json.RawMessage) {
+	var ops []statepatch.Op
+	size := 0
+	statepatch.Values(func(o statepatch.Op) {
+		ops = append(ops, o)
+		size += len(o.Path) + len(o.Value)
+	}, path, before, after)
+	const around = len(`{"op":"replace","path":"","value":},`)
+	if len(ops) > 1 && size+around*len(ops) > len(path)+len(after)+around {
+		ops = []statepatch.Op{{Op: "replace", Path: path, Value: after}}
+	}
+	d.ops = append(d.ops, ops...)
 }
 
 // rare is a value that changes seldom, and never in place.

@@ -144,8 +144,8 @@ func loop(t testing.TB, n int) *reducertest.Run {
 	add(start)
 	for i := 0; run.Mem.N+3 <= uint64(n); i++ {
 		id := fmt.Sprint("call_", i)
-		add(&events.LLMToolCall{ToolCallReply: events.ToolCallReply{Calls: []events.Call{{ID: id, Name: "alpha", Arguments: `{"q":"x"}`}}, Confidence: 1, Model: "m"}})
-		add(&events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: id, Success: true, Observation: `SUCCESS: {"flight":"HAT001","price":120}`, Code: "ok"}})
+		add(&events.LLMToolCall{ToolCallReply: events.ToolCallReply{Calls: []events.Call{{ID: id, Name: "alpha", Arguments: `{"q":"x"}`}}, Confidence: 1, Model: "m", Usage: events.Usage{Input: 10, Output: 5, Total: 15}}})
+		add(&events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: id, Success: true, Observation: `SUCCESS: {"flight":"HAT001","price":120.5}`, Code: "ok"}})
 		add(&events.Continue{})
 	}
 	return run
