@@ -173,6 +173,14 @@ func (s *Server) fleetRows() []route.Route {
 				{Name: "since", Description: "Only what happened since this time (RFC 3339), rounded down to the hour within the last 48 hours, else to the day (UTC). Default: from the beginning; for hours the last 48."},
 			},
 		},
+		{
+			Pattern: "GET /v1/waiting", Handle: route.JSON(http.StatusOK, s.getWaiting), Answer: control.WaitingPage{}, Codes: []string{refusal.CodeBadNamespace},
+			Summary: "Lists the runs that wait for people, and what they wait for: the soonest deadline first, then the longest wait.",
+			Query: []route.Parameter{
+				{Name: "limit", Description: "The most runs of the answer, 1 to 200. Default: 50. There may be fewer although more follow."},
+				{Name: "cursor", Description: "The next of the previous answer."},
+			},
+		},
 	}
 }
 

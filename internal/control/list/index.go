@@ -67,6 +67,8 @@ type row struct {
 	// Only a fold says then how the run stands.
 	suspect bool
 	counted tally.Run
+	// entered is when the run came to its state, deadline until when it waits for decisions.
+	entered, deadline time.Time
 }
 
 // How much of the texts of a run is searched, in bytes.
@@ -236,6 +238,9 @@ func (x *index) add(shard int, rec journal.Record) {
 
 // apply takes what the list shows from the run's next event.
 func (r *row) apply(e *events.Event) {
+	if e.N == 1 || e.To != r.info.State {
+		r.entered, r.deadline = e.Time, time.Time{}
+	}
 	r.info.State, r.info.N, r.info.Updated = e.To, e.N, e.Time
 	if e.N == 1 {
 		r.info.Started = e.Time
@@ -258,6 +263,8 @@ func (r *row) apply(e *events.Event) {
 		r.pinned(&p.Agent, p.Tools)
 	case *events.LLMFinalAnswer:
 		r.answer = searched(p.Content, answerSearched)
+	case *events.HumanApprovalRequired:
+		r.deadline, _ = time.Parse(time.RFC3339, p.Deadline) // a wrong one counts as none
 	case *events.FatalError:
 		r.answer = searched(p.Code+" "+p.Message, answerSearched)
 	}
