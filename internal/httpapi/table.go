@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/moorebus/moorebus/internal/compare"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/forking"
@@ -108,6 +109,12 @@ func (s *Server) runRows() []route.Route {
 			Codes: slices.Concat(route.PinCodes, route.ChangeCodes, []string{
 				refusal.CodeBadPatch, refusal.CodeBadParameter, refusal.CodeBadKey, refusal.CodeKeyReused, refusal.CodeRunPoisoned, refusal.CodeTooManyForks,
 			}),
+		},
+		{
+			Pattern: "GET /v1/compare", Handle: route.JSON(http.StatusOK, s.getCompare),
+			Summary: "Compares two runs from the last event that both have: which calls of tools each of them makes, how they stand, and what they used.",
+			Query:   []route.Parameter{{Name: "a", Description: "The one run."}, {Name: "b", Description: "The other run."}},
+			Answer:  compare.Comparison{}, Codes: route.RunCodes,
 		},
 		{
 			Pattern: "GET /v1/events", Handle: s.getEvents, Summary: "Streams the events of all runs of the namespace, from a position or from now on.",
