@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -78,9 +79,28 @@ type (
 // numbers are the parameters of queries that are numbers from 1.
 var numbers = []string{"at", "from", "limit", "to"}
 
-// Document returns the OpenAPI document of the rows. The error names a row that lacks what the
-// document needs.
+// documents are those that the process made, by the patterns of their rows: gateways with the
+// same faces have the same rows.
+var documents sync.Map
+
+// Document returns the OpenAPI document of the rows, which the caller must not change. The error
+// names a row that lacks what the document needs.
 func Document(rows []route.Route) ([]byte, error) {
+	var key strings.Builder
+	for _, row := range rows {
+		key.WriteString(row.Pattern + "\n")
+	}
+	if made, ok := documents.Load(key.String()); ok {
+		return made.([]byte), nil
+	}
+	made, err := write(rows)
+	if err == nil {
+		documents.Store(key.String(), made)
+	}
+	return made, err
+}
+
+func write(rows []route.Route) ([]byte, error) {
 	agent, err := docschema.Agent()
 	if err != nil {
 		return nil, err
