@@ -29,7 +29,7 @@ func TestPurgedRuns(t *testing.T) {
 	require.Equal(t, "2026-01-02T03:04:05Z", a.text(t, "purged_at"))
 	require.Equal(t, id, a.text(t, "run"))
 	require.Empty(t, r.Records(id))
-	for _, path := range []string{"", "?at=1", "/events"} {
+	for _, path := range []string{"", "?at=1", "/events", "/states"} {
 		r.fails(http.StatusNotFound, "run_purged", r.do("GET", "/v1/runs/"+id+path, ""))
 	}
 	r.fails(http.StatusNotFound, "run_purged", r.do("POST", "/v1/runs/"+id+"/cancel", ""))

@@ -97,6 +97,14 @@ func (s *Server) runRows() []route.Route {
 			Streams: []string{"application/x-ndjson", eventStream}, Events: runEvents, Codes: with(route.RunCodes, refusal.CodeTooManyStreams),
 		},
 		{
+			Pattern: "GET /v1/runs/{id}/states", Handle: s.getStates,
+			Summary: "Returns the run's memory after an event as {n, at, memory}, and for each later event {n, at, delta}, a JSON Patch: one per line, or, with Accept: text/event-stream, a stream that ends after the run's last event.",
+			Query:   []route.Parameter{{Name: "from", Description: "The number of the first event. Default: 1."}, {Name: "to", Description: "The number of the last event. Default: the last one, in a stream the run's end."}},
+			Headers: []route.Parameter{{Name: "Last-Event-ID", Description: "The number of the last event that the client has. It goes before from, and no memory is sent."}},
+			Streams: []string{"application/x-ndjson", eventStream}, Codes: with(route.RunCodes, refusal.CodeTooManyStreams),
+			Events: []route.Parameter{{Name: "memory", Description: "{n, at, memory}: the memory after event n. id is n."}, {Name: "delta", Description: "{n, at, delta}: the patch from the memory before event n to the one after it. id is n."}},
+		},
+		{
 			Pattern: "GET /v1/runs/{id}/request", Handle: s.getRequest,
 			Summary: "Shows what the run's model is asked now, or what it was asked for a reply.",
 			Query:   []route.Parameter{{Name: "at", Description: "The number of the reply's event. Default: the reply that the run waits for."}},
