@@ -20,6 +20,16 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
+// getTree answers with the tree that a run is in.
+func (s *Server) getTree(ctx context.Context, r *route.Request) (any, error) {
+	return s.control.Tree(ctx, r.Namespace(), r.ID())
+}
+
+// getUsage answers with what a run used.
+func (s *Server) getUsage(ctx context.Context, r *route.Request) (any, error) {
+	return s.control.Usage(ctx, r.Namespace(), r.ID())
+}
+
 // span is a range of a run's events, both included; to 0 is the last one.
 type span struct {
 	run      events.Run

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/control/tally"
 	"github.com/moorebus/moorebus/internal/httpapi/inputs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
@@ -42,6 +43,12 @@ type (
 	forkBody     forking.Request
 	forkState    forking.Result
 	modelRequest control.ModelRequest
+	runUsage     record.Usage
+	// runTree has nodes that the description does not describe further: they hold themselves.
+	runTree struct {
+		Root      map[string]any `json:"root"`
+		Truncated bool           `json:"truncated,omitempty" jsonschema:"There are more runs than the tree shows."`
+	}
 	// runState has the type of its memory.
 	runState struct {
 		access.RunState
@@ -103,6 +110,14 @@ func (s *Server) runRows() []route.Route {
 			Headers: []route.Parameter{{Name: "Last-Event-ID", Description: "The number of the last event that the client has. It goes before from, and no memory is sent."}},
 			Streams: []string{"application/x-ndjson", eventStream}, Codes: with(route.RunCodes, refusal.CodeTooManyStreams),
 			Events: []route.Parameter{{Name: "memory", Description: "{n, at, memory}: the memory after event n. id is n."}, {Name: "delta", Description: "{n, at, delta}: the patch from the memory before event n to the one after it. id is n."}},
+		},
+		{
+			Pattern: "GET /v1/runs/{id}/tree", Handle: route.JSON(http.StatusOK, s.getTree), Summary: "Shows the runs that a run belongs to: those whose calls it and others answer, and forks.",
+			Answer: runTree{}, Codes: route.RunCodes,
+		},
+		{
+			Pattern: "GET /v1/runs/{id}/usage", Handle: route.JSON(http.StatusOK, s.getUsage), Summary: "Shows what a run used: tokens, cost and time, by step, tool, model and sub-run.",
+			Answer: runUsage{}, Codes: route.RunCodes,
 		},
 		{
 			Pattern: "GET /v1/runs/{id}/request", Handle: s.getRequest,

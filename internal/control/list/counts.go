@@ -86,12 +86,12 @@ func (x *index) runCounts(ns string) RunCounts {
 	all.Total = len(space.started)
 	for _, r := range space.started {
 		all.ByState[r.info.State]++
-		switch {
-		case r.waits(WaitingHuman):
+		switch r.waits() {
+		case WaitingHuman:
 			all.Waiting.Human++
-		case r.waits(WaitingUser):
+		case WaitingUser:
 			all.Waiting.User++
-		case r.waits(WaitingClient):
+		case WaitingClient:
 			all.Waiting.Client++
 		}
 	}

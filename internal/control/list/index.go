@@ -42,6 +42,8 @@ type index struct {
 type namespace struct {
 	runs           map[string]*row
 	started, ended []*row
+	// below are the runs that answer calls of a run, and its forks, by the run's id.
+	below map[string][]*row
 	// checked is the place in started up to which purged runs were dropped.
 	checked int
 }
@@ -53,11 +55,12 @@ type row struct {
 	// from and to are when the first event was stored, and the one that ended the run.
 	from, to time.Time
 	// prev is the hash of the last event.
-	prev   string
-	parent string
+	prev string
+	// call is the call of the parent that the run answers.
+	call     string
+	handOffs []HandOff
 	// task and answer are searched; they are in lower case.
 	task, answer string
-	cost         float64
 	// outside says that a model of the run is its client. clientTools are the names of its
 	// client's tools, open the calls of them that have no result yet.
 	outside     bool
@@ -201,7 +204,7 @@ func (x *index) add(shard int, rec journal.Record) {
 	}
 	space := x.namespaces[s.Run.Namespace]
 	if space == nil {
-		space = &namespace{runs: map[string]*row{}}
+		space = &namespace{runs: map[string]*row{}, below: map[string][]*row{}}
 		x.namespaces[s.Run.Namespace] = space
 	}
 	e := x.a.Decode(rec)
@@ -228,6 +231,9 @@ func (x *index) add(shard int, rec journal.Record) {
 		x.forks[r] = true
 	}
 	count := tally.Event{First: e.N == 1, Time: e.Time, Stored: rec.Stored, Data: e.Data}
+	if above := r.above(); e.N == 1 && above != "" {
+		space.below[above] = append(space.below[above], r)
+	}
 	if r.to.IsZero() && x.a.Table.Terminal(r.info.State) {
 		r.to = rec.Stored
 		space.ended = insert(space.ended, r, byEnd)
@@ -251,7 +257,7 @@ func (r *row) apply(e *events.Event) {
 		r.pinned(&p.Agent, p.Tools)
 		r.task = searched(p.Task, taskSearched)
 		if p.Parent != nil {
-			r.parent = p.Parent.Run
+			r.call = p.Parent.CallID
 		}
 	case *events.Forked:
 		r.task = searched(p.Task, taskSearched)
@@ -260,18 +266,32 @@ func (r *row) apply(e *events.Event) {
 		}
 	case *events.HandedOff:
 		r.info.Agent = p.Agent.Name
+		r.handOffs = append(r.handOffs, HandOff{N: e.N, To: p.Agent.Name})
 		r.pinned(&p.Agent, p.Tools)
 	case *events.LLMFinalAnswer:
 		r.answer = searched(p.Content, answerSearched)
 	case *events.HumanApprovalRequired:
 		r.deadline, _ = time.Parse(time.RFC3339, p.Deadline) // a wrong one counts as none
 	case *events.FatalError:
-		r.answer = searched(p.Code+" "+p.Message, answerSearched)
+		r.failed(&p.Outcome)
+	case *events.MaxSteps:
+		r.failed(&p.Outcome)
+	case *events.BudgetExceeded:
+		r.failed(&p.Outcome)
 	}
 	r.callsOf(e)
-	if used := events.Billed(e.Data); used != nil && used.CostUSD != nil {
-		r.cost += max(0, *used.CostUSD)
+	if used := events.Billed(e.Data); used != nil {
+		r.info.Tokens += max(0, used.Total)
+		if used.CostUSD != nil {
+			r.info.CostUSD += max(0, *used.CostUSD)
+		}
 	}
+}
+
+// failed takes why the run ended.
+func (r *row) failed(o *events.Outcome) {
+	r.info.Error = strings.Clone(o.Code)
+	r.answer = searched(o.Code+" "+o.Message, answerSearched)
 }
 
 // pinned takes who the run's models and tools are.
@@ -307,6 +327,14 @@ func (r *row) callsOf(e *events.Event) {
 	if e.To == events.Planning || e.To == events.Observing {
 		r.open = nil
 	}
+}
+
+// above returns the run whose call the run answers, or that it was forked from; empty: neither.
+func (r *row) above() string {
+	if r.info.ForkedFrom != nil {
+		return r.info.ForkedFrom.Run
+	}
+	return r.info.Parent
 }
 
 // searched returns at most limit bytes of a text, in lower case. It may cut a character.
@@ -406,6 +434,9 @@ func (x *index) drop(r *row) {
 		return // another request dropped it
 	}
 	delete(space.runs, r.run.ID)
+	if above := r.above(); above != "" {
+		space.below[above] = slices.DeleteFunc(space.below[above], func(other *row) bool { return other == r })
+	}
 	delete(x.suspects, r)
 	delete(x.forks, r)
 	space.started = remove(space.started, r, byStart)

@@ -50,6 +50,18 @@ type Run struct {
 	Updated time.Time    `json:"updated"`
 	// ForkedFrom is the event that a fork continues from; nil for a run that was started.
 	ForkedFrom *ForkPoint `json:"forked_from,omitempty"`
+	// Parent is the run whose call the run answers; empty: none.
+	Parent string `json:"parent,omitempty"`
+
+	// The fields below are empty in a page that is read from the log itself.
+
+	// CostUSD and Tokens are what the run's own events cost and used; 0: nothing, or unknown.
+	CostUSD float64 `json:"cost_usd,omitempty"`
+	Tokens  int     `json:"tokens,omitempty"`
+	// Waiting says for whom the run waits; empty: for nobody.
+	Waiting Waiting `json:"waiting,omitempty"`
+	// Error is the code of the error that the run ended with.
+	Error string `json:"error,omitempty"`
 }
 
 // ForkPoint is the event of a run that another one was forked from.
@@ -65,6 +77,9 @@ func (r *Run) addFirst(p events.Payload) {
 	case *events.Start:
 		r.Agent, r.Mode = cmp.Or(r.Agent, p.Agent.Name), cmp.Or(r.Mode, p.Mode)
 		r.Task = cmp.Or(r.Task, cut(p.Task, taskLength))
+		if p.Parent != nil {
+			r.Parent = p.Parent.Run
+		}
 	case *events.Forked:
 		if p.Agent != nil {
 			r.Agent = cmp.Or(r.Agent, p.Agent.Name)
@@ -130,6 +145,9 @@ const (
 	// WaitingAny is any of them.
 	WaitingAny Waiting = "any"
 )
+
+// is reports whether a run that waits for whom is one of those that are wanted.
+func (w Waiting) is(whom Waiting) bool { return whom == w || whom != "" && w == WaitingAny }
 
 // Lister lists runs. It is safe for concurrent use.
 type Lister struct {
@@ -304,7 +322,7 @@ func (x *index) find(ns string, q Query, after *row, limit int, ended bool) []ma
 			break // all others are older
 		}
 		if q.matches(r) {
-			found = append(found, match{r, r.info})
+			found = append(found, match{r, r.shown()})
 		}
 	}
 	return found
@@ -315,31 +333,37 @@ const clockSkew = time.Hour
 
 func (q *Query) matches(r *row) bool {
 	return (q.State == "" || r.info.State == q.State) && (q.Agent == "" || r.info.Agent == q.Agent) &&
-		(q.Parent == "" || r.parent == q.Parent) && strings.HasPrefix(r.info.RunID, q.IDPrefix) &&
+		(q.Parent == "" || r.info.Parent == q.Parent) && strings.HasPrefix(r.info.RunID, q.IDPrefix) &&
 		(q.Since.IsZero() || !r.info.Started.Before(q.Since)) && (q.Until.IsZero() || r.info.Started.Before(q.Until)) &&
-		(q.CostAbove == nil || r.cost > *q.CostAbove) && (q.Waiting == "" || r.waits(q.Waiting)) &&
+		(q.CostAbove == nil || r.info.CostUSD > *q.CostAbove) && (q.Waiting == "" || q.Waiting.is(r.waits())) &&
 		(q.Text == "" || strings.Contains(r.task, q.Text) || strings.Contains(r.answer, q.Text) ||
 			strings.Contains(r.info.Agent, q.Text) || strings.Contains(r.info.RunID, q.Text))
 }
 
-// waits reports whether the run waits for someone.
-func (r *row) waits(whom Waiting) bool {
-	var on Waiting
+// shown returns the run as it stands.
+func (r *row) shown() Run {
+	info := r.info
+	info.Waiting = r.waits()
+	return info
+}
+
+// waits returns for whom the run waits; empty: for nobody.
+func (r *row) waits() Waiting {
 	switch r.info.State {
 	case events.WaitingForHuman:
-		on = WaitingHuman
+		return WaitingHuman
 	case events.WaitingForUser:
-		on = WaitingUser
+		return WaitingUser
 	case events.Acting, events.ParallelActing:
 		if len(r.open) > 0 {
-			on = WaitingClient
+			return WaitingClient
 		}
 	case events.Planning, events.Reflecting:
 		if r.outside {
-			on = WaitingClient
+			return WaitingClient
 		}
 	}
-	return on != "" && (whom == on || whom == WaitingAny)
+	return ""
 }
 
 // backwardsPage reads a page from the log itself: backwards from the cursor, and only the last

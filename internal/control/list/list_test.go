@@ -65,6 +65,9 @@ func (r *rig) lists(q list.Query, want ...string) {
 		require.NoError(r.T, err)
 		for _, run := range page.Runs {
 			got = append(got, run.RunID)
+			require.True(r.T, q.Waiting == "" || run.Waiting == q.Waiting || q.Waiting == list.WaitingAny && run.Waiting != "", "%+v", run)
+			require.True(r.T, q.CostAbove == nil || run.CostUSD > *q.CostAbove, "%+v", run)
+			require.True(r.T, q.Parent == "" || run.Parent == q.Parent, "%+v", run)
 		}
 		if q.Cursor = page.Next; q.Cursor == "" {
 			break
@@ -83,7 +86,7 @@ func TestFilters(t *testing.T) {
 		dear := r.start("news", "Read everything")
 		answer := controltest.TurnDone("The Élysée says nothing.")
 		r.Happens(news, events.Planning, answer)
-		done := &events.LLMFinalAnswer{MessageID: "m", Reply: events.Reply{Content: "42 pages", Usage: events.Usage{CostUSD: cost(0.75)}}}
+		done := &events.LLMFinalAnswer{MessageID: "m", Reply: events.Reply{Content: "42 pages", Usage: events.Usage{Total: 42, CostUSD: cost(0.75)}}}
 		r.Happens(dear, events.Planning, done)
 		after := time.Now()
 
@@ -106,6 +109,14 @@ func TestFilters(t *testing.T) {
 		r.lists(list.Query{Parent: bill})
 		r.lists(list.Query{Agent: "news", State: events.Done, Text: "everything"}, dear)
 
+		page, err := r.Runs(t.Context(), "", list.Query{})
+		require.NoError(t, err)
+		require.Equal(t, 0.75, page.Runs[0].CostUSD)
+		require.Equal(t, 42, page.Runs[0].Tokens)
+		require.Empty(t, page.Runs[0].Waiting)
+		require.Equal(t, list.WaitingUser, page.Runs[1].Waiting)
+		require.Zero(t, page.Runs[2].CostUSD)
+
 		// What the log has since the last list is in the next one.
 		r.Happens(bill, events.Control, &events.CancelledRun{})
 		r.lists(list.Query{State: events.Cancelled}, bill)
@@ -118,6 +129,10 @@ func TestFilters(t *testing.T) {
 			_, err := r.Runs(t.Context(), "", q)
 			require.True(t, refusal.Is(err, refusal.CodeBadParameter), "%+v: %v", q, err)
 		}
+		r.Happens(news, events.Control, &events.FatalError{Outcome: events.Outcome{Code: "stalled", Message: "It stood still."}})
+		page, err = r.Runs(t.Context(), "", list.Query{Agent: "news"})
+		require.NoError(t, err)
+		require.Equal(t, []string{"", "stalled"}, []string{page.Runs[0].Error, page.Runs[1].Error})
 	})
 }
 
@@ -200,6 +215,9 @@ func TestIndexIsTheLog(t *testing.T) {
 			require.NoError(t, err)
 			log, err := r.Backwards(t.Context(), "", q)
 			require.NoError(t, err)
+			for i := range page.Runs {
+				page.Runs[i].Waiting = "" // only the index knows
+			}
 			require.Equal(t, log.Runs, page.Runs, state)
 		}
 	})
