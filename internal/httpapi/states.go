@@ -206,6 +206,9 @@ func (s *Server) followStates(w http.ResponseWriter, r *http.Request, want span)
 			return nil
 		}
 	}
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Logger.Debug("a stream of states ended early", "run", want.run.ID, "reason", err)
+	}
 	return nil // the client is gone, or reconnects and is told what is wrong
 }
 
