@@ -12,7 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/doctor"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
@@ -177,7 +177,7 @@ line is bad.`,
 }
 
 func deadCommand() *cobra.Command {
-	var o console.DeadOptions
+	var o dead.Options
 	cmd := &cobra.Command{
 		Use:   "dead",
 		Short: "List runs that failed and messages that belong to no run",
@@ -197,65 +197,55 @@ retry forks a run just before what ended it. drop hides entries of the list.`,
 	cmd.Flags().BoolVar(&o.Dropped, "dropped", false, "also what was dropped")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			o.Namespace = c.namespace
-			dead, err := console.ReadDead(ctx, c.Bus, c.machine.Codec(), o)
+			entries, err := c.control.Dead(ctx, c.namespace, o)
 			if err != nil {
 				return err
 			}
-			return console.WriteDead(c.out, c.format, dead)
+			return console.WriteDead(c.out, c.format, entries)
 		})
 	}
 	cmd.AddCommand(deadDropCommand(), deadRetryCommand())
 	return cmd
 }
 
-// dropKeys returns what arguments name, runs and messages, and their keys.
-func (c *client) dropKeys(ctx context.Context, args []string) (names, keys []string, err error) {
+// deadNames returns what arguments name, runs and messages.
+func (c *client) deadNames(ctx context.Context, args []string) (names []string, err error) {
 	for _, name := range args {
 		if !strings.Contains(name, ":") {
 			if name, err = c.find(ctx, name); err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 		}
-		key, err := console.DropKey(name)
-		if err != nil {
-			return nil, nil, cli.Usage("%w", err)
+		if _, err := dead.Key(name); err != nil {
+			return nil, cli.Usage("%w", err)
 		}
-		names, keys = append(names, name), append(keys, key)
+		names = append(names, name)
 	}
-	return names, keys, nil
+	return names, nil
 }
 
 func deadDropCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop RUN|SHARD:SEQ…",
 		Short: "Hide dead runs and messages",
-		Long: `Drop hides dead runs and messages from the list. They stay in the log as they are.
+		Long: `Drop hides dead runs and messages from the list, all that are named or none. They stay in the log as they are.
 dead --dropped lists them.`,
 		Args: cobra.MinimumNArgs(1), DisableFlagsInUseLine: true,
 	}
 	flags := addClientFlags(cmd, console.Text)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			names, keys, err := c.dropKeys(ctx, names)
+			names, err := c.deadNames(ctx, names)
 			if err != nil {
 				return err
 			}
-			dead, err := console.ReadDead(ctx, c.Bus, c.machine.Codec(), console.DeadOptions{Namespace: c.namespace, All: true, Dropped: true})
-			if err != nil {
+			if err := c.control.DropDead(ctx, c.namespace, names); err != nil {
 				return err
 			}
-			var errs error
-			for i, key := range keys {
-				if !console.IsDead(dead, key) {
-					errs = errors.Join(errs, fmt.Errorf("%s is not in the list of dead runs and messages", names[i]))
-				} else if err := c.Bus.Drop(ctx, key); err != nil {
-					errs = errors.Join(errs, err)
-				} else {
-					_, _ = fmt.Fprintln(c.out, names[i], "dropped")
-				}
+			for _, name := range names {
+				_, _ = fmt.Fprintln(c.out, name, "dropped")
 			}
-			return errs
+			return nil
 		})
 	}
 	return cmd
@@ -291,14 +281,10 @@ func (c *client) retry(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	at, err := console.RetryAt(ctx, c.Bus, c.machine.Codec(), c.run(id))
+	fork, err := c.control.Retry(ctx, c.namespace, id, "")
 	if err != nil {
 		return err
 	}
-	fork, err := c.control.Fork(ctx, c.namespace, id, forking.Request{At: at})
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(c.out, "%s continues %s after event %d\n", fork.RunID, id, at)
+	_, err = fmt.Fprintf(c.out, "%s continues %s after event %d\n", fork.RunID, id, fork.At)
 	return err
 }

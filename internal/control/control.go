@@ -23,6 +23,7 @@ import (
 	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/clients"
+	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
@@ -146,6 +147,7 @@ type Controller struct {
 	*subruns.Subruns
 	*forking.Forker
 	*decisions.Decisions
+	*dead.Keeper
 
 	cfg    Config
 	worker *worker.Worker
@@ -183,6 +185,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg: cfg, Access: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
+	c.Keeper = dead.New(a, c.Forker)
 	c.timers = timers.New(timers.Config{
 		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,

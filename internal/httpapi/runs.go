@@ -7,6 +7,7 @@ import (
 	"mime"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
@@ -204,16 +205,24 @@ func (s *Server) postFork(ctx context.Context, r *route.Request) (any, error) {
 	if err := r.Object(&req); err != nil {
 		return nil, err
 	}
-	if keys := r.Header.Values(forking.KeyHeader); len(keys) > 0 {
-		if req.Key = keys[0]; len(keys) > 1 || req.Key == "" {
-			return nil, refusal.New(refusal.Invalid, refusal.CodeBadKey, "%s: must be given once, with 1 to %d visible ASCII characters", forking.KeyHeader, forking.MaxKey)
-		}
+	var err error
+	if req.Key, err = keyOf(r); err != nil {
+		return nil, err
 	}
 	result, err := s.control.Fork(ctx, r.Namespace(), r.ID(), req)
 	if err == nil {
 		r.W.Header().Set("Location", "/v1/runs/"+result.RunID)
 	}
 	return result, err
+}
+
+// keyOf returns the request's Idempotency-Key; empty: it has none.
+func keyOf(r *route.Request) (string, error) {
+	keys := r.Header.Values(forking.KeyHeader)
+	if len(keys) > 1 || len(keys) == 1 && keys[0] == "" {
+		return "", refusal.New(refusal.Invalid, refusal.CodeBadKey, "%s: must be given once, with 1 to %d visible ASCII characters", forking.KeyHeader, forking.MaxKey)
+	}
+	return strings.Join(keys, ""), nil
 }
 
 func (s *Server) getAgents(ctx context.Context, r *route.Request) (any, error) {

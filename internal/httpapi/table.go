@@ -9,6 +9,7 @@ import (
 	"github.com/moorebus/moorebus/internal/compare"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/record"
@@ -22,6 +23,11 @@ import (
 
 // storageCodes are of requests about an agent's storage.
 var storageCodes = []string{refusal.CodeBadNamespace, refusal.CodeBadAgent, refusal.CodeBadEntry, refusal.CodeEntryNotFound}
+
+// forkCodes are of requests that fork a run.
+var forkCodes = slices.Concat(route.PinCodes, route.ChangeCodes, []string{
+	refusal.CodeBadPatch, refusal.CodeBadParameter, refusal.CodeBadKey, refusal.CodeKeyReused, refusal.CodeRunPoisoned, refusal.CodeTooManyForks,
+})
 
 func with(codes []string, more ...string) []string { return slices.Concat(codes, more) }
 
@@ -129,9 +135,7 @@ func (s *Server) runRows() []route.Route {
 			Pattern: "POST /v1/runs/{id}/fork", Handle: route.JSON(http.StatusOK, s.postFork), Summary: "Starts a run that continues from an event of this one.",
 			Headers: []route.Parameter{{Name: forking.KeyHeader, Description: "Makes the request safe to repeat: it returns the fork of the first one."}},
 			Body:    forkBody{}, Answer: forkState{}, Example: `{"at": 1, "patch": {"task": "What is 2+2?"}}`,
-			Codes: slices.Concat(route.PinCodes, route.ChangeCodes, []string{
-				refusal.CodeBadPatch, refusal.CodeBadParameter, refusal.CodeBadKey, refusal.CodeKeyReused, refusal.CodeRunPoisoned, refusal.CodeTooManyForks,
-			}),
+			Codes: forkCodes,
 		},
 		{
 			Pattern: "GET /v1/compare", Handle: route.JSON(http.StatusOK, s.getCompare),
@@ -202,6 +206,25 @@ func (s *Server) fleetRows() []route.Route {
 				{Name: "by", Description: "agent, model, tool, hour or day. Default: agent."},
 				{Name: "since", Description: "Only what happened since this time (RFC 3339), rounded down to the hour within the last 48 hours, else to the day (UTC). Default: from the beginning; for hours the last 48."},
 			},
+		},
+		{
+			Pattern: "GET /v1/dead", Handle: route.JSON(http.StatusOK, s.getDead), Answer: deadList{}, Codes: []string{refusal.CodeBadNamespace},
+			Summary: "Lists the runs that ended because they could not be processed, and the messages of the log that belong to no run, the oldest first.",
+			Query: []route.Parameter{
+				{Name: "all", Description: "true: every run that ended by a FatalError."},
+				{Name: "dropped", Description: "true: also what was dropped."},
+			},
+		},
+		{
+			Pattern: "POST /v1/dead/drop", Handle: route.JSON(http.StatusOK, s.postDrop), Body: dropBody{}, Answer: dropped{},
+			Summary: "Hides runs and messages from the list of the dead, all or none. They stay in the log.",
+			Codes:   []string{refusal.CodeBadNamespace, refusal.CodeNotDead}, Example: `{"names": ["0:17"]}`,
+		},
+		{
+			Pattern: "POST /v1/runs/{id}/retry", Handle: route.JSON(http.StatusCreated, s.postRetry), Status: http.StatusCreated, Answer: dead.Retried{},
+			Summary: "Forks a run that ended by a FatalError just before what ended it.",
+			Headers: []route.Parameter{{Name: forking.KeyHeader, Description: "Makes the request safe to repeat: it returns the fork of the first one."}},
+			Codes:   with(forkCodes, refusal.CodeNotDead),
 		},
 		{
 			Pattern: "GET /v1/waiting", Handle: route.JSON(http.StatusOK, s.getWaiting), Answer: control.WaitingPage{}, Codes: []string{refusal.CodeBadNamespace},

@@ -255,6 +255,12 @@ func (g *Grants) KeepThreads() {
 // ReadDropped allows to see which of the dead are hidden.
 func (g *Grants) ReadDropped() { g.api("STREAM.INFO." + kvStreamPrefix + droppedBucket) }
 
+// DropDead allows to hide some of the dead.
+func (g *Grants) DropDead() {
+	g.ReadDropped()
+	g.publish[kvSubjectPrefix+droppedBucket+".*"] = true
+}
+
 // SetTimers allows to set timers of runs, but not to cancel or to take them.
 func (g *Grants) SetTimers() {
 	g.publish[timerSet+">"] = true

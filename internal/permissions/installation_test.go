@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/observer"
@@ -237,6 +238,16 @@ func TestInstallation(t *testing.T) {
 	require.Empty(t, stats.BacklogReason+stats.WorkersReason)
 	require.Len(t, stats.Workers, 2)
 	require.Contains(t, stats.Backlog, ports.Backlog{State: events.Acting, Pool: "web"})
+	_, err = in.operator.Request("moore.0.nonsense", []byte("x"), patience)
+	require.NoError(t, err)
+	strays, err := in.gateway.Dead(t.Context(), "", dead.Options{})
+	require.NoError(t, err)
+	require.Len(t, strays, 1)
+	require.NoError(t, in.gateway.DropDead(t.Context(), "", []string{strays[0].Stray}))
+	require.Eventually(t, func() bool { // a replica may lag
+		strays, err := in.gateway.Dead(t.Context(), "", dead.Options{})
+		return err == nil && len(strays) == 0
+	}, patience, 10*time.Millisecond)
 	_, err = in.gateway.Decide(t.Context(), "", whole.ID, events.Decision{CallID: "pay", Decision: events.DecisionApproved, By: "ann"})
 	require.NoError(t, err)
 	in.arrives(whole, events.Done)

@@ -303,6 +303,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.StoreResults(events.DefaultPool) // images and files of messages
 	g.ReadPurged()
 	g.KeepThreads()
+	g.DropDead()
 	g.Timers()
 	for _, of := range l.Storage { // people edit it, what was paged out too
 		g.UseStorage(of, journal.WrittenByActor)

@@ -48,6 +48,7 @@ func Meanings() map[string]Meaning {
 		CodeNoPlanner:          {[]Kind{Unavailable}, "No planner stored the reply in time; post the same again."},
 		CodeNoRequest:          {[]Kind{Conflict}, "The event is no reply of a model."},
 		CodeNotCancelable:      {[]Kind{Invalid}, "The task has ended, so nothing can cancel it."},
+		CodeNotDead:            {[]Kind{NotFound, Conflict}, "The run or message is not in the list of the dead (404), or the run did not end by an error that can be retried (409)."},
 		CodeNotDelivered:       {[]Kind{Conflict}, "The call has not gone out: it waits for an approval, or for other calls of its reply."},
 		CodeNotFound:           {[]Kind{NotFound}, "There is nothing at this path."},
 		CodeNotPaused:          {[]Kind{Conflict}, "The run is not paused."},

@@ -103,6 +103,7 @@ const (
 	// Those of A2A alone. In upper case they are the reasons that the protocol names.
 	CodeContentType        = "content_type_not_supported"
 	CodeNotCancelable      = "task_not_cancelable"
+	CodeNotDead            = "not_dead"
 	CodePushUnsupported    = "push_notification_not_supported"
 	CodeTaskNotFound       = "task_not_found"
 	CodeUnsupported        = "unsupported_operation"

@@ -1,29 +1,40 @@
-package console
+package dead_test
 
 import (
 	"bytes"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/stretchr/testify/require"
 )
 
 // graveyard is a log in which runs end.
 type graveyard struct {
 	t *testing.T
 	*simtest.Journal
-	store *runlog.Store
+	store   *runlog.Store
+	control *control.Controller
 }
 
 func newGraveyard(t *testing.T) *graveyard {
 	j := simtest.New(simtest.Options{Shards: 2})
-	return &graveyard{t, j, runlog.New(runlog.Options{Log: j})}
+	c, err := control.New(control.Config{
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Instance: "test"}, Timers: j, Directory: j, Agents: j,
+	})
+	require.NoError(t, err)
+	return &graveyard{t, j, runlog.New(runlog.Options{Log: j}), c}
 }
 
 func (g *graveyard) run() events.Run { return g.store.Place(events.DefaultNamespace, g.store.NewID()) }
@@ -70,17 +81,16 @@ func failedAttempt(key string) *events.LLMAttemptFailed {
 	return &events.LLMAttemptFailed{Kind: events.KindHandler, Message: "no", Key: key}
 }
 
-func (g *graveyard) dead(o DeadOptions) []Dead {
+func (g *graveyard) dead(o dead.Options) []dead.Dead {
 	g.t.Helper()
-	o.Namespace = events.DefaultNamespace
-	dead, err := ReadDead(g.t.Context(), g, g.store.Machine().Codec(), o)
+	found, err := g.control.Dead(g.t.Context(), "", o)
 	require.NoError(g.t, err)
-	return dead
+	return found
 }
 
-func names(dead []Dead) []string {
+func names(found []dead.Dead) []string {
 	all := []string{}
-	for _, d := range dead {
+	for _, d := range found {
 		all = append(all, d.Run+d.Stray)
 	}
 	return all
@@ -102,11 +112,11 @@ func TestDeadGoByTheirSubjects(t *testing.T) {
 	elsewhere, ended := g.started(), g.started()
 	forge(elsewhere, events.Planning, events.Acting)
 	forge(ended, events.Acting, events.Acting)
-	require.Equal(t, []string{ended.ID}, names(g.dead(DeadOptions{})), "only a fold could tell")
+	require.Equal(t, []string{ended.ID}, names(g.dead(dead.Options{})), "only a fold could tell")
 	g.ends(ended)
-	dead := g.dead(DeadOptions{})
-	require.Equal(t, []string{ended.ID}, names(dead))
-	require.Equal(t, reducer.CodePoison, dead[0].Code)
+	found := g.dead(dead.Options{})
+	require.Equal(t, []string{ended.ID}, names(found))
+	require.Equal(t, reducer.CodePoison, found[0].Code)
 }
 
 func TestDead(t *testing.T) {
@@ -121,42 +131,42 @@ func TestDead(t *testing.T) {
 	g.Inject(1, "moore.1.nonsense", []byte("abc"))
 	g.Inject(0, events.Subject{Run: done, From: events.Planning, To: events.Errored, Pool: "default"}.String(), []byte("not an event"))
 
-	dead := g.dead(DeadOptions{})
-	require.Len(t, dead, 3, "%v", names(dead))
-	require.Equal(t, []string{exhausted.ID, poisoned.ID}, names(dead)[:2])
-	require.Equal(t, reducer.CodeAttemptsExhausted, dead[0].Code)
-	require.EqualValues(t, 4, dead[0].N)
-	require.Equal(t, reducer.CodePoison, dead[1].Code)
-	require.Contains(t, dead[1].Message, "event 2")
-	require.Equal(t, CodeStray, dead[2].Code)
-	require.Contains(t, dead[2].Message, "3 bytes on moore.1.nonsense")
-	require.Contains(t, names(g.dead(DeadOptions{All: true})), auth.ID)
+	found := g.dead(dead.Options{})
+	require.Len(t, found, 3, "%v", names(found))
+	require.Equal(t, []string{exhausted.ID, poisoned.ID}, names(found)[:2])
+	require.Equal(t, reducer.CodeAttemptsExhausted, found[0].Code)
+	require.EqualValues(t, 4, found[0].N)
+	require.Equal(t, reducer.CodePoison, found[1].Code)
+	require.Contains(t, found[1].Message, "event 2")
+	require.Equal(t, dead.CodeStray, found[2].Code)
+	require.Contains(t, found[2].Message, "3 bytes on moore.1.nonsense")
+	require.Contains(t, names(g.dead(dead.Options{All: true})), auth.ID)
 
 	var table bytes.Buffer
-	require.NoError(t, WriteDead(&table, Table, dead))
+	require.NoError(t, console.WriteDead(&table, console.Table, found))
 	require.Contains(t, table.String(), exhausted.ID)
-	require.Contains(t, table.String(), dead[2].Stray)
+	require.Contains(t, table.String(), found[2].Stray)
 
-	for _, name := range []string{exhausted.ID, dead[2].Stray} {
-		key, err := DropKey(name)
-		require.NoError(t, err)
-		require.True(t, IsDead(dead, key))
-		require.NoError(t, g.Drop(t.Context(), key))
+	err := g.control.DropDead(t.Context(), "", []string{exhausted.ID, done.ID})
+	require.True(t, refusal.Is(err, refusal.CodeNotDead), "%v", err)
+	require.Len(t, g.dead(dead.Options{}), 3, "all or none")
+	for range 2 {
+		require.NoError(t, g.control.DropDead(t.Context(), "", []string{exhausted.ID, found[2].Stray}))
 	}
-	require.False(t, IsDead(dead, done.ID))
-	require.Equal(t, []string{poisoned.ID}, names(g.dead(DeadOptions{})))
-	require.Len(t, g.dead(DeadOptions{Dropped: true}), 3)
+	require.Equal(t, []string{poisoned.ID}, names(g.dead(dead.Options{})))
+	require.Len(t, g.dead(dead.Options{Dropped: true}), 3)
 	for _, bad := range []string{"", "nonsense", "x:1", "-1:1", "0:0", "0:"} {
-		_, err := DropKey(bad)
+		_, err := dead.Key(bad)
 		require.Error(t, err, bad)
 	}
 }
 
-func TestRetryAt(t *testing.T) {
+func TestRetry(t *testing.T) {
 	t.Parallel()
 	g := newGraveyard(t)
 	at := func(run events.Run) (uint64, error) {
-		return RetryAt(t.Context(), g, g.store.Machine().Codec(), run)
+		fork, err := g.control.Retry(t.Context(), "", run.ID, "")
+		return fork.At, err
 	}
 	is := func(want uint64, run events.Run, why string) {
 		t.Helper()
@@ -190,7 +200,7 @@ func TestRetryAt(t *testing.T) {
 
 	run = g.run()
 	_, err = at(run)
-	require.ErrorContains(t, err, "there is no run with that id")
+	require.ErrorContains(t, err, "there is no run")
 	g.Inject(run.Shard, events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: "default"}.String(), []byte("?"))
 	g.does(run, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodePoison}, Poison: events.Poison{N: 1, Reason: "?"}})
 	_, err = at(run)
