@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -171,10 +173,30 @@ func (c *Controller) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 	return tools, err
 }
 
-// AgentInfo is the name of a stored definition and the hash of its content.
+// AgentInfo says what a stored definition is. All but the name is empty for a definition of
+// another version.
 type AgentInfo struct {
 	Name string `json:"name"`
 	Hash string `json:"hash" jsonschema:"The SHA-256 of the definition; empty for one of another version."`
+	// Updated is when the definition was stored; zero where the store does not tell.
+	Updated     time.Time   `json:"updated,omitzero" jsonschema:"When the definition was stored."`
+	Description string      `json:"description,omitempty"`
+	Mode        events.Mode `json:"mode,omitempty"`
+	// Provider and Model are asked first for task types without models of their own. An
+	// empty Model is the provider's default.
+	Provider string   `json:"provider,omitempty"`
+	Model    string   `json:"model,omitempty" jsonschema:"The model that is asked first; left out for the provider's default."`
+	Tools    []string `json:"tools,omitempty"`
+}
+
+func agentInfo(name string, a events.Agent) AgentInfo {
+	info := AgentInfo{
+		Name: name, Hash: agentfile.Hash(a), Description: a.Description, Mode: cmp.Or(a.Mode, events.ModeTask), Provider: a.LLM.Provider, Tools: a.Tools,
+	}
+	if models := a.Models["default"]; len(models) > 0 {
+		info.Provider, info.Model = cmp.Or(models[0].Provider, info.Provider), models[0].Model
+	}
+	return info
 }
 
 // PutAgent stores a definition under a name and replaces an existing one. The definition may
@@ -200,7 +222,7 @@ func (c *Controller) PutAgent(ctx context.Context, ns, name string, data []byte,
 	if err := c.cfg.Agents.PutAgent(ctx, ns, name, agentfile.Marshal(a)); err != nil {
 		return AgentInfo{}, err
 	}
-	return AgentInfo{Name: name, Hash: agentfile.Hash(a)}, nil
+	return agentInfo(name, a), nil
 }
 
 // Agent returns a stored definition as canonical JSON.
@@ -212,7 +234,7 @@ func (c *Controller) Agent(ctx context.Context, ns, name string) ([]byte, error)
 	return c.Launcher.Agent(ctx, ns, name)
 }
 
-// StoredAgents returns name and hash of every stored definition, sorted by name.
+// StoredAgents returns what every stored definition is, sorted by name.
 func (c *Controller) StoredAgents(ctx context.Context, ns string) ([]AgentInfo, error) {
 	ns, err := c.CheckNamespace(ns)
 	if err != nil {
@@ -234,7 +256,12 @@ func (c *Controller) StoredAgents(ctx context.Context, ns string) ([]AgentInfo, 
 		info := AgentInfo{Name: name}
 		// A definition of another version is listed without a hash.
 		if a, err := agentfile.ParseDefinition(data, agentfile.JSON, agentfile.Options{Stored: true}); err == nil {
-			info.Hash = agentfile.Hash(a)
+			info = agentInfo(name, a)
+		}
+		if dated, tells := c.cfg.Agents.(ports.AgentTimes); tells {
+			if info.Updated, err = dated.AgentStored(ctx, ns, name); err != nil && !errors.Is(err, journal.ErrNotFound) {
+				return nil, err
+			}
 		}
 		infos = append(infos, info)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -143,7 +145,14 @@ func TestStoredAgents(t *testing.T) {
 		require.Equal(t, "helper", a.text(t, "name"))
 		first := a.text(t, "hash")
 		require.Len(t, first, 64)
-		require.JSONEq(t, `[{"name":"helper","hash":"`+first+`"}]`, r.do("GET", "/v1/agents", "").body)
+		var listed []control.AgentInfo
+		require.NoError(t, json.Unmarshal([]byte(r.do("GET", "/v1/agents", "").body), &listed))
+		if _, dated := r.Bus.(ports.AgentTimes); dated {
+			require.WithinDuration(t, time.Now(), listed[0].Updated, patience)
+		}
+		require.Equal(t, []control.AgentInfo{{
+			Name: "helper", Hash: first, Updated: listed[0].Updated, Mode: events.ModeTask, Provider: "openai", Model: "small", Tools: []string{"not_there_yet"},
+		}}, listed)
 		require.JSONEq(t, `[]`, r.do("GET", "/v1/agents", "", "Moorebus-Namespace", "other").body)
 		r.fails(422, "unknown_tool", r.do("POST", "/v1/runs", `{"agent":"helper","task":"x"}`))
 

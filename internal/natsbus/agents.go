@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -69,6 +70,16 @@ func (b *Bus) Agent(ctx context.Context, namespace, name string) ([]byte, error)
 		return nil, fmt.Errorf("agent %s: %w", name, journal.ErrNotFound)
 	}
 	return msg.Data, nil
+}
+
+// AgentStored returns when a definition was stored last.
+func (b *Bus) AgentStored(ctx context.Context, namespace, name string) (time.Time, error) {
+	key, err := agentKey(namespace, name)
+	if err != nil {
+		return time.Time{}, err
+	}
+	rec, err := b.LastOn(ctx, kvStreamPrefix+agentBucket, kvSubjectPrefix+agentBucket+"."+key)
+	return rec.Stored, err
 }
 
 // AgentNames returns the names of a namespace's agents, sorted.

@@ -126,3 +126,9 @@ type Dropped interface {
 	// Dropped returns every key, sorted.
 	Dropped(ctx context.Context) ([]string, error)
 }
+
+// AgentTimes tells when the definitions of package journal's Agents were stored.
+type AgentTimes interface {
+	// AgentStored returns when the agent's definition was stored last, or [journal.ErrNotFound].
+	AgentStored(ctx context.Context, namespace, name string) (time.Time, error)
+}
