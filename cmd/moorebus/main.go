@@ -25,7 +25,7 @@ else to the bus of the context selected in the nats CLI.`,
 	}
 	root.AddCommand(
 		runCommand(), devCommand(), serveCommand(), mcpCommand(),
-		tapCommand(), runsCommand(), showCommand(), traceCommand(),
+		tapCommand(), runsCommand(), showCommand(), traceCommand(), diffCommand(),
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(), returnCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(), schemaCommand(),

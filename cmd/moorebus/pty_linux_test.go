@@ -76,7 +76,7 @@ llm:
 	for _, args := range [][]string{
 		{"show", id}, {"show", id, "-o", "json"}, {"show", id, "-o", "yaml"}, {"show", id, "--memory"},
 		{"trace", id}, {"trace", id, "-o", "json"}, {"runs"}, {"runs", "-o", "json"}, {"tap", "--run", id, "--from", "1"},
-		{"tap", "--run", id, "--from", "1", "-o", "json"}, {"tap", "--run", id, "--from", "1", "--outputs"}, {"export", id},
+		{"tap", "--run", id, "--from", "1", "-o", "json"}, {"tap", "--run", id, "--from", "1", "--outputs"}, {"export", id}, {"diff", id, id},
 	} {
 		requireHarmless(t, onTerminal(t, "moorebus", append(args, "--data", data)...))
 	}

@@ -145,7 +145,9 @@ and shows the first difference and how the memories differ there: exit 3. A fork
 has the events of its parent, so a run and its fork, or two forks of one run, are
 compared from where they part. Diff first says which run is a fork of which, with
 its patch. With --file twice the first run is in the first file, the second in the
-second.`,
+second.
+
+"moorebus diff" compares what two runs do: it aligns their calls of tools.`,
 		Args: cobra.ExactArgs(2), ValidArgsFunction: src.offerRuns(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := cli.CheckRuns(args); err != nil {

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/terminal"
+)
+
+func diffCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "diff A B",
+		Short: "Compare what two runs do: calls, answers, usage",
+		Long: `Diff compares two runs from the last event that both have: a run and its fork, two forks
+of one run, or as a whole two runs that have nothing in common. It aligns the calls of
+tools: ~ has other arguments, - only the first run makes, + only the second. What ran
+counts, so a call that a person changed has their arguments. A number with a star is
+that of an event of a run that the run was forked from.
+
+The exit code is 0 if the runs behave the same: the same calls, and the same end. It is
+3 if they do not, or have not ended. Wording, results and usage do not count.
+
+replay diff compares two logs event by event instead, and shows the first difference.`,
+		Example: `  moorebus diff 0198c5a0-5a6b-7c00-8000-000000000001 0198c5a0-5a6b-7c00-8000-000000000002
+  moorebus diff $RUN $FORK -o json | jq '.calls[] | select(.op != "same")'`,
+		Args: cobra.ExactArgs(2),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.diff(ctx, args[0], args[1]) })
+	}
+	return cmd
+}
+
+// wholeLines is the width for what is no terminal.
+const wholeLines = 1 << 16
+
+func (c *client) diff(ctx context.Context, a, b string) error {
+	found, err := c.control.Compare(ctx, c.namespace, a, b)
+	if err != nil {
+		return err
+	}
+	if c.format == console.Text {
+		columns := wholeLines
+		if terminal.Stdout.IsTerminal() {
+			columns = terminal.Stdout.Columns()
+		}
+		err = console.Comparison(c.out, a, b, found, columns, c.color)
+	} else {
+		err = console.Write(c.out, c.format, found)
+	}
+	if err == nil && !found.Same {
+		return &cli.ExitError{Code: cli.ExitDiverged}
+	}
+	return err
+}
