@@ -29,7 +29,11 @@ replay diff compares two logs event by event instead, and shows the first differ
 		Args: cobra.ExactArgs(2),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	flags.offerRuns(cmd, 2)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cli.CheckRuns(args); err != nil {
+			return err
+		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.diff(ctx, args[0], args[1]) })
 	}
 	return cmd
@@ -39,6 +43,11 @@ replay diff compares two logs event by event instead, and shows the first differ
 const wholeLines = 1 << 16
 
 func (c *client) diff(ctx context.Context, a, b string) error {
+	ids, err := c.runs(ctx, []string{a, b})
+	if err != nil {
+		return err
+	}
+	a, b = ids[0].ID, ids[1].ID
 	found, err := c.control.Compare(ctx, c.namespace, a, b)
 	if err != nil {
 		return err

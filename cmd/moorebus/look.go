@@ -39,7 +39,10 @@ func runsCommand() *cobra.Command {
 their end with --state done, error or cancelled. If there are more, --cursor continues
 after the last one; stderr says how.
 
-A filter other than --state reads the whole log once. A gateway keeps what it read.`,
+A filter other than --state reads the whole log once. A gateway keeps what it read.
+
+On a terminal the table fits its width: it may show the beginnings of ids, leave out columns
+and cut tasks. Written elsewhere it has whole ids and times.`,
 		Example: `  moorebus runs
   moorebus runs --state waiting_for_human -o json
   moorebus runs --state error --since 24h --text invoice
@@ -49,7 +52,7 @@ A filter other than --state reads the whole log once. A gateway keeps what it re
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
 	cmd.Flags().StringVar(&state, "state", "", "only runs in this `state`")
 	cmd.Flags().StringVar(&q.Agent, "agent", "", "only runs of this `agent`")
-	cmd.Flags().StringVar(&q.Text, "text", "", "only runs with this `text` in their id, agent, task, answer or error")
+	cmd.Flags().StringVarP(&q.Text, "text", "q", "", "only runs with this `text` in their id, agent, task, answer or error")
 	cmd.Flags().StringVar(&since, "since", "", "only runs started since this `time`, such as 2026-01-02T15:04:05Z or 24h (ago)")
 	cmd.Flags().StringVar(&until, "until", "", "only runs started before this `time`")
 	cmd.Flags().StringVar(&q.Parent, "parent", "", "only runs that answer calls of this `run`")
@@ -84,7 +87,7 @@ A filter other than --state reads the whole log once. A gateway keeps what it re
 			if err != nil {
 				return err
 			}
-			if err := console.Runs(c.out, c.format, page); err != nil {
+			if err := console.Runs(c.out, c.format, page, screen()); err != nil {
 				return err
 			}
 			if page.Next != "" && c.format == console.Table {
@@ -94,6 +97,15 @@ A filter other than --state reads the whole log once. A gateway keeps what it re
 		})
 	}
 	return cmd
+}
+
+// screen is stdout, if it is a terminal.
+func screen() console.Screen {
+	s := console.Screen{Color: terminal.Stdout.Color(os.Getenv), Now: time.Now()}
+	if terminal.Stdout.IsTerminal() {
+		s.Columns = terminal.Stdout.Columns()
+	}
+	return s
 }
 
 // timeFlag reads a time, or how long ago it was.

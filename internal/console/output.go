@@ -23,7 +23,6 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -188,21 +187,6 @@ func timestamp(t time.Time) string {
 		return ""
 	}
 	return t.Local().Format("2006-01-02 15:04:05")
-}
-
-// Runs writes a page of runs.
-func Runs(w io.Writer, f Format, page list.Page) error {
-	if f != Table {
-		return Write(w, f, page)
-	}
-	rows := make([][]string, len(page.Runs))
-	for i, r := range page.Runs {
-		rows[i] = []string{
-			r.RunID, string(r.State), strconv.FormatUint(r.N, 10), r.Agent,
-			timestamp(r.Started), timestamp(r.Updated), Cut(r.Task, taskWidth),
-		}
-	}
-	return WriteTable(w, []string{"RUN", "STATE", "N", "AGENT", "STARTED", "UPDATED", "TASK"}, rows)
 }
 
 // Agents writes names and hashes of stored agents.

@@ -65,12 +65,12 @@ func TestTables(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
 	page := list.Page{Runs: []list.Run{{RunID: "r1", State: events.Done, N: 5, Agent: "a", Task: "one\ntwo", Started: at, Updated: at}, {RunID: "r2", State: events.Errored}}}
 	var b bytes.Buffer
-	require.NoError(t, Runs(&b, Table, page))
+	require.NoError(t, Runs(&b, Table, page, Screen{}))
 	require.Equal(t, "RUN  STATE  N  AGENT  STARTED              UPDATED              TASK\n"+
 		"r1   done   5  a      2026-01-02 03:04:05  2026-01-02 03:04:05  one two\n"+
 		"r2   error  0  -      -                    -                    \n", b.String())
 	b.Reset()
-	require.NoError(t, Runs(&b, JSON, list.Page{Runs: []list.Run{}}))
+	require.NoError(t, Runs(&b, JSON, list.Page{Runs: []list.Run{}}, Screen{Columns: 80}))
 	require.JSONEq(t, `{"runs": []}`, b.String())
 	b.Reset()
 	require.NoError(t, Tools(&b, Table, []events.ToolSpec{{Name: "t", Pool: "web", Effect: "pure", Risk: "low", Description: "does\tthings"}}))

@@ -132,7 +132,10 @@ func (r *Run) Write(w io.Writer, f Format, color bool) error {
 }
 
 func (r *Run) head(b *bytes.Buffer, p Palette) {
-	state := p.State(r.State, string(r.State))
+	state := string(r.State)
+	if p.On {
+		state = p.State(r.State, StateShape(r.State)+" "+state)
+	}
 	if r.Paused {
 		state += " (paused)"
 	}
