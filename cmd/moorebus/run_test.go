@@ -170,3 +170,60 @@ tools:
 	require.Contains(t, shown.String(), "see the run with: moorebus show")
 	require.False(t, exit.Sys().(syscall.WaitStatus).Signaled())
 }
+
+// A run that somebody paused is left as it is, too.
+func TestInterruptLeavesAPausedRun(t *testing.T) {
+	home := t.TempDir()
+	agent := filepath.Join(home, "agent.yaml")
+	require.NoError(t, os.WriteFile(agent, []byte(`
+name: waits
+task: Wait.
+llm: {provider: scripted, script: [{calls: [{name: wait, arguments: {}}]}, {text: never said}]}
+tools: [wait]
+---
+tools:
+  - {name: wait, description: Waits., exec: {command: [sleep, "600"]}, effect: pure, timeout: 10m}
+`), 0o600))
+	run := aside(t, home, "run", "--agent", agent)
+	stderr, err := run.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, run.Start())
+	lines := bufio.NewScanner(stderr)
+	id := regexp.MustCompile(`(?m)^run (\S+)$`).FindStringSubmatch(until(lines, "LlmToolCall"))[1]
+	data := filepath.Join(home, ".local", "share", "moorebus")
+	out, err := aside(t, home, "pause", id, "--data", data).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	said := until(lines, "Ctrl-C leaves it as it is")
+	require.NoError(t, run.Process.Signal(os.Interrupt))
+	said += until(lines, "")
+	require.Error(t, run.Wait())
+	require.Equal(t, 130, run.ProcessState.ExitCode(), said)
+	require.Contains(t, said, "\n  moorebus resume "+id+" --data "+data+"\n")
+}
+
+// With a process on the data directory, a run is started there and left.
+func TestDetach(t *testing.T) {
+	home := t.TempDir()
+	agent, data := filepath.Join(home, "agent.yaml"), filepath.Join(home, "data")
+	require.NoError(t, os.WriteFile(agent, []byte("{name: quick, task: Hello., llm: {provider: scripted, script: [{text: First.}]}}\n"), 0o600))
+	dev := aside(t, home, "dev", "--data", data, "--listen", "127.0.0.1:0")
+	stderr, err := dev.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, dev.Start())
+	lines := bufio.NewScanner(stderr)
+	require.Contains(t, until(lines, "moorebus is up"), "moorebus is up")
+	run := aside(t, home, "run", "--detach", "--agent", agent, "--data", data)
+	var said strings.Builder
+	run.Stderr = &said
+	out, err := run.Output()
+	require.NoError(t, err, said.String())
+	id := strings.TrimSpace(string(out))
+	follow := strings.Fields(strings.SplitN(said.String(), "\n", 2)[0])
+	require.Equal(t, []string{"moorebus", "tap", "--run", id, "--from", "1", "--data", data}, follow[3:])
+	out, err = aside(t, home, follow[4:]...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "planning → done")
+	require.NoError(t, dev.Process.Signal(os.Interrupt))
+	until(lines, "")
+	require.NoError(t, dev.Wait())
+}

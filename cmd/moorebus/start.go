@@ -31,8 +31,12 @@ its end, shows the transitions on stderr as they happen, and prints the answer o
 stdout. The log is kept: see moorebus show and replay.
 
 Ctrl-C cancels the run. A run that waits for a person (an approval, an answer, a
-message), itself or in a sub-run, stays as it is, and stderr says which commands
-continue it.
+message, to be resumed), itself or in a sub-run, stays as it is, and stderr says which
+commands continue it.
+
+With --detach other processes do the work: moorebus dev on the data directory, or those
+of the bus that --nats or NATS_URL names. They must offer the agent's model and tools.
+Run then starts the run, prints its id, and says how to follow it.
 
 Without --agent it is an assistant with the builtin tools and the model of the
 first provider that the environment configures:
@@ -51,7 +55,8 @@ Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled, 6 it 
 done and its answer is incomplete, 130 Ctrl-C left it waiting for a person, 78 no
 model is configured.`,
 		Example: `  moorebus run --agent examples/quickstart.yaml
-  OPENAI_API_KEY=… moorebus run "What is 17.5% of 2,340, plus 12?"`,
+  OPENAI_API_KEY=… moorebus run "What is 17.5% of 2,340, plus 12?"
+  moorebus run --detach --agent examples/quickstart.yaml`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	local := addLocalFlags(cmd)
@@ -59,16 +64,21 @@ model is configured.`,
 	files := addAttachFlag(cmd)
 	var format string
 	addOutputFlag(cmd, &format, console.Text, console.JSON)
+	var away detached
+	away.add(cmd.Flags(), local.bus)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f, err := console.ParseFormat(format, console.Text, console.JSON)
 		if err != nil {
+			return err
+		}
+		if err := away.check(cmd.Flags()); err != nil {
 			return err
 		}
 		docs, err := local.documents()
 		if err != nil {
 			return err
 		}
-		if local.agentFile == wire.Stdin && docs.Agent.Mode == events.ModeChat {
+		if local.agentFile == wire.Stdin && docs.Agent.Mode == events.ModeChat && !bool(away) {
 			return cli.Usage("--agent -: an agent in chat mode reads further messages from stdin; give the agent as a file")
 		}
 		task := docs.Agent.Task
@@ -82,6 +92,13 @@ model is configured.`,
 		if strings.TrimSpace(task) == "" && parts == nil {
 			return cli.Usage("there is no task: give one, as in `moorebus run \"…\"`, or add `task:` to the agent's file")
 		}
+		start := control.StartRequest{Agent: docs.Agent, Task: task}
+		if parts != nil {
+			start.Task, start.Parts = "", parts
+		}
+		if away {
+			return local.detach(cmd, docs, start, f)
+		}
 		if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
 			return err
 		}
@@ -94,13 +111,8 @@ model is configured.`,
 					return err
 				}
 			}
-			a := *docs.Agent
 			if local.agentFile == "" { // the assistant has all tools, those of MCP servers too
-				a.Tools = wire.AssistantTools(docs.Tools, local.tools)
-			}
-			start := control.StartRequest{Agent: &a, Task: task}
-			if parts != nil {
-				start.Task, start.Parts = "", parts
+				start.Agent.Tools = wire.AssistantTools(docs.Tools, local.tools)
 			}
 			return local.runTask(ctx, h, bus, start, f)
 		})

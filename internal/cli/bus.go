@@ -36,6 +36,13 @@ func AddServerFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags 
 	return f
 }
 
+// AddServer adds --nats to the flags of a command that usually starts its own server. The
+// bus counts, and not only a data directory, while remote is true.
+func (f *BusFlags) AddServer(flags *pflag.FlagSet, remote func() bool) {
+	f.addURL(flags)
+	f.Local = func() bool { return !remote() }
+}
+
 func (f *BusFlags) addURL(flags *pflag.FlagSet) {
 	flags.StringVar(&f.url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
 }

@@ -23,9 +23,11 @@ type Wait struct {
 	// Agent is the name of its agent.
 	Agent string
 	// Request is the call that waits for a decision, Call the one that waits for the run's
-	// client. Both nil: the run waits for its user's next message.
+	// client. Paused: the run waits to be resumed. None of them: it waits for its user's next
+	// message.
 	Request *events.Request
 	Call    *reducer.CallState
+	Paused  bool
 }
 
 // Commands returns the commands that give the run what it waits for, the usual one first.
@@ -36,6 +38,9 @@ func (w Wait) Commands(where string) []string {
 	}
 	if w.Call != nil {
 		return []string{fmt.Sprintf("moorebus return %s %s TEXT%s", w.Run, cli.ShellWord(w.Call.ID), where)}
+	}
+	if w.Paused {
+		return []string{fmt.Sprintf("moorebus resume %s%s", w.Run, where)}
 	}
 	if w.Request == nil {
 		return []string{fmt.Sprintf("moorebus send %s MESSAGE%s", w.Run, where)}
@@ -59,7 +64,11 @@ type waits struct {
 // noteWaits notes what the run or a sub-run waits for now, shows a request that e makes, and
 // watches the run's own sub-runs.
 func (s *Session) noteWaits(ctx context.Context, mem *reducer.Memory, e *events.Event) {
+	ended := s.o.Machine.Table().Terminal(mem.State)
 	var all []Wait
+	if mem.Control.Paused && !ended {
+		all = append(all, Wait{Run: mem.RunID, Agent: mem.Control.Agent.Name, Paused: true})
+	}
 	for _, id := range decisions.Undecided(mem.PendingApproval) {
 		if mem.State != events.WaitingForHuman {
 			break // the run ended, and its memory keeps the request
@@ -69,7 +78,7 @@ func (s *Session) noteWaits(ctx context.Context, mem *reducer.Memory, e *events.
 		all = append(all, Wait{Run: mem.RunID, Agent: mem.Control.Agent.Name, Request: &request})
 	}
 	for _, call := range mem.ClientCalls() {
-		if !s.o.Machine.Table().Terminal(mem.State) {
+		if !ended {
 			all = append(all, Wait{Run: mem.RunID, Agent: mem.Control.Agent.Name, Call: &call})
 		}
 	}
@@ -92,11 +101,16 @@ func (s *Session) noteWaits(ctx context.Context, mem *reducer.Memory, e *events.
 				s.who(w), w.Call.Name, w.Call.Deadline, w.Commands(s.o.Where)[0]))
 		}
 	}
-	if _, asks := e.Data.(*events.HumanApprovalRequired); asks {
+	switch e.Data.(type) {
+	case *events.HumanApprovalRequired:
 		for _, w := range all {
 			if w.Request != nil {
 				s.showRequest(w)
 			}
+		}
+	case *events.Paused:
+		if len(all) > 0 && all[0].Paused {
+			s.view.line(fmt.Sprintf("%sthe run is paused\n  `%s` resumes it; Ctrl-C leaves it as it is", s.who(all[0]), all[0].Commands(s.o.Where)[0]))
 		}
 	}
 	for _, call := range mem.Delegated() {

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/wire"
+)
+
+// detached says whether `moorebus run` leaves the run to other processes.
+type detached bool
+
+// add adds --detach, and --nats, which only goes with it.
+func (d *detached) add(flags *pflag.FlagSet, bus *cli.BusFlags) {
+	flags.BoolVar((*bool)(d), "detach", false, "start the run where other processes work on it, print its id, and leave")
+	bus.AddServer(flags, func() bool { return bool(*d) })
+}
+
+// check returns a usage error for flags that go with the other kind of run.
+func (d *detached) check(flags *pflag.FlagSet) error {
+	if !*d {
+		if flags.Changed("nats") {
+			return cli.Usage("--nats: goes with --detach; without it run brings a server of its own")
+		}
+		return nil
+	}
+	for _, name := range []string{"providers", "prices", "reasoning", "nats-listen", "fsync", "max-bytes", "group-commit", "snapshot-every"} {
+		if flags.Changed(name) {
+			return cli.Usage("--%s: does not go with --detach: the process that works on the run has its own", name)
+		}
+	}
+	return nil
+}
+
+// detach starts the run for other processes and says how to follow it. Without such a process
+// it refuses.
+func (f *localFlags) detach(cmd *cobra.Command, docs agentfile.Documents, start control.StartRequest, format console.Format) error {
+	at, err := f.bus.Place()
+	if err != nil {
+		return err
+	}
+	f.dir = at.Dir
+	nobody := func() error {
+		return failed("no process works on runs in %s: start one with `%s`, or leave out --detach", at.Dir, f.dev())
+	}
+	if at.Missing() {
+		return nobody()
+	}
+	remote := &clientFlags{bus: f.bus, log: f.log, output: string(format), formats: []console.Format{console.Text, console.JSON}}
+	return remote.use(cmd, reads, func(ctx context.Context, c *client) error {
+		if c.offline() {
+			return nobody()
+		}
+		if len(docs.Others) > 0 || len(wire.Subagents(docs.Tools)) > 0 {
+			if err := wire.PutAgents(ctx, c.control, c.namespace, docs); err != nil {
+				return err
+			}
+		}
+		started, err := c.control.Start(ctx, c.namespace, start)
+		switch {
+		case refusal.Is(err, refusal.CodeUnknownProvider), refusal.Is(err, refusal.CodeUnknownTool):
+			if at.Remote {
+				return fmt.Errorf("%w; planners and actors of the bus must offer it", err)
+			}
+			return fmt.Errorf("%w; the process that serves %s must offer it, as `%s` does", err, at.Dir, f.dev())
+		case err != nil:
+			return err
+		case c.format == console.JSON:
+			err = console.WriteJSON(c.out, started)
+		default:
+			_, err = fmt.Fprintln(c.out, started.RunID)
+		}
+		where := whereFlags(cmd.Flags())
+		c.notef("follow it with: moorebus tap --run %s --from 1%s\nsee it with: moorebus show %s%s\nend it with: moorebus cancel %s%s",
+			started.RunID, where, started.RunID, where, started.RunID, where)
+		return err
+	})
+}
+
+// whereFlags returns the flags of a command that say where runs are, as another command takes
+// them.
+func whereFlags(flags *pflag.FlagSet) string {
+	var b strings.Builder
+	for _, name := range []string{"url", "nats", "data", "namespace"} {
+		if flags.Changed(name) {
+			fmt.Fprintf(&b, " --%s %s", name, cli.ShellWord(flags.Lookup(name).Value.String()))
+		}
+	}
+	return b.String()
+}
