@@ -142,9 +142,10 @@ func showCommand() *cobra.Command {
 	var memory, reasoning, request bool
 	cmd := &cobra.Command{
 		Use:   "show RUN",
-		Short: "Show a run: its events, its answer or error",
-		Long: `Show prints a run's state, its events one per line, and its answer, its error, or what
-it waits for. --at shows it as of that event. --memory prints its whole memory
+		Short: "Show a run: its steps and events, its answer or error",
+		Long: `Show prints a run's state, its steps (what the model replied and the tools returned, with
+time, tokens and cost), its events one per line, and its answer, its error, or what it
+waits for. --at shows it as of that event. --memory prints its whole memory
 instead, in JSON or YAML. --request prints what the model was asked for the reply that is
 event --at: the body of the HTTP request, or without --at that of the request whose reply
 the run waits for. It follows from the log; stderr says if it may differ from what was sent.`,

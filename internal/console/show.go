@@ -48,6 +48,8 @@ type Run struct {
 	ClientCalls []ClientCall `json:"client_calls,omitempty"`
 	// Poison is the record that is not a legal event of the run.
 	Poison *events.Poison `json:"poison,omitempty"`
+	// Steps are the requests to models and the results of calls.
+	Steps []Step `json:"steps"`
 	// Events are the run's own events.
 	Events []Line `json:"events"`
 	// Reasoning has Write show all that the model reasoned instead of one line.
@@ -60,7 +62,8 @@ type Run struct {
 // fork has of its parent are folded and not shown.
 func ReadRun(ctx context.Context, fold *runlog.Fold, n uint64, records iter.Seq2[journal.Record, error]) (*Run, *reducer.Memory, error) {
 	mem, reader := fold.Memory(), &Reader{Fold: fold}
-	r := &Run{Events: []Line{}}
+	r := &Run{Steps: []Step{}, Events: []Line{}}
+	var last time.Time // of the event before
 	for rec, err := range records {
 		if err != nil {
 			return nil, nil, err
@@ -68,6 +71,16 @@ func ReadRun(ctx context.Context, fold *runlog.Fold, n uint64, records iter.Seq2
 		entry, err := reader.Entry(ctx, rec)
 		if err != nil {
 			return nil, nil, err
+		}
+		if entry.Refused == nil {
+			at := entry.Event.Time
+			if last.IsZero() {
+				last = at
+			}
+			if step := stepOf(mem, entry, at.Sub(last)); step != nil {
+				r.Steps = append(r.Steps, *step)
+			}
+			last = at
 		}
 		r.entries = append(r.entries, entry)
 		r.Events = append(r.Events, entry.Line())
@@ -120,6 +133,13 @@ func (r *Run) Write(w io.Writer, f Format, color bool) error {
 	p := Palette{color}
 	r.head(&b, p)
 	b.WriteByte('\n')
+	if len(r.Steps) > 0 {
+		fmt.Fprintf(&b, "%s\n", p.Faint("steps"))
+		if err := writeSteps(&b, r.Steps, p); err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "\n%s\n", p.Faint("events"))
+	}
 	timeline := &Timeline{Out: &b, Color: color, Reasoning: r.Reasoning}
 	for _, e := range r.entries {
 		if err := timeline.Write("", e); err != nil {
