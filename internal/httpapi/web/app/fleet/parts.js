@@ -47,6 +47,9 @@ export function tick(el, signal) {
   signal.addEventListener("abort", () => clearInterval(timer), { once: true });
 }
 
+/** @type {WeakMap<HTMLElement, string>} */
+const drawn = new WeakMap();
+
 /**
  * Shows in an element what `draw` makes of a value, anew only if the value is another one. What
  * was unfolded stays unfolded, and what had the focus keeps it, by data-key.
@@ -54,8 +57,8 @@ export function tick(el, signal) {
  */
 export function show(el, value, draw) {
   const text = JSON.stringify(value);
-  if (el.dataset.shown === text) return;
-  el.dataset.shown = text;
+  if (drawn.get(el) === text) return;
+  drawn.set(el, text);
   const key = (/** @type {Element} */ at) => at.closest("[data-key]")?.getAttribute("data-key") ?? "";
   const open = new Set([...el.querySelectorAll("details[open]")].map(key));
   const focused = document.activeElement && el.contains(document.activeElement) ? [key(document.activeElement), document.activeElement.tagName] : null;

@@ -1,6 +1,6 @@
 // The list of all runs. It is live: events change the rows that are there, and what is new is
 // read from the gateway, which knows the filters.
-import { follow, get } from "../lib/api.js";
+import { follow, get, session } from "../lib/api.js";
 import { failed, toast } from "../lib/dialog.js";
 import { h, put, setText } from "../lib/dom.js";
 import { count, duration, plural, usd } from "../lib/format.js";
@@ -107,9 +107,11 @@ const heads = [["state", "State"], ["id", "Run"], ["agent", "Agent"], ["task", "
 
 /** What is shown where no run has ever been started. */
 function firstRun() {
-  const command = `moorebus run --agent examples/quickstart.yaml${location.origin ? " --url " + location.origin : ""}`;
+  const agent = { name: "hello", system_prompt: "You greet.", llm: { provider: "scripted", script: [{ text: "Hello." }] } };
+  const more = (session.token ? ' -H "Authorization: Bearer $MOOREBUS_TOKEN"' : "") + (session.namespace ? ` -H "Moorebus-Namespace: ${session.namespace}"` : "");
+  const command = `curl ${location.origin}/v1/runs${more} -d '${JSON.stringify({ agent, task: "Say hello." })}'`;
   return h("div", { class: "empty" }, h("h2", null, "No run has been started yet"),
-    h("p", { class: "soft" }, "Start one on a terminal, or choose a stored agent under ", h("a", { href: "/agents" }, "Agents"), "."),
+    h("p", { class: "soft" }, "This one needs no model. Start a stored agent under ", h("a", { href: "/agents" }, "Agents"), "."),
     h("div", { class: "row copy" }, h("code", { class: "code" }, command), h("button", { onclick: () => navigator.clipboard.writeText(command).then(() => toast("Copied."), () => toast("The browser did not allow that. Select the text instead.", "bad")) }, "Copy")));
 }
 
