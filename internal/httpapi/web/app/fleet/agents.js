@@ -80,7 +80,7 @@ function costTable(rows, total, by) {
 export default async function page(page) {
   const { signal } = page;
   const cards = h("div", { class: "grid agents" });
-  const panels = Object.fromEntries(kinds.map(([by]) => [by, h("div", { class: "stack" })]));
+  const panels = Object.fromEntries(kinds.map(([by]) => [by, h("div", { class: "costs" })]));
   let by = kinds.some(([kind]) => kind === page.query.get("by")) ? page.query.get("by") ?? "" : "agent";
   const span = /** @type {HTMLSelectElement} */ (h("select", { "aria-label": "Costs since", onchange: () => { page.set({ days: span.value }); void costs(); } },
     [["", "since the beginning"], ["1", "of the last 24 hours"], ["7", "of the last 7 days"], ["30", "of the last 30 days"]].map(([value, text]) => h("option", { value, selected: value === (page.query.get("days") ?? "") }, text))));

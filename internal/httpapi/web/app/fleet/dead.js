@@ -50,7 +50,7 @@ export default async function page(page) {
     h("td", null, since(one.time)),
     h("td", null, h("div", { class: "row" }, one.run && h("button", { "data-key": "retry " + name(one), "aria-label": "Retry " + name(one), onclick: () => { void again([name(one)]); } }, "Retry"), !one.dropped && h("button", { class: "quiet", "data-key": "drop " + name(one), "aria-label": "Drop " + name(one), onclick: () => confirmDrop([name(one)]) }, "Drop…"))));
 
-  const table = () => [h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Dead letters" }, h("table", null,
+  const table = () => [h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Dead letters" }, h("table", { class: "narrow dead" },
     h("thead", null, h("tr", null, h("th", { scope: "col" }, h("input", { type: "checkbox", "data-key": "all", "aria-label": "Choose all", onchange: (/** @type {Event} */ event) => choose(dead, /** @type {HTMLInputElement} */ (event.target).checked) })),
       ["Run", "Code", "Why", "When"].map(text => h("th", { scope: "col" }, text)), h("th", null, h("span", { class: "visually-hidden" }, "Actions")))),
     h("tbody", null, dead.slice(0, limit).map(row)))),

@@ -2,7 +2,7 @@
 import { get } from "../lib/api.js";
 import { empty } from "../lib/dialog.js";
 import { h, put } from "../lib/dom.js";
-import { count, plural, pretty, stateWord } from "../lib/format.js";
+import { count, plural, pretty } from "../lib/format.js";
 import { badge } from "../lib/widgets.js";
 import { poll, show } from "./parts.js";
 
@@ -46,11 +46,11 @@ function meaning(one, workers) {
 function backlog({ backlog, backlog_reason, workers }) {
   if (!backlog) return h("p", null, `The backlog is not known: ${backlog_reason ?? "the bus does not tell it"}.`);
   if (!backlog.length) return h("p", { class: "soft" }, "No state has work.");
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Work that waits" }, h("table", null,
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Work that waits" }, h("table", { class: "narrow backlog" },
     h("thead", null, h("tr", null, ["State", "Pool"].map(text => h("th", { scope: "col" }, text)), ["Waits", "In flight"].map(text => h("th", { scope: "col", class: "number" }, text)), h("th", { scope: "col" }, "Meaning"))),
     h("tbody", null, backlog.map(one => {
       const [text, kind] = meaning(one, workers);
-      return h("tr", null, h("td", null, badge(one.state)), h("td", null, one.pool ? h("code", null, one.pool) : "–"), h("td", { class: "number" }, count(one.waiting)), h("td", { class: "number" }, count(one.in_flight)), h("td", { class: kind }, text));
+      return h("tr", null, h("td", null, badge(one.state)), h("td", null, one.pool ? h("code", null, one.pool) : "–"), h("td", { class: "number", "data-label": "waits" }, count(one.waiting)), h("td", { class: "number", "data-label": "in flight" }, count(one.in_flight)), h("td", { class: kind }, text));
     }))));
 }
 
@@ -72,7 +72,7 @@ function workers(stats, tools) {
 export default async function page(page) {
   const waiting = h("div", null), serving = h("div", { class: "stack" });
   put(page.root, h("h1", null, "Workers"), h("section", null, h("h2", null, "Work that waits"), waiting), serving,
-    h("p", { class: "soft" }, `Observers, gateways and workers of custom states announce nothing, so they are not listed. ${stateWord("acting")} stands for calls in parallel as well. An actor that ends without a word is listed until its announcement expires, after some 40 s at most.`));
+    h("p", { class: "soft" }, "Observers, gateways and workers of custom states announce nothing, so they cannot be listed. The state acting stands for parallel acting as well. The workers and their work are those of all namespaces. A worker that dies is listed until its announcement expires."));
   await poll(page.signal, 5000, async () => {
     const [stats, tools] = await Promise.all([get("/v1/stats", {}, page.signal), get("/v1/tools", {}, page.signal)]);
     show(waiting, [stats.backlog, stats.backlog_reason, stats.workers], () => backlog(stats));
