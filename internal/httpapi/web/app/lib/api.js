@@ -82,10 +82,15 @@ export async function send(method, path, body, o = {}) {
   }
 }
 
+/** JSON lines as they came, one text after another. @param {string} path @param {Record<string, any>} [query] @param {AbortSignal} [signal] @returns {AsyncGenerator<string>} */
+export async function* texts(path, query, signal) {
+  const answer = await ask(address(path, query), { headers: headers({ Accept: "application/x-ndjson" }), signal });
+  for await (const line of split(answer, "\n")) if (line) yield line;
+}
+
 /** JSON lines, one value after another. @param {string} path @param {Record<string, any>} [query] @param {AbortSignal} [signal] @returns {AsyncGenerator<any>} */
 export async function* lines(path, query, signal) {
-  const answer = await ask(address(path, query), { headers: headers({ Accept: "application/x-ndjson" }), signal });
-  for await (const line of split(answer, "\n")) if (line) yield JSON.parse(line);
+  for await (const line of texts(path, query, signal)) yield JSON.parse(line);
 }
 
 /** The parts of a body between separators. @param {Response} answer @param {string} by @returns {AsyncGenerator<string>} */
@@ -110,7 +115,18 @@ async function* split(answer, by) {
   }
 }
 
-/** @typedef {{type: string, id: string, data: any}} StreamEvent */
+/** text is the data as it came. @typedef {{type: string, id: string, text: string, data: any}} StreamEvent */
+
+/** The server-sent events of one answer, after the one with the id last. @param {string} path @param {Record<string, any>} query @param {string} last @param {AbortSignal} signal @param {() => void} [began] @returns {AsyncGenerator<StreamEvent>} */
+export async function* stream(path, query, last, signal, began) {
+  const answer = await ask(address(path, query), { headers: headers({ Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) }), signal });
+  if (answer.status === 204) return;
+  began?.();
+  for await (const block of split(answer, "\n\n")) {
+    const event = parse(block);
+    yield { ...event, data: event.text ? JSON.parse(event.text) : undefined };
+  }
+}
 
 /**
  * Follows server-sent events until they end or the signal is aborted, and comes back after an
@@ -124,15 +140,13 @@ export async function follow(path, o) {
   while (!o.signal.aborted) {
     let reason = "the stream was interrupted";
     try {
-      const answer = await ask(address(path, o.query), { headers: headers({ Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) }), signal: o.signal });
-      if (answer.status === 204) return;
-      o.onState?.(true, "");
-      for await (const block of split(answer, "\n\n")) {
+      let began = false;
+      for await (const event of stream(path, o.query ?? {}, last, o.signal, () => { began = true; o.onState?.(true, ""); })) {
         wait = 250;
-        const event = parse(block);
         if (event.id) last = event.id;
-        if (event.text) o.onEvent({ type: event.type, id: event.id, data: JSON.parse(event.text) });
+        if (event.text) o.onEvent(event);
       }
+      if (!began) return;
     } catch (err) {
       if (o.signal.aborted) return;
       if (err instanceof ApiError && err.status >= 400 && err.status < 500 && err.status !== 429) throw err;

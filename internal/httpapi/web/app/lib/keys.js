@@ -22,7 +22,7 @@ export function typing(event) {
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || typing(event) || document.querySelector("dialog[open]")) return;
   const at = /** @type {HTMLElement} */ (event.target);
-  if ((event.key === " " || event.key === "Enter") && at.matches?.("button, a, summary, input")) return; // it presses them
+  if ((event.key === " " || event.key === "Enter") && at.matches?.("button, a, summary, input:not([type=range])")) return; // it presses them
   for (const keys of [...bound].reverse()) {
     const key = keys[event.key];
     if (!key) continue;
