@@ -1,6 +1,168 @@
+// Two runs beside each other: what is different, and both at the same moment.
+import { get } from "../lib/api.js";
+import { failed } from "../lib/dialog.js";
 import { h, put } from "../lib/dom.js";
+import { count, duration, ended, plural, shortID, usd } from "../lib/format.js";
+import { bind } from "../lib/keys.js";
+import { badge, field, long, runLink } from "../lib/widgets.js";
+import { go } from "../main.js";
+import { pretty } from "./exact.js";
+import { lineDiff } from "./linediff.js";
+import { Moments, moment } from "./moments.js";
+
+/**
+ * @typedef {{n: number, run?: string, name: string, arguments: string}} Call
+ * @typedef {Record<string, number | undefined>} Use
+ * @typedef {{fork_point: number | null, fork_run?: string, same: boolean, calls: {op: string, a?: Call, b?: Call}[], answer: {a: string | null, b: string | null, same: boolean}, state: {a: string, b: string}, usage: {a: Use, b: Use}}} Comparison
+ */
 
 /** @param {import("../main.js").Page} page */
-export default function page(page) {
-  put(page.root, h("h1", null, "Not written yet"));
+export default async function compare(page) {
+  const a = page.query.get("a") ?? "", b = page.query.get("b") ?? "";
+  const head = h("div", { class: "row" }, h("h1", null, "Compare"));
+  if (!a || !b) return put(page.root, head, await pick(page, a, b));
+  page.title(`Compare ${shortID(a)} and ${shortID(b)}`);
+  const facts = h("div", { class: "stack" }), trouble = h("div", { role: "alert" });
+  const again = h("button", { type: "button", hidden: true, onclick: () => read().catch(err => put(trouble, failed(err))) }, "Compare again");
+  head.append(h("span", { class: "grow" }), again, h("a", { href: `/compare?a=${encodeURIComponent(b)}&b=${encodeURIComponent(a)}` }, "Swap"), h("a", { href: "/compare" }, "Other runs"));
+  const read = async () => {
+    /** @type {Comparison} */
+    const c = await get("/v1/compare", { a, b }, page.signal);
+    put(trouble);
+    put(facts, verdict(c, a, b), h("section", { class: "stack" }, h("h2", null, "Calls"), calls(c, a, b)), h("section", { class: "stack" }, h("h2", null, "Answers"), answers(c)), h("section", { class: "stack" }, h("h2", null, "Used after the fork point"), usage(c)));
+    again.hidden = ended(c.state?.a ?? "done") && ended(c.state?.b ?? "done");
+    return c;
+  };
+  const c = await read();
+  const players = h("section", { class: "stack" }, h("h2", null, "Side by side"), h("p", { class: "soft" }, "Reading both runs…"));
+  put(page.root, head, trouble, facts, players);
+  await play(page, c, a, b, players);
+}
+
+/** @param {import("../main.js").Page} page @param {string} a @param {string} b */
+async function pick(page, a, b) {
+  const known = (await get("/v1/runs", { limit: 100 }, page.signal)).runs ?? [];
+  const options = h("datalist", { id: "runs-known" }, known.map((/** @type {any} */ r) => h("option", { value: r.run_id }, `${r.agent}: ${r.task}`.slice(0, 80))));
+  const id = (/** @type {string} */ name, /** @type {string} */ value) => /** @type {HTMLInputElement} */ (h("input", { name, value, list: "runs-known", required: true, autocomplete: "off", class: "mono", spellcheck: "false" }));
+  const left = id("a", a), right = id("b", b);
+  const form = h("form", {
+    class: "stack card pick", onsubmit: (/** @type {Event} */ event) => {
+      event.preventDefault();
+      go(`/compare?a=${encodeURIComponent(left.value.trim())}&b=${encodeURIComponent(right.value.trim())}`);
+    },
+  }, field("Run A", left, "Its id. The newest runs are offered."), field("Run B", right, "Such as a fork of the first one."), options, h("div", { class: "row" }, h("button", { class: "main" }, "Compare")));
+  return form;
+}
+
+/** @type {Record<string, [string, string]>} */
+const ops = { same: ["=", "off"], changed: ["≠", "wait"], added: ["+", "good"], removed: ["−", "bad"] };
+
+/** @param {string} op */
+const opBadge = op => h("span", { class: "badge is-" + ops[op][1] }, h("span", { "aria-hidden": "true" }, ops[op][0]), " ", op);
+
+/** @param {Comparison} c @param {string} a @param {string} b */
+function verdict(c, a, b) {
+  const counts = Object.keys(ops).map(op => /** @type {[string, number]} */ ([op, c.calls.filter(call => call.op === op).length])).filter(([, n]) => n);
+  const point = c.fork_point === null ? "The runs have no event in common, so they are compared as a whole."
+    : c.fork_run && c.fork_run !== a && c.fork_run !== b ? h("span", null, "Both are forks of ", runLink(c.fork_run), ". The last event that both have is ", runLink(c.fork_run, c.fork_point, `its event ${c.fork_point}`), ".")
+      : h("span", null, "The last event that both have is ", runLink(c.fork_run ?? a, c.fork_point, `event ${c.fork_point}`), ".");
+  return h("div", { class: "card stack" },
+    h("p", { class: "verdict" }, c.same ? h("strong", { class: "is-good" }, h("span", { "aria-hidden": "true" }, "= "), "Same behaviour") : h("strong", { class: "is-wait" }, h("span", { "aria-hidden": "true" }, "≠ "), "Different")),
+    h("div", { class: "sides" }, side("A", a, c.state?.a), side("B", b, c.state?.b)),
+    h("p", null, counts.length ? counts.map(([op, n], i) => (i ? ", " : "") + `${plural(n, "call")} ${op}`).join("") + ". " : "Neither called a tool. ", point));
+}
+
+/** @param {string} name @param {string} id @param {string} [state] */
+const side = (name, id, state) => h("p", { class: "row" }, h("strong", null, name), runLink(id), state && badge(state));
+
+/** @param {Comparison} c @param {string} a @param {string} b */
+function calls(c, a, b) {
+  if (!c.calls.length) return h("p", { class: "soft" }, c.fork_point === null ? "Neither run called a tool." : "Neither run called a tool after the fork point.");
+  /** @param {string} name @param {string} run @param {Call | undefined} call @param {boolean} body */
+  const cell = (name, run, call, body) => h("div", { class: "stack small-gap" }, call
+    ? [h("p", null, h("strong", { class: "soft" }, name), " ", h("span", { class: "mono" }, call.name), " ", runLink(call.run ?? run, call.n, `event ${call.n}`)), body && long(pretty(call.arguments), "code")]
+    : h("p", { class: "soft" }, h("strong", null, name), " no such call"));
+  return h("ol", { class: "plain-list calls" }, c.calls.map(({ op, a: x, b: y }) => h("li", { class: "call op-" + op },
+    h("div", null, opBadge(op)),
+    h("div", { class: "sides" }, cell("A", a, x, op === "removed"), cell("B", b, y, op === "added")),
+    op === "changed" && x && y && lineDiff(pretty(x.arguments), pretty(y.arguments), "Changed arguments"),
+    op === "same" && x && h("details", null, h("summary", { class: "soft small" }, "Arguments"), long(pretty(x.arguments), "code")))));
+}
+
+/** @param {Comparison} c */
+function answers({ answer, state }) {
+  if (answer.a === null && answer.b === null) return h("p", { class: "soft" }, "Neither has an answer.");
+  if (answer.same) return h("div", { class: "stack" }, opBadge("same"), long(answer.a ?? ""));
+  const one = (/** @type {string} */ name, /** @type {string | null} */ text, /** @type {string} */ at) => h("div", { class: "stack small-gap" }, h("strong", { class: "soft" }, name), text === null ? h("p", { class: "soft" }, "No answer ", at && badge(at)) : long(text));
+  return h("div", { class: "stack" }, opBadge("changed"), h("div", { class: "sides" }, one("A", answer.a, state?.a), one("B", answer.b, state?.b)),
+    answer.a !== null && answer.b !== null && h("details", { open: answer.a.includes("\n") || answer.b.includes("\n") }, h("summary", null, "Line by line"), lineDiff(answer.a, answer.b, "Changes of the answer")));
+}
+
+/** @type {[string, string, (n: number) => string][]} */
+const uses = [["input", "Tokens of input", count], ["output", "Tokens of output", count], ["cached", "Of the input, cached", count], ["cost_usd", "Cost", usd], ["model_calls", "Replies of models", count], ["tool_calls", "Calls of tools", count], ["approvals", "Decisions of people", count], ["duration_ms", "Work of models and tools", duration], ["elapsed_ms", "Time", duration]];
+
+/** @param {Comparison} c */
+function usage({ usage: { a, b } }) {
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Use" }, h("table", { class: "plain" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "What"), ["A", "B", "B − A"].map(t => h("th", { scope: "col", class: "number" }, t)))),
+    h("tbody", null, uses.map(([key, label, format]) => {
+      const x = a[key], y = b[key], by = (y ?? 0) - (x ?? 0);
+      return h("tr", null, h("th", { scope: "row" }, label), h("td", { class: "number" }, x === undefined ? "–" : format(x)), h("td", { class: "number" }, y === undefined ? "–" : format(y)),
+        h("td", { class: "number" }, x === undefined || y === undefined ? "–" : by ? (by > 0 ? "+" : "−") + format(Math.abs(by)) : "0"));
+    }))));
+}
+
+/** Both runs at a moment: so many events after the fork point. @param {import("../main.js").Page} page @param {Comparison} c @param {string} a @param {string} b @param {HTMLElement} box */
+async function play(page, c, a, b, box) {
+  const runs = [a, b].map(id => ({ id, moments: new Moments(id, page.signal), start: c.fork_point !== null && c.fork_run === id ? c.fork_point : 1, at: h("p", { class: "row" }), view: h("div", { class: "moment stack" }), shown: /** @type {any} */ (null) }));
+  try {
+    await Promise.all(runs.map(r => r.moments.read()));
+  } catch (err) {
+    if (!page.signal.aborted) put(box, h("h2", null, "Side by side"), failed(err));
+    return;
+  }
+  let at = 0, pending = false;
+  const most = () => Math.max(0, ...runs.map(r => r.moments.length - r.start));
+  const slider = /** @type {HTMLInputElement} */ (h("input", { type: "range", min: 0, max: most(), value: "0", class: "grow", "aria-label": "Events since the fork point", oninput: () => move(Number(slider.value)) }));
+  const label = h("p", { class: "soft small", "aria-hidden": "true" });
+  /** @param {number} to */
+  const move = to => {
+    at = Math.max(0, Math.min(most(), to));
+    if (pending) return;
+    pending = true;
+    requestAnimationFrame(() => { pending = false; draw(); });
+  };
+  const draw = () => {
+    slider.max = String(most());
+    slider.value = String(at);
+    const text = at === 0 ? c.fork_point === null ? "The first event" : "The fork point" : `${plural(at, "event")} later`;
+    put(label, text);
+    slider.setAttribute("aria-valuetext", text);
+    for (const r of runs) {
+      const n = Math.min(r.moments.length, r.start + at), memory = r.moments.memoryAt(n);
+      put(r.at, h("strong", null, r.id === a ? "A" : "B"), runLink(r.id, n, `event ${n} of ${r.moments.length}`), memory && badge(memory.state), r.start + at > r.moments.length && h("span", { class: "soft small" }, "has no more"));
+      if (memory === r.shown) continue;
+      r.shown = memory;
+      put(r.view, memory && moment(memory));
+      r.view.scrollTop = r.view.scrollHeight;
+    }
+  };
+  const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ run) => h("button", { type: "button", "aria-label": name, title: name, onclick: run }, text);
+  put(box, h("h2", null, "Side by side"),
+    h("div", { class: "sides" }, runs.map(r => h("div", { class: "card stack player" }, r.at, r.view))),
+    h("div", { class: "dvr card" }, h("div", { class: "row nowrap" }, button("⇤", "To the fork point", () => move(0)), button("←", "One event back", () => move(at - 1)), slider, button("→", "One event on", () => move(at + 1)), button("⇥", "To the end", () => move(most()))), label));
+  for (const r of runs) r.view.tabIndex = 0;
+  bind(page.signal, {
+    ArrowLeft: { help: "One event back", run: () => move(at - 1) }, ArrowRight: { help: "One event on", run: () => move(at + 1) },
+    Home: { help: "To the fork point", run: () => move(0) }, End: { help: "To the end", run: () => move(most()) },
+  });
+  draw();
+  const timer = setInterval(async () => {
+    if (document.hidden) return;
+    const end = at === most();
+    await Promise.all(runs.map(r => r.moments.read())).catch(() => {});
+    if (page.signal.aborted) return;
+    if (end) at = most();
+    draw();
+  }, 3000);
+  page.signal.addEventListener("abort", () => clearInterval(timer), { once: true });
 }
