@@ -133,6 +133,8 @@ var lower = map[string][]string{
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
 	"internal/ports":            {"pkg/events", "pkg/journal"},
+	"internal/recordline":       {"pkg/journal"},
+	"internal/buildinfo":        {"pkg/events", "pkg/reducer"},
 }
 
 // ports are the ports, with what their adapters may import.
@@ -140,7 +142,7 @@ var ports = map[string][]string{
 	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
 	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/oauth", "internal/retry", "internal/truncate"},
 	"internal/toolset": {"pkg/tool", "internal/toolset"},
-	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/ports"},
+	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/ports", "internal/recordline"},
 	"internal/tokens":  {"internal/tokens"},
 }
 
@@ -200,6 +202,8 @@ var rolesMay = []string{
 	"internal/jsondiff", "internal/statepatch", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media",
 	"internal/livetext", "internal/sharedlog", "internal/ports", "internal/journalcheck",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel", "internal/compare",
+	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
+	"internal/recordline", "internal/buildinfo",
 }
 
 // partsOf are the packages that belong to one role, with the role, and onTop those that
@@ -230,7 +234,7 @@ func ofRole(role string) []string {
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest",
-	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/lkj", "internal/mcpserve",
+	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewayclient", "internal/lkj", "internal/mcpserve",
 	"internal/parity", "internal/permissions", "internal/runprint", "internal/session", "internal/terminal", "internal/wire"}
 
 // worlds are packages of tests that are large enough for ordinary files. Nobody imports

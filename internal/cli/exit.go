@@ -8,8 +8,8 @@
 package cli
 
 import (
-	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,17 +17,16 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/internal/buildinfo"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // The exit codes of all commands. A process that a signal ended exits with 128
@@ -208,6 +207,9 @@ func BusAway(err error) bool {
 			return true
 		}
 	}
+	if refusal.Is(err, refusal.CodeUnavailable) {
+		return true // a gateway says so
+	}
 	var network *net.OpError
 	var name *net.DNSError
 	return errors.As(err, &network) || errors.As(err, &name)
@@ -245,33 +247,45 @@ func each(c *cobra.Command, fn func(*cobra.Command)) {
 	}
 }
 
-// addVersion adds --version to a program: `moorebus`, `replay` or a role. It prints
-// what [versionText] returns.
+// addVersion adds --version to a program and each of its commands, and the command version.
 func addVersion(root *cobra.Command) {
-	build, _ := debug.ReadBuildInfo() // nil without one
-	root.Version = versionText(root.Name(), build)
-	root.SetVersionTemplate("{{.Version}}")
-	root.Flags().Bool("version", false, "print version, commit and hash of the transition table")
+	addVersionCommand(root)
+	text := buildinfo.Read().Text(root.Name())
+	each(root, func(c *cobra.Command) {
+		if !c.Runnable() {
+			return
+		}
+		c.Version = text
+		c.SetVersionTemplate("{{.Version}}")
+		if c.Flags().Lookup("version") == nil {
+			c.Flags().Bool("version", false, "print version, commit, table and schemas, see `"+root.Name()+" version`")
+		}
+	})
 }
 
-// versionText says what was built: version, commit, and the hash of the built-in
-// transition table, by which runs name the table that they go by. What the build
-// does not know is unknown.
-func versionText(name string, build *debug.BuildInfo) string {
-	version, settings := "", map[string]string{}
-	if build != nil {
-		version = build.Main.Version
-		for _, s := range build.Settings {
-			settings[s.Key] = s.Value
-		}
+// addVersionCommand adds the command version to a program. Such a program may have no other
+// commands; then its arguments are still its own.
+func addVersionCommand(root *cobra.Command) {
+	var format string
+	cmd := &cobra.Command{
+		Use: "version", Short: "Print version, commit, hash of the transition table and versions of payloads", Args: cobra.NoArgs,
+		Long: `Version prints what the program was built from: its version and commit, the hash of the
+built-in transition table, which runs pin, the revision of what it can read, and the
+newest version of the payload of each type of event.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			facts := buildinfo.Read()
+			switch format {
+			case "text":
+				_, err := fmt.Fprint(cmd.OutOrStdout(), facts.Text(root.Name()))
+				return err
+			case "json":
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(facts)
+			}
+			return Usage("--output: %q is not a format; use text or json", format)
+		},
 	}
-	commit := cmp.Or(settings["vcs.revision"], "unknown")
-	if at := settings["vcs.time"]; at != "" {
-		commit += " of " + at
-	}
-	if settings["vcs.modified"] == "true" {
-		commit += ", with changes that are not committed"
-	}
-	return fmt.Sprintf("%s %s\ncommit %s\ntable %s\n%s %s/%s\n", name, cmp.Or(version, "unknown"), commit,
-		reducer.DefaultTable().Hash(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	cmd.Flags().StringVarP(&format, "output", "o", "text", "format of the output: text or json")
+	root.AddCommand(cmd)
 }
