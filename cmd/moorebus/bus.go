@@ -83,6 +83,9 @@ the permissions that the transition table gives it. See deploy/nats.`,
 		if p.Credentials != "" || flags.Changed("format") || len(p.Services) > 0 {
 			return cli.Usage("--credentials, --format and --service are for --print-permissions")
 		}
+		if err := cli.NeedsBus("moorebus init", "", url != "", os.Getenv); err != nil {
+			return err
+		}
 		at, err := cli.FindServer(url, os.Getenv)
 		if err != nil {
 			return err
@@ -141,6 +144,9 @@ line is bad.`,
 		}
 		logger, err := log.Logger()
 		if err != nil {
+			return err
+		}
+		if err := cli.NeedsBus("moorebus doctor", "", url != "" || data != "", os.Getenv); err != nil {
 			return err
 		}
 		at, err := cli.FindPlace(url, data, os.Getenv)

@@ -28,6 +28,7 @@ import (
 // output, and -o.
 type clientFlags struct {
 	bus     *cli.BusFlags
+	gateway *cli.GatewayFlags
 	log     *cli.LogFlags
 	output  string
 	formats []console.Format
@@ -36,7 +37,7 @@ type clientFlags struct {
 // addClientFlags adds them; the first format is the default.
 func addClientFlags(cmd *cobra.Command, formats ...console.Format) *clientFlags {
 	f := &clientFlags{
-		bus: cli.AddDataFlags(cmd.Flags(), os.Getenv), log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn), formats: formats,
+		bus: cli.AddDataFlags(cmd.Flags(), os.Getenv), gateway: cli.AddGatewayFlags(cmd.Flags(), os.Getenv), log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn), formats: formats,
 	}
 	addOutputFlag(cmd, &f.output, formats...)
 	return f
@@ -59,13 +60,18 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 	}
 }
 
-// client is an open bus, and the gateway's services on it without the role.
+// client is an open bus with the gateway's services on it without the role, or a gateway.
 type client struct {
+	// Conn is the bus. Over HTTP it has no Bus, but [client.log].
 	*cli.Conn
-	control   *control.Controller
-	machine   *reducer.Machine
-	store     *runlog.Store
-	namespace string
+	control gateway
+	// log has the records of runs.
+	log     logAndFeed
+	machine *reducer.Machine
+	// controller and store are nil over HTTP.
+	controller *control.Controller
+	store      *runlog.Store
+	namespace  string
 	// only is the namespace if a flag or a variable names it, else empty.
 	only   string
 	format console.Format
@@ -86,20 +92,60 @@ const (
 	creates
 )
 
-// use opens the bus, calls fn and closes the bus.
+// use opens the bus, or the gateway that is named, calls fn and closes it.
 func (f *clientFlags) use(cmd *cobra.Command, a dataUse, fn func(ctx context.Context, c *client) error) error {
-	format, err := console.ParseFormat(f.output, f.formats...)
+	c, logger, err := f.client(cmd)
 	if err != nil {
 		return err
+	}
+	o, from, err := f.gateway.Gateway(f.bus)
+	switch {
+	case err != nil:
+		return err
+	case from != "":
+		return f.useGateway(cmd, c, o, from, fn)
+	}
+	return f.open(cmd, c, a, logger, fn)
+}
+
+// useBus is use for what no gateway does.
+func (f *clientFlags) useBus(cmd *cobra.Command, a dataUse, fn func(ctx context.Context, c *client) error) error {
+	if err := f.gateway.Without(f.bus, cmd.CommandPath()); err != nil {
+		return err
+	}
+	c, logger, err := f.client(cmd)
+	if err != nil {
+		return err
+	}
+	return f.open(cmd, c, a, logger, fn)
+}
+
+// client returns a client that is not connected, and its logger.
+func (f *clientFlags) client(cmd *cobra.Command) (*client, *slog.Logger, error) {
+	format, err := console.ParseFormat(f.output, f.formats...)
+	if err != nil {
+		return nil, nil, err
 	}
 	namespace, given, err := f.bus.Namespace()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	logger, err := f.log.Logger()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
+	c := &client{
+		machine: reducer.NewMachine(reducer.MachineOptions{}), namespace: namespace, format: format,
+		out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), color: terminal.Stdout.Color(os.Getenv),
+	}
+	if given {
+		c.only = namespace
+	}
+	return c, logger, nil
+}
+
+// open opens the bus, calls fn and closes the bus.
+func (f *clientFlags) open(cmd *cobra.Command, c *client, a dataUse, logger *slog.Logger, fn func(ctx context.Context, c *client) error) error {
 	options := cli.OpenOptions{Name: "moorebus/" + cmd.Name() + "/" + cli.DefaultInstance(), Logger: logger}
 	at, err := f.bus.Place()
 	if err != nil {
@@ -113,13 +159,7 @@ func (f *clientFlags) use(cmd *cobra.Command, a dataUse, fn func(ctx context.Con
 		return err
 	}
 	defer conn.Close()
-	c := &client{
-		Conn: conn, machine: reducer.NewMachine(reducer.MachineOptions{}), namespace: namespace, format: format,
-		out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), color: terminal.Stdout.Color(os.Getenv),
-	}
-	if given {
-		c.only = namespace
-	}
+	c.Conn, c.log = conn, conn.Bus
 	if err := c.newControl(logger); err != nil {
 		return err
 	}
@@ -133,14 +173,15 @@ const firstCheck = time.Minute
 func (c *client) newControl(logger *slog.Logger) (err error) {
 	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine, Snapshots: c.Bus, Logger: logger})
 	process := host.NewProcess(worker.Base{Instance: cli.DefaultInstance(), Store: c.store, Logger: logger}, c.Bus, c.Bus, nil)
-	c.control, err = process.Controller(control.Config{
+	c.controller, err = process.Controller(control.Config{
 		CheckScript: scripted.CheckScript,
 		StallAfter:  4 * firstCheck, // a gateway checks every quarter of it
 	})
+	c.control = c.controller
 	return err
 }
 
-func (c *client) run(id string) events.Run { return c.store.Place(c.namespace, id) }
+func (c *client) run(id string) events.Run { return events.NewRun(c.namespace, id, c.log.Shards()) }
 
 // offline reports whether this process holds the data directory itself: then no role works
 // on the runs in it.

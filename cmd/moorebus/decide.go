@@ -193,7 +193,7 @@ type change struct {
 	suffix string
 	// drives says that the command lets the run continue.
 	drives bool
-	do     func(c *control.Controller, ctx context.Context, ns, id string, by events.By) (access.Result, error)
+	do     func(c gateway, ctx context.Context, ns, id string, by events.By) (access.Result, error)
 }
 
 func (x change) command() *cobra.Command {
@@ -280,7 +280,7 @@ process they are in. It prints the state of each run. A run that has already end
 stays as it is, and the exit code is 1.`,
 		example: `  moorebus cancel 0198c5a0-5a6b-7c00-8000-000000000001 --reason "wrong file"
   moorebus runs --state planning -o json | jq -r '.runs[].run_id' | xargs moorebus cancel`,
-		do: (*control.Controller).Cancel,
+		do: gateway.Cancel,
 	}.command()
 }
 
@@ -291,7 +291,7 @@ func pauseCommand() *cobra.Command {
 their end, and their results are kept. It prints the state of each run. See resume.`,
 		example: `  moorebus pause 0198c5a0-5a6b-7c00-8000-000000000001`,
 		suffix:  " (paused)",
-		do:      (*control.Controller).Pause,
+		do:      gateway.Pause,
 	}.command()
 }
 
@@ -303,7 +303,7 @@ start again. It prints the state of each run. A run that is not paused stays as 
 is, and the exit code is 1.`,
 		example: `  moorebus resume 0198c5a0-5a6b-7c00-8000-000000000001`,
 		drives:  true,
-		do:      (*control.Controller).Resume,
+		do:      gateway.Resume,
 	}.command()
 }
 

@@ -35,12 +35,16 @@ func exportCommand() *cobra.Command {
 		if err := cmp.Or(x.Check(args), cli.CheckRuns(args)); err != nil {
 			return err
 		}
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+		use := flags.use
+		if x.All {
+			use = flags.useBus
+		}
+		return use(cmd, reads, func(ctx context.Context, c *client) error {
 			runs, err := c.runs(ctx, args)
 			if err != nil {
 				return err
 			}
-			return x.Export(ctx, c.Bus, retention.ExportOptions{Runs: runs, Blobs: c.Bus, Namespace: c.only}, c.out, c.note)
+			return x.Export(ctx, c.log, retention.ExportOptions{Runs: runs, Blobs: c.control, Namespace: c.only}, c.out, c.note)
 		})
 	}
 	return cmd
@@ -121,7 +125,7 @@ refused once another event was appended to it here.`,
 		if err != nil {
 			return err
 		}
-		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
+		return flags.useBus(cmd, creates, func(ctx context.Context, c *client) error {
 			return c.importRuns(ctx, args[0], f, runs, noResume)
 		})
 	}
@@ -277,7 +281,7 @@ before purging existed cannot be purged: export it and import it into a new one.
 		if f.dryRun {
 			use = reads
 		}
-		return flags.use(cmd, use, func(ctx context.Context, c *client) error {
+		return flags.useBus(cmd, use, func(ctx context.Context, c *client) error {
 			if f.every > 0 {
 				retention.Keep(ctx, c.Bus, f.keep(c))
 				return nil

@@ -198,7 +198,7 @@ func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoni
 	if err != nil {
 		return err
 	}
-	run, mem, err := console.ReadRun(ctx, runlog.NewFold(c.Bus, c.machine, c.run(id)), at, records)
+	run, mem, err := console.ReadRun(ctx, runlog.NewFold(c.log, c.machine, c.run(id)), at, records)
 	switch {
 	case err != nil:
 		return err
@@ -241,7 +241,7 @@ reads the bus, the data directory, or with --file what moorebus export wrote.`,
 				if err != nil {
 					return err
 				}
-				return c.trace(ctx, c.Bus, c.run(id), o)
+				return c.trace(ctx, c.log, c.run(id), o)
 			})
 		}
 		return traceFile(cmd, flags, file, args[0], o)
@@ -400,8 +400,8 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	}
 	out := console.NewLossyWriter(c.out)
 	t := &console.Tap{
-		Log: c.Bus, Machine: c.machine, Out: out, Namespace: c.namespace, JSON: c.format == console.JSON,
-		Color: c.color, Stored: c.offline(), Outputs: f.outputs, Feed: c.Bus, Reasoning: f.reasoning,
+		Log: c.log, Machine: c.machine, Out: out, Namespace: c.namespace, JSON: c.format == console.JSON,
+		Color: c.color, Stored: c.offline(), Outputs: f.outputs, Feed: c.log, Reasoning: f.reasoning,
 	}
 	for _, s := range f.states {
 		t.States = append(t.States, events.State(s))
@@ -412,10 +412,10 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	if f.run != "" {
 		return cmp.Or(f.tapRun(ctx, c, t), out.Lost())
 	}
-	from, err := journal.End(ctx, c.Bus)
+	from, err := journal.End(ctx, c.log)
 	if err == nil && f.from != "" {
 		// A shard that is not named is read from its beginning, so nothing is missed.
-		if from, err = make(journal.Position, c.Bus.Shards()).Parse(f.from); err != nil {
+		if from, err = make(journal.Position, c.log.Shards()).Parse(f.from); err != nil {
 			err = cli.Usage("--from: %w", err)
 		}
 	}

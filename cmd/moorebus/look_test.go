@@ -37,9 +37,15 @@ type tapping struct {
 
 func startTap(t *testing.T, b *bus, args ...string) *tapping {
 	t.Helper()
+	return startTapAt(t, []string{"--nats", b.url}, args...)
+}
+
+// startTapAt is startTap with flags that name a place.
+func startTapAt(t *testing.T, place []string, args ...string) *tapping {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	p := &tapping{cmd: exec.CommandContext(ctx, "moorebus", append([]string{"tap", "--nats", b.url}, args...)...), stderr: &bytes.Buffer{}}
+	p := &tapping{cmd: exec.CommandContext(ctx, "moorebus", append(append([]string{"tap"}, place...), args...)...), stderr: &bytes.Buffer{}}
 	p.cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "GORACE="+noSleep)
 	p.cmd.Stderr = p.stderr
 	out, err := p.cmd.StdoutPipe()
@@ -164,7 +170,7 @@ func TestCommandsHaveTheirRunsLookedAtSoon(t *testing.T) {
 	require.NoError(t, c.newControl(quiet))
 	a := events.DefaultAgent()
 	a.Name, a.LLM.Provider = "tester", "openai"
-	parent, err := c.control.Start(t.Context(), "", control.StartRequest{Agent: &a, Task: "Do it."})
+	parent, err := c.controller.Start(t.Context(), "", control.StartRequest{Agent: &a, Task: "Do it."})
 	require.NoError(t, err)
 	fork, err := c.control.Fork(t.Context(), "", parent.RunID, forking.Request{At: 1})
 	require.NoError(t, err)

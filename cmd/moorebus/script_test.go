@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -93,7 +94,12 @@ type slot struct{ bus *bus }
 type bus struct {
 	url  string
 	host *host.Host
+	bus  *natsbus.Bus
+	// gateway is the URL of its HTTP API, whose token is testToken.
+	gateway string
 }
+
+const testToken = "secret"
 
 // startBus starts a server and the roles, and returns how they are stopped.
 func startBus(dir string) (b *bus, stop func(), err error) {
@@ -117,8 +123,12 @@ func startBus(dir string) (b *bus, stop func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
 	host, err := host.New(host.Options{
-		Bus: opened, Providers: map[string]llm.Caller{providers.Scripted: scripted.New()}, Tools: tools, Logger: quiet,
+		Listener: listener, Token: testToken, Bus: opened, Providers: map[string]llm.Caller{providers.Scripted: scripted.New()}, Tools: tools, Logger: quiet,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -126,7 +136,7 @@ func startBus(dir string) (b *bus, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- host.Run(ctx) }()
-	return &bus{server.ClientURL(), host}, func() {
+	return &bus{server.ClientURL(), host, opened, "http://" + listener.Addr().String()}, func() {
 		cancel()
 		<-ended
 		conn.Close()
@@ -174,7 +184,7 @@ func (b *bus) await(id string, done func(access.RunState) bool) error {
 	}
 }
 
-// busCommand is `bus`: it starts a bus and sets BUS.
+// busCommand is `bus`: it starts a bus and sets BUS, and GATEWAY to the URL of its HTTP API.
 func busCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 0 {
 		ts.Fatalf("usage: bus")
@@ -184,6 +194,7 @@ func busCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ts.Defer(stop)
 	ts.Setenv("BUS", b.url)
+	ts.Setenv("GATEWAY", b.gateway)
 	ts.Value(busKey{}).(*slot).bus = b
 }
 

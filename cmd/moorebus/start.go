@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
@@ -271,13 +272,13 @@ and when it ends another one goes on with it.`,
 			}
 			return mcpLocal(cmd.Context(), local, listener)
 		}
-		remote := &clientFlags{bus: bus, log: local.log, output: string(console.Text), formats: []console.Format{console.Text}}
-		return remote.use(cmd, reads, func(ctx context.Context, c *client) error {
+		remote := &clientFlags{bus: bus, gateway: cli.AddGatewayFlags(pflag.NewFlagSet("", pflag.ContinueOnError), os.Getenv), log: local.log, output: string(console.Text), formats: []console.Format{console.Text}}
+		return remote.useBus(cmd, reads, func(ctx context.Context, c *client) error {
 			if c.offline() {
 				return errors.New("no process runs agents there: start `moorebus dev`, name a bus with NATS_URL, or give --agent FILE")
 			}
 			return serveMCP(ctx, listener, mcpserve.Options{
-				Log: c.Bus, Store: c.store, Control: c.control, Namespace: c.namespace, Names: names,
+				Log: c.Bus, Store: c.store, Control: c.controller, Namespace: c.namespace, Names: names,
 			})
 		})
 	}

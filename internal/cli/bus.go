@@ -140,7 +140,7 @@ func findOwn(data string, getenv func(string) string) (Place, error) {
 		at.From = "default"
 		at.Dir, err = DataDir(getenv)
 	}
-	for _, name := range []string{"NATS_URL", "NATS_CONTEXT"} {
+	for _, name := range []string{"NATS_URL", "NATS_CONTEXT", urlVariable} {
 		if getenv(name) != "" {
 			at.Note = fmt.Sprintf("%s is not used: this command brings a server of its own, with its data in %s", name, at.Dir)
 		}

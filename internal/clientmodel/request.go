@@ -32,7 +32,7 @@ type ModelRequest struct {
 	// Exact is set for a request whose reply is in the log: whether Body has the digest that
 	// the reply's event has.
 	Exact *bool `json:"exact,omitempty"`
-	// Body is the whole, byte for byte. HTTP does not show it.
+	// Body is the whole, byte for byte. Over HTTP it has to be asked for.
 	Body []byte `json:"body,omitempty"`
 }
 

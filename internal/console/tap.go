@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"sync"
 
@@ -44,10 +45,29 @@ type Tap struct {
 	Stored bool
 }
 
+// oneStream is a log that has the records of all shards in one stream.
+type oneStream interface {
+	FollowAll(ctx context.Context, namespace string, from journal.Position) iter.Seq2[journal.Record, error]
+}
+
 // All shows the events of all runs after a position of the log until ctx ends. It always
 // returns the position that it reached, with an error too.
 func (t *Tap) All(ctx context.Context, from journal.Position) (journal.Position, error) {
 	at := slices.Clone(from)
+	if log, is := t.Log.(oneStream); is {
+		for rec, err := range log.FollowAll(ctx, t.Namespace, from) {
+			if err == nil {
+				err = t.showRecord(rec)
+			}
+			if err != nil {
+				return at, err
+			}
+			if s, err := events.ParseSubject(rec.Subject); err == nil && s.Run.Shard < len(at) {
+				at[s.Run.Shard] = rec.Seq
+			}
+		}
+		return at, ctx.Err()
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var mu sync.Mutex // guards at, failed and the writer

@@ -6,6 +6,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // ModelRequest is what a model is asked, or was asked.
@@ -56,4 +58,16 @@ func (c *Controller) PendingForClient(ctx context.Context, ns, id, but string, n
 		return ModelRequest{}, err
 	}
 	return c.Request(ctx, ns, id, 0)
+}
+
+// Blob returns what a reference of an event points to. What is not there is a CodeUnknownRef.
+func (c *Controller) Blob(ctx context.Context, ref events.Ref) ([]byte, error) {
+	if c.cfg.Blobs == nil {
+		return nil, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "this process has no large results")
+	}
+	data, err := c.cfg.Blobs.Blob(ctx, ref)
+	if errors.Is(err, journal.ErrNotFound) {
+		err = refusal.Wrap(err, refusal.NotFound, refusal.CodeUnknownRef, "%s", err.Error())
+	}
+	return data, err
 }

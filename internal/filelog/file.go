@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -166,7 +167,7 @@ func (f *File) loadLine(text []byte, last bool) error {
 		err = f.loadObject(text, at)
 	} else {
 		var rec journal.Record
-		rec, err = parseLine(text)
+		rec, err = recordline.Parse(text)
 		at.seq, at.subject = rec.Seq, rec.Subject
 	}
 	if err != nil && last {

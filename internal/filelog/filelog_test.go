@@ -19,6 +19,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -139,7 +140,7 @@ func TestLines(t *testing.T) {
 
 func lineOf(t *testing.T, seq uint64, run events.Run) string {
 	t.Helper()
-	text, err := appendLine(nil, journal.Record{Subject: journaltest.Entry(run, events.Acting, "web", "").Subject.String(), Seq: seq, Body: []byte("{}")})
+	text, err := recordline.Append(nil, journal.Record{Subject: journaltest.Entry(run, events.Acting, "web", "").Subject.String(), Seq: seq, Body: []byte("{}")})
 	require.NoError(t, err)
 	return string(text)
 }
@@ -157,7 +158,7 @@ func TestBadLines(t *testing.T) {
 		"unknown key":    {`{"subject":"a","seq":1,"body":1,"x":1}` + "\n", `unknown field "x"`},
 		"trailing":       {strings.TrimSpace(good) + "{}\n", "something follows"},
 		"the same twice": {good + good, ":2: sequence number 1 is there twice"},
-		"too long":       {strings.Repeat("x", maxLine+2), ":1: longer than"},
+		"too long":       {strings.Repeat("x", recordline.Max+2), ":1: longer than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := path(t)
@@ -235,11 +236,11 @@ func FuzzLine(f *testing.F) {
 	f.Add([]byte("\n\xff"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		want := journal.Record{Subject: "s", Seq: 1, Body: body}
-		text, err := appendLine(nil, want)
+		text, err := recordline.Append(nil, want)
 		require.NoError(t, err)
 		require.Equal(t, 1, bytes.Count(text, []byte("\n")))
 		require.True(t, json.Valid(text))
-		got, err := parseLine(text)
+		got, err := recordline.Parse(text)
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(body, got.Body))
 	})
@@ -253,7 +254,7 @@ func TestRunless(t *testing.T) {
 		journaltest.Entry(run, events.Acting, "web", "").Subject.String(), "moore.0.nonsense", "moore.0.default.acting.planning.default.nobody",
 	} {
 		var err error
-		text, err = appendLine(text, journal.Record{Subject: subject, Seq: uint64(i + 1), Body: []byte("{}")})
+		text, err = recordline.Append(text, journal.Record{Subject: subject, Seq: uint64(i + 1), Body: []byte("{}")})
 		require.NoError(t, err)
 	}
 	require.NoError(t, os.WriteFile(p, text, 0o600))

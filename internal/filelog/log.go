@@ -8,6 +8,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -41,7 +42,7 @@ func (f *File) record(at place) (journal.Record, error) {
 	if _, err := f.file.ReadAt(text, at.offset); err != nil {
 		return journal.Record{}, fmt.Errorf("%s:%d: %w", f.path, at.line, err)
 	}
-	rec, err := parseLine(text)
+	rec, err := recordline.Parse(text)
 	if err != nil {
 		return journal.Record{}, fmt.Errorf("%s:%d: the file was changed meanwhile: %w", f.path, at.line, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -26,7 +27,7 @@ func NewWriter(w io.Writer) *Writer { return &Writer{out: bufio.NewWriterSize(w,
 
 // Record writes a record's line.
 func (w *Writer) Record(rec journal.Record) (err error) {
-	if w.buf, err = appendLine(w.buf[:0], rec); err == nil {
+	if w.buf, err = recordline.Append(w.buf[:0], rec); err == nil {
 		_, err = w.out.Write(w.buf)
 	}
 	if err != nil {

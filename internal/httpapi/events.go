@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"mime"
@@ -13,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/livetext"
+	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -26,7 +28,32 @@ type options struct {
 	// given says that the request names from.
 	given bool
 	state bool
+	// records has events shown as records of the log.
+	records bool
 }
+
+// line is an event as the client wants it.
+func (o *options) line(f *frame) []byte {
+	if o.records {
+		return recordLine(f.record)
+	}
+	return f.line
+}
+
+// recordLine is a record on one line, see package recordline.
+func recordLine(rec journal.Record) []byte {
+	text, err := recordline.Append(nil, rec)
+	if err != nil {
+		return nil // a subject of the log is text
+	}
+	return bytes.TrimSuffix(text, []byte("\n"))
+}
+
+// The values of the parameter view.
+const (
+	viewState   = "state"
+	viewRecords = "records"
+)
 
 func readOptions(r *http.Request) (options, error) {
 	values, err := route.Parameters(r, "from", "view")
@@ -39,10 +66,10 @@ func readOptions(r *http.Request) (options, error) {
 	}
 	_, o.given = values["from"]
 	view, there := values["view"]
-	if there && view != "state" {
-		return options{}, route.BadParameter("view: %.100q is not a view; there is: state", view)
+	if there && view != viewState && view != viewRecords {
+		return options{}, route.BadParameter("view: %.100q is not a view; there are: state, records", view)
 	}
-	o.state = there
+	o.state, o.records = view == viewState, view == viewRecords
 	return o, nil
 }
 
@@ -135,7 +162,11 @@ func (s *Server) writeEvents(w http.ResponseWriter, r *http.Request, o options) 
 			s.cfg.Logger.Warn("an answer with events was interrupted", "run", id, "reason", err)
 			panic(http.ErrAbortHandler)
 		}
-		write(sse.OneLine(rec.Body))
+		if o.records {
+			write(recordLine(rec))
+		} else {
+			write(sse.OneLine(rec.Body))
+		}
 	}
 	return nil
 }
@@ -147,7 +178,7 @@ func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, o options) er
 		if err != nil {
 			return route.BadParameter("Last-Event-ID: %.100q is not an event's number", last)
 		}
-		o = options{from: n + 1, given: true} // the client has the state already
+		o = options{from: n + 1, given: true, records: o.records} // the client has the state already
 	}
 	state, err := s.stateBefore(r.Context(), route.Namespace(r), r.PathValue("id"), &o)
 	if err != nil {
@@ -174,21 +205,21 @@ func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, o options) er
 	}
 	defer done()
 	if t.ended() {
-		return s.streamEnded(w, r, t.run, o.from, state)
+		return s.streamEnded(w, r, t.run, o, state)
 	}
 	if o.from <= t.n {
 		t, seq = s.newTail(t.run), 0
 	}
-	return s.streamLive(w, r, t, seq, o.from, state)
+	return s.streamLive(w, r, t, seq, o, state)
 }
 
 // streamEnded streams the events of a run that has ended. A client that has them all gets 204,
 // so it does not reconnect.
-func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.Run, from uint64, state []byte) error {
+func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.Run, o options, state []byte) error {
 	t := s.newTail(run)
 	st := s.streams.Stream(w)
 	defer st.Stop()
-	if sendState(st, state, from) != nil {
+	if sendState(st, state, o.from) != nil {
 		return nil // the client is gone
 	}
 	for rec, err := range s.control.Log.Read(r.Context(), run, 0) {
@@ -202,7 +233,7 @@ func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.
 			continue
 		}
 		f := newFrame(s.codec(), rec)
-		if t.advance(f); t.n >= from && st.Event(f.typ(), strconv.FormatUint(t.n, 10), f.line) != nil {
+		if t.advance(f); t.n >= o.from && st.Event(f.typ(), strconv.FormatUint(t.n, 10), o.line(f)) != nil {
 			return nil // the client is gone
 		}
 		if t.ended() {
@@ -217,7 +248,7 @@ func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.
 
 // streamLive streams a run's chunks, and its events after seq, until the run ends. t is the
 // run's tail at seq.
-func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq, from uint64, state []byte) error {
+func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq uint64, o options, state []byte) error {
 	ctx, stop := s.streams.Context(r)
 	defer stop()
 	chunks, stopChunks, err := livetext.Watch(s.cfg.Feed, t.run)
@@ -235,7 +266,7 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 	defer st.Stop()
 	heartbeat := s.streams.Heartbeat()
 	defer heartbeat.Stop()
-	if sendState(st, state, from) != nil {
+	if sendState(st, state, o.from) != nil {
 		return nil
 	}
 	waiting := requests{s: s, ns: t.run.Namespace, id: t.run.ID}
@@ -258,8 +289,8 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq,
 			if news, ok := heard.Rest(f.messageText()); ok && err == nil {
 				err = st.Event(eventChunk, "", news)
 			}
-			if t.advance(f); t.n >= from && err == nil {
-				err = st.Add(f.typ(), strconv.FormatUint(t.n, 10), f.line)
+			if t.advance(f); t.n >= o.from && err == nil {
+				err = st.Add(f.typ(), strconv.FormatUint(t.n, 10), o.line(f))
 			}
 			if err == nil {
 				if f.event != nil {

@@ -13,9 +13,12 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
+// PositionHeader is the header of GET /v1/events with the position at which the stream begins.
+const PositionHeader = "Moorebus-Position"
+
 // getEvents streams the namespace's events, from a position or from now on.
 func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
-	values, err := route.Parameters(r, "state", "type", "from_seq")
+	values, err := route.Parameters(r, "state", "type", "from_seq", "view")
 	if err != nil {
 		return err
 	}
@@ -30,6 +33,7 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	w.Header().Set(PositionHeader, at.String())
 	if r.Method == http.MethodHead {
 		sse.WriteHeader(w)
 		return nil
@@ -70,7 +74,7 @@ func (s *Server) feed(ctx context.Context, st *sse.Stream, want wanted, at journ
 			if want.mayMatch(&rec.Record) {
 				f := s.frames.of(rec.Shard, rec.Record)
 				if matches = want.match(f); matches {
-					err = st.Add(f.typ(), at.String(), f.line)
+					err = st.Add(f.typ(), at.String(), want.show.line(f))
 				}
 			}
 			if err == nil {
@@ -110,10 +114,15 @@ type wanted struct {
 	namespace string
 	state     events.State
 	typ       events.Type
+	show      options
 }
 
 func (s *Server) parseWanted(values map[string]string) (wanted, error) {
 	want := wanted{table: s.control.Table, state: events.State(values["state"]), typ: events.Type(values["type"])}
+	if view, given := values["view"]; given && view != viewRecords {
+		return want, route.BadParameter("view: %.100q is not a view; there is: records", view)
+	}
+	want.show.records = values["view"] == viewRecords
 	if state, given := values["state"]; given && !slices.Contains(s.control.Table.States(), events.State(state)) {
 		return want, route.BadParameter("state: %.100q is not a state", state)
 	}

@@ -19,7 +19,7 @@ const eventRequest = "request"
 
 // getRequest answers with what the model is asked now, or was asked for a reply.
 func (s *Server) getRequest(w http.ResponseWriter, r *http.Request) error {
-	values, err := route.Parameters(r, "at")
+	values, err := route.Parameters(r, "at", "body")
 	if err != nil {
 		return err
 	}
@@ -34,6 +34,12 @@ func (s *Server) getRequest(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	switch body, given := values["body"]; {
+	case given && body != "true" && body != "false":
+		return route.BadParameter("body: %.100q is neither true nor false", body)
+	case body != "true":
+		req.Body = nil
+	}
 	data, err := requestJSON(req)
 	if err != nil {
 		return err
@@ -44,10 +50,9 @@ func (s *Server) getRequest(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// requestJSON writes a request without its body. An encoder would escape characters that the
-// model is sent as they are.
+// requestJSON writes a request. An encoder would escape characters that the model is sent as
+// they are.
 func requestJSON(req control.ModelRequest) ([]byte, error) {
-	req.Body = nil
 	data, err := req.MarshalJSON()
 	if err != nil {
 		return nil, refusal.Fault("request: %w", err)
@@ -106,7 +111,7 @@ func (q *requests) tell(ctx context.Context, st *sse.Stream, t *tail) error {
 	case req.Key == "", req.N > t.n:
 		return nil
 	}
-	q.sent = req.Key
+	q.sent, req.Body = req.Key, nil
 	data, err := requestJSON(req)
 	if err != nil {
 		return nil

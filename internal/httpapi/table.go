@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/moorebus/moorebus/internal/buildinfo"
 	"github.com/moorebus/moorebus/internal/compare"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/access"
@@ -105,7 +106,7 @@ func (s *Server) runRows() []route.Route {
 		{
 			Pattern: "GET /v1/runs/{id}/events", Handle: s.getRunEvents,
 			Summary: "Returns the stored events of a run: one body per line up to the last event, or, with Accept: text/event-stream, a stream that ends after the run's last event.",
-			Query:   []route.Parameter{{Name: "from", Description: "The number of the first event. Default: 1."}, {Name: "view", Description: "state: begin with the state before the first event."}},
+			Query:   []route.Parameter{{Name: "from", Description: "The number of the first event. Default: 1."}, {Name: "view", Description: "state: begin with the state before the first event. records: show each event as the log's record, {subject, seq, body}, as exports do."}},
 			Headers: []route.Parameter{{Name: "Last-Event-ID", Description: "The number of the last event that the client has. It goes before from."}},
 			Streams: []string{"application/x-ndjson", eventStream}, Events: runEvents, Codes: with(route.RunCodes, refusal.CodeTooManyStreams),
 		},
@@ -128,8 +129,11 @@ func (s *Server) runRows() []route.Route {
 		{
 			Pattern: "GET /v1/runs/{id}/request", Handle: s.getRequest,
 			Summary: "Shows what the run's model is asked now, or what it was asked for a reply.",
-			Query:   []route.Parameter{{Name: "at", Description: "The number of the reply's event. Default: the reply that the run waits for."}},
-			Answer:  modelRequest{}, Codes: with(route.RunCodes, refusal.CodeNothingPending, refusal.CodeNoRequest),
+			Query: []route.Parameter{
+				{Name: "at", Description: "The number of the reply's event. Default: the reply that the run waits for."},
+				{Name: "body", Description: "true: also the whole body that is sent, byte for byte, in base64."},
+			},
+			Answer: modelRequest{}, Codes: with(route.RunCodes, refusal.CodeNothingPending, refusal.CodeNoRequest),
 		},
 		{
 			Pattern: "POST /v1/runs/{id}/fork", Handle: route.JSON(http.StatusOK, s.postFork), Summary: "Starts a run that continues from an event of this one.",
@@ -147,7 +151,8 @@ func (s *Server) runRows() []route.Route {
 			Pattern: "GET /v1/events", Handle: s.getEvents, Summary: "Streams the events of all runs of the namespace, from a position or from now on.",
 			Query: []route.Parameter{
 				{Name: "state", Description: "Only events that enter this state or wake its workers."}, {Name: "type", Description: "Only events of this type."},
-				{Name: "from_seq", Description: "The position after which the stream begins, SHARD:SEQ[,SHARD:SEQ…]."},
+				{Name: "from_seq", Description: "The position after which the stream begins, SHARD:SEQ[,SHARD:SEQ…]. The answer's header Moorebus-Position has it."},
+				{Name: "view", Description: "records: show each event as the log's record, {subject, seq, body}, as exports do."},
 			},
 			Headers: []route.Parameter{{Name: "Last-Event-ID", Description: "As from_seq. It goes before it."}},
 			Streams: []string{eventStream}, Codes: []string{refusal.CodeBadNamespace, refusal.CodeTooManyStreams},
@@ -276,6 +281,16 @@ func (s *Server) otherRows() []route.Route {
 		},
 		{
 			Pattern: "GET /v1/tools", Handle: route.JSON(http.StatusOK, s.getTools), Summary: "Lists the tools that actors announce.", Answer: []events.ToolSpec{},
+		},
+		{
+			Pattern: "GET /v1/blobs/{bucket}/{sha256}", Handle: s.getBlob, Streams: []string{"application/octet-stream"},
+			Summary: "Returns a large result, a file of a message or long reasoning, as an event's reference names it.",
+			Query:   []route.Parameter{{Name: "size", Description: "The reference's size. It is required."}},
+			Codes:   []string{refusal.CodeUnknownRef},
+		},
+		{
+			Pattern: "GET /v1/version", Handle: route.JSON(http.StatusOK, getVersion), Summary: "Says what this gateway was built from, and which events it can read.",
+			Answer: buildinfo.Facts{},
 		},
 		{
 			Pattern: "GET /metrics", Handle: s.getMetrics, Streams: []string{"text/plain"},

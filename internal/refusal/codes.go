@@ -77,7 +77,7 @@ func Meanings() map[string]Meaning {
 		CodeUnavailable:        {[]Kind{Unavailable}, "The bus failed, or is not there yet; try again."},
 		CodeUnknownCall:        {[]Kind{NotFound, Unprocessable}, "The run has no such tool call."},
 		CodeUnknownProvider:    {[]Kind{Unprocessable}, "No planner announces a provider that the agent names."},
-		CodeUnknownRef:         {[]Kind{Unprocessable}, "The object store has nothing of this size and digest."},
+		CodeUnknownRef:         {[]Kind{Unprocessable, NotFound}, "The object store has nothing of this size and digest."},
 		CodeUnknownTable:       {[]Kind{Conflict}, "The run has a transition table that this version does not know."},
 		CodeUnknownTool:        {[]Kind{Unprocessable}, "No living actor announces a tool that the agent names, or the run has no such tool."},
 		CodeUnsupported:        {[]Kind{Invalid}, "The task has ended and takes nothing more, or there is no extended card."},

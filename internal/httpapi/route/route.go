@@ -287,3 +287,16 @@ func WriteJSON(w http.ResponseWriter, status int, v any) error {
 	_, _ = w.Write(append(data, '\n')) // a client that is gone needs no error
 	return nil
 }
+
+// KindOf returns the kind of refusal that a status stands for: [refusal.Internal] where none has it.
+func KindOf(status int) refusal.Kind {
+	for kind, s := range statuses {
+		if s == status {
+			return kind
+		}
+	}
+	if status >= http.StatusBadGateway {
+		return refusal.Unavailable
+	}
+	return refusal.Internal
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"iter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/compare"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/dead"
+	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/record"
+	"github.com/moorebus/moorebus/internal/gatewayclient"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// gateway is what commands ask and tell of runs. On a bus it is a [control.Controller] in this
+// process, else a [gatewayclient.Client].
+type gateway interface {
+	Find(ctx context.Context, ns, prefix string, limit int) ([]list.Run, error)
+	Runs(ctx context.Context, ns string, q list.Query) (list.Page, error)
+	State(ctx context.Context, ns, id string, n uint64) (access.RunState, error)
+	Events(ctx context.Context, ns, id string, from uint64) (iter.Seq2[journal.Record, error], error)
+	Request(ctx context.Context, ns, id string, at uint64) (control.ModelRequest, error)
+	Compare(ctx context.Context, ns, a, b string) (*compare.Comparison, error)
+	Tree(ctx context.Context, ns, id string) (list.Tree, error)
+	Usage(ctx context.Context, ns, id string) (*record.Usage, error)
+
+	Dead(ctx context.Context, ns string, o dead.Options) ([]dead.Dead, error)
+	DropDead(ctx context.Context, ns string, names []string) error
+	Retry(ctx context.Context, ns, id, key string) (dead.Retried, error)
+
+	Cancel(ctx context.Context, ns, id string, by events.By) (access.Result, error)
+	Pause(ctx context.Context, ns, id string, by events.By) (access.Result, error)
+	Resume(ctx context.Context, ns, id string, by events.By) (access.Result, error)
+	Decide(ctx context.Context, ns, id string, d events.Decision) (access.Result, error)
+	Inputs(ctx context.Context, ns, id string, inputs []control.Input) (control.InputsResult, error)
+	Fork(ctx context.Context, ns, id string, req forking.Request) (forking.Result, error)
+
+	Tools(ctx context.Context) ([]events.ToolSpec, error)
+	StoredAgents(ctx context.Context, ns string) ([]control.AgentInfo, error)
+	Agent(ctx context.Context, ns, name string) ([]byte, error)
+	PutAgent(ctx context.Context, ns, name string, data []byte, f agentfile.Format) (control.AgentInfo, error)
+	Storages(ctx context.Context, ns string) ([]string, error)
+	Stored(ctx context.Context, ns, agent string, q journal.StorageQuery) (journal.Found, error)
+	StoredEntry(ctx context.Context, ns, agent string, tags []string) (events.Entry, error)
+	SaveStored(ctx context.Context, ns, agent string, e events.Entry) (events.Entry, error)
+	DeleteStored(ctx context.Context, ns, agent string, tags []string) error
+	Blob(ctx context.Context, ref events.Ref) ([]byte, error)
+}
+
+// logAndFeed is the reading half of the log, and its live side.
+type logAndFeed interface {
+	journal.Log
+	journal.Feed
+}
+
+var (
+	_ gateway    = (*control.Controller)(nil)
+	_ gateway    = (*gatewayclient.Client)(nil)
+	_ logAndFeed = (*gatewayclient.Client)(nil)
+)
+
+// useGateway is use over HTTP.
+func (f *clientFlags) useGateway(cmd *cobra.Command, c *client, o gatewayclient.Options, from string, fn func(context.Context, *client) error) error {
+	g, err := cli.OpenGateway(cmd.Context(), o, from)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	c.Conn, c.control, c.log = &cli.Conn{Where: o.URL, From: from}, g, g
+	return badFlag(fn(cmd.Context(), c))
+}

@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/moorebus/moorebus/internal/gatewayclient"
+	"github.com/moorebus/moorebus/internal/refusal"
+)
+
+// The variables that name a gateway, its token, and who signs its certificate.
+const (
+	urlVariable   = "MOOREBUS_URL"
+	tokenVariable = "MOOREBUS_TOKEN"
+	caVariable    = "MOOREBUS_CA"
+)
+
+// GatewayFlags say that a command goes through a gateway instead of the bus: --url, --token and
+// --ca, or MOOREBUS_URL, MOOREBUS_TOKEN and MOOREBUS_CA.
+type GatewayFlags struct {
+	url, token, ca string
+	getenv         func(string) string
+}
+
+// AddGatewayFlags adds them. getenv is os.Getenv, or a test's.
+func AddGatewayFlags(flags *pflag.FlagSet, getenv func(string) string) *GatewayFlags {
+	f := &GatewayFlags{getenv: getenv}
+	flags.StringVar(&f.url, "url", "", "`URL` of a gateway to use instead of a bus (default "+urlVariable+")")
+	flags.StringVar(&f.token, "token", "", "bearer `token` of the gateway (default "+tokenVariable+")")
+	flags.StringVar(&f.ca, "ca", "", "`file` of the certificates that sign the gateway's, in PEM (default "+caVariable+", else those of the system)")
+	return f
+}
+
+// Gateway returns a gateway's settings and what named it; from is empty where flags and environment
+// name a bus, or nothing. Flags go before the environment. Both a gateway and a bus is a usage
+// error.
+func (f *GatewayFlags) Gateway(bus *BusFlags) (o gatewayclient.Options, from string, err error) {
+	onBus, named := bus.url != "" || bus.data != "", f.getenv(urlVariable)
+	switch {
+	case f.url != "" && onBus:
+		return o, "", Usage("--url excludes --nats and --data: a command goes through a gateway, or to a bus")
+	case f.url != "":
+		o.URL, from = f.url, "--url"
+	case onBus || named == "":
+		if f.token != "" || f.ca != "" {
+			return o, "", Usage("--token and --ca are of a gateway: name it with --url or %s", urlVariable)
+		}
+		return o, "", nil
+	case f.getenv("NATS_URL") != "" || f.getenv("NATS_CONTEXT") != "":
+		return o, "", Usage("%s, a gateway, and NATS_URL or NATS_CONTEXT, a bus, are both set: unset one, or use --url or --nats", urlVariable)
+	default:
+		o.URL, from = named, urlVariable
+	}
+	o.Token, o.CA = cmp.Or(f.token, f.getenv(tokenVariable)), cmp.Or(f.ca, f.getenv(caVariable))
+	return o, from, nil
+}
+
+// OpenGateway connects to a gateway. Settings that cannot be, and a wrong token, end the process
+// with [ExitConfig].
+func OpenGateway(ctx context.Context, o gatewayclient.Options, from string) (*gatewayclient.Client, error) {
+	c, err := gatewayclient.New(o)
+	if err != nil {
+		return nil, NotConfigured("%s: %w", from, err)
+	}
+	err = c.Connect(ctx)
+	switch {
+	case refusal.Is(err, refusal.CodeUnauthorized):
+		return nil, NotConfigured("the gateway %s does not accept the token: set %s or --token", o.URL, tokenVariable)
+	case err != nil:
+		return nil, fmt.Errorf("the gateway %s, by %s: %w", o.URL, from, err)
+	}
+	return c, nil
+}
+
+// NeedsBus returns the error of a command that works on a bus alone, where a gateway is named and
+// no bus: by the command's own flags (onBus), or by the environment. gateway is the value of --url.
+func NeedsBus(command, gateway string, onBus bool, getenv func(string) string) error {
+	named := onBus || getenv("NATS_URL") != "" || getenv("NATS_CONTEXT") != "" || getenv("MOOREBUS_DATA") != ""
+	from := urlVariable
+	switch {
+	case gateway != "":
+		from = "--url"
+	case named || getenv(urlVariable) == "":
+		return nil
+	}
+	return NotConfigured("`%s` needs the bus itself, and %s names a gateway: name the bus with --nats or NATS_URL, or its data directory with --data", command, from)
+}
+
+// Without is [NeedsBus] for a command with these flags.
+func (f *GatewayFlags) Without(bus *BusFlags, command string) error {
+	return NeedsBus(command, f.url, bus.url != "" || bus.data != "", f.getenv)
+}

@@ -1,0 +1,267 @@
+// Package gatewayclient carries out commands on runs over a gateway's HTTP. A [Client] has the
+// methods of control.Controller that commands call, and it is the reading half of the log and of
+// the live feed. So a command does the same over HTTP as on a bus.
+//
+// What the gateway refuses is the *refusal.Error with the code that the gateway gave.
+package gatewayclient
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// Options name a gateway.
+type Options struct {
+	// URL is where its paths begin, such as https://moorebus.example/agents.
+	URL string
+	// Token is its bearer token; may be empty.
+	Token string
+	// CA is a file of certificates (PEM) that sign the gateway's; empty: those of the system.
+	CA string
+}
+
+// Client speaks to one gateway. It is safe for concurrent use.
+type Client struct {
+	base, token string
+	http        *http.Client
+	shards      int
+
+	mu sync.Mutex
+	// marks are the last records that were read of runs.
+	marks map[events.Run]mark
+}
+
+// mark is the place of a record: its number in the log, and that in its run.
+type mark struct{ seq, n uint64 }
+
+// How long a gateway may take: to accept a connection, for a request in all, and between two
+// parts of a stream, which has comments while nothing happens.
+const (
+	dialTimeout    = 10 * time.Second
+	requestTimeout = time.Minute
+	silence        = time.Minute
+)
+
+// The limits of answers, in bytes. An answer that shows a run's memory is large.
+const (
+	maxAnswer = 256 << 20
+	maxError  = 1 << 20
+)
+
+// New returns a client, which is not connected. A URL or CA that cannot be is an error.
+func New(o Options) (*Client, error) {
+	base, err := checkURL(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	if o.CA != "" {
+		pem, err := os.ReadFile(o.CA)
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s has no certificate in PEM", o.CA)
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+	}
+	return &Client{
+		base: base, token: o.Token, marks: map[events.Run]mark{},
+		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	}, nil
+}
+
+// Connect asks the gateway how its log is laid out, which all other methods need. What answers as
+// no gateway does is an error, and a wrong token a refusal, unauthorized.
+func (c *Client) Connect(ctx context.Context) error {
+	at, err := c.position(ctx)
+	c.shards = len(at)
+	return err
+}
+
+// Close closes the connections that are not in use.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+func checkURL(text string) (string, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%q is not a URL", text)
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		return "", fmt.Errorf("%q is not the URL of a gateway; write it as in https://moorebus.example", u.Redacted())
+	case u.User != nil:
+		return "", errors.New("the URL of a gateway has no user; give the token apart")
+	case u.RawQuery != "", u.Fragment != "":
+		return "", fmt.Errorf("%q is not the URL of a gateway: it has a query or a fragment", text)
+	}
+	return strings.TrimRight(u.String(), "/"), nil
+}
+
+// request is a request to the gateway.
+type request struct {
+	method, namespace, path string
+	query                   url.Values
+	header                  map[string]string
+	body                    []byte
+}
+
+// path joins parts to a path below /v1. The parts may hold any text.
+func path(parts ...string) string {
+	var b strings.Builder
+	b.WriteString("/v1")
+	for _, part := range parts {
+		b.WriteString("/" + url.PathEscape(part))
+	}
+	return b.String()
+}
+
+// send sends a request and returns the answer if it is a success.
+func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	to := c.base + r.path
+	if len(r.query) > 0 {
+		to += "?" + r.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, cmp.Or(r.method, http.MethodGet), to, bytes.NewReader(r.body))
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range r.header {
+		req.Header.Set(key, value)
+	}
+	if r.namespace != "" {
+		req.Header.Set("Moorebus-Namespace", r.namespace)
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer func() { _ = resp.Body.Close() }() // it was only read
+	if to := resp.Header.Get("Location"); resp.StatusCode/100 == 3 {
+		return nil, fmt.Errorf("%s redirects to %q; a token is sent to nobody else, so give the gateway's own URL", c.base, to)
+	}
+	return nil, failure(resp, c.base)
+}
+
+// failure returns the refusal in an answer.
+func failure(resp *http.Response, base string) error {
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
+	if err != nil {
+		return err
+	}
+	fields := map[string]any{}
+	_ = json.Unmarshal(data, &fields) // what is no object has no code
+	code, _ := fields["code"].(string)
+	message, _ := fields["message"].(string)
+	switch {
+	case code != "":
+	case resp.StatusCode >= http.StatusBadGateway:
+		code, message = refusal.CodeUnavailable, fmt.Sprintf("%s answers %s", base, resp.Status)
+	default:
+		return notAGateway(base, resp.Status)
+	}
+	delete(fields, "code")
+	delete(fields, "message")
+	e := refusal.New(route.KindOf(resp.StatusCode), code, "%s", message).With(fields)
+	if after, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+		e.RetryAfter = time.Duration(after) * time.Second
+	}
+	return e
+}
+
+func notAGateway(base, what string) error {
+	return fmt.Errorf("%s is no gateway of this version of Moorebus: it answers %s", base, what)
+}
+
+// call sends a request and decodes the JSON of the answer into into, which may be nil.
+func (c *Client) call(ctx context.Context, r request, into any) error {
+	ctx, stop := context.WithTimeout(ctx, requestTimeout)
+	defer stop()
+	resp, err := c.send(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }() // it was only read
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return err
+	case len(data) > maxAnswer:
+		return fmt.Errorf("the answer of %s is larger than %d MiB", c.base, maxAnswer>>20)
+	case into == nil:
+		return nil
+	}
+	if raw, is := into.(*[]byte); is {
+		*raw = data
+		return nil
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return notAGateway(c.base, "what is not its JSON: "+err.Error())
+	}
+	return nil
+}
+
+// ask returns the decoded answer to a request.
+func ask[T any](ctx context.Context, c *Client, r request) (answer T, err error) {
+	err = c.call(ctx, r, &answer)
+	return answer, err
+}
+
+// post is ask with a JSON body, by POST where the request names no method.
+func post[T any](ctx context.Context, c *Client, r request, body any) (answer T, err error) {
+	if r.body, err = json.Marshal(body); err != nil {
+		return answer, err
+	}
+	r.method = cmp.Or(r.method, http.MethodPost)
+	if r.header == nil {
+		r.header = map[string]string{}
+	}
+	r.header["Content-Type"] = "application/json"
+	return ask[T](ctx, c, r)
+}
+
+// position returns where the log ends.
+func (c *Client) position(ctx context.Context) (journal.Position, error) {
+	ctx, stop := context.WithTimeout(ctx, requestTimeout)
+	defer stop()
+	resp, err := c.send(ctx, request{method: http.MethodHead, path: path("events")})
+	if err != nil {
+		// An answer to HEAD has no body that says why.
+		return nil, cmp.Or(c.call(ctx, request{path: path("version")}, nil), err)
+	}
+	_ = resp.Body.Close() // it is empty
+	text := resp.Header.Get(httpapi.PositionHeader)
+	at, err := make(journal.Position, strings.Count(text, ",")+1).Parse(text)
+	if err != nil {
+		return nil, notAGateway(c.base, "without the header "+httpapi.PositionHeader)
+	}
+	return at, nil
+}

@@ -1,0 +1,82 @@
+package gatewayclient_test
+
+import (
+	"context"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/gatewayclient"
+	"github.com/moorebus/moorebus/internal/refusal"
+)
+
+func connect(t *testing.T, o gatewayclient.Options) (*gatewayclient.Client, error) {
+	t.Helper()
+	c, err := gatewayclient.New(o)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c, c.Connect(t.Context())
+}
+
+// The token goes to the gateway that was named, and to nobody else.
+func TestRedirectionsAreRefused(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }))
+	defer other.Close()
+	moved := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer moved.Close()
+	_, err := connect(t, gatewayclient.Options{URL: moved.URL, Token: "secret"})
+	require.ErrorContains(t, err, "redirects to")
+}
+
+func TestWhatIsNoGateway(t *testing.T) {
+	for _, bad := range []string{"", "localhost:8080", "nats://localhost", "http://", "http://ann:secret@host", "http://host?x=1", "http://host/#x", "::"} {
+		_, err := gatewayclient.New(gatewayclient.Options{URL: bad})
+		require.Error(t, err, bad)
+		require.NotContains(t, err.Error(), "secret")
+	}
+	_, err := gatewayclient.New(gatewayclient.Options{URL: "https://host", CA: filepath.Join(t.TempDir(), "none")})
+	require.ErrorIs(t, err, os.ErrNotExist)
+	for status, want := range map[int]string{200: "without the header Moorebus-Position", 404: "answers 404", 502: "answers 502"} {
+		page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		_, err := connect(t, gatewayclient.Options{URL: page.URL})
+		page.Close()
+		require.ErrorContains(t, err, want)
+		require.Equal(t, status == 502, refusal.Is(err, refusal.CodeUnavailable), "a proxy without its gateway: try again")
+	}
+}
+
+// The certificate of a gateway is checked, against the named authority if there is one.
+func TestCertificates(t *testing.T) {
+	gateway := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get("Moorebus-Namespace") == "other" {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"code": "unauthorized", "message": "No.", "run": "x"}`))
+			return
+		}
+		w.Header().Set("Moorebus-Position", "0:1,1:7,2:0")
+	}))
+	defer gateway.Close()
+	_, err := connect(t, gatewayclient.Options{URL: gateway.URL, Token: "secret"})
+	require.ErrorContains(t, err, "certificate")
+
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: gateway.Certificate().Raw}), 0o600))
+	c, err := connect(t, gatewayclient.Options{URL: gateway.URL + "/", Token: "secret", CA: ca})
+	require.NoError(t, err)
+	require.Equal(t, 3, c.Shards())
+	last, err := c.Last(t.Context(), 1)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, last)
+	_, err = c.StoredAgents(context.Background(), "other")
+	var refused *refusal.Error
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, &refusal.Error{Kind: refusal.Unauthorized, Code: refusal.CodeUnauthorized, Message: "No.", Fields: map[string]any{"run": "x"}}, refused)
+	_, err = connect(t, gatewayclient.Options{URL: gateway.URL, Token: "wrong", CA: ca})
+	require.True(t, refusal.Is(err, refusal.CodeUnauthorized), "%v", err)
+}
