@@ -61,8 +61,33 @@ func TestScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts hundreds of processes
 	}
+	runScripts(t, filepath.Join("testdata", "script"))
+}
+
+// The scripts of commands on runs go the same way through a gateway.
+func TestScriptsOverHTTP(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts hundreds of processes
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"bus", "client", "decide", "find", "fork", "storage"} {
+		text, err := os.ReadFile(filepath.Join("testdata", "script", name+".txtar"))
+		require.NoError(t, err)
+		onBus := "env NATS_URL=$BUS\n"
+		require.Contains(t, string(text), onBus)
+		overHTTP := strings.Replace(string(text), onBus, "env MOOREBUS_URL=$GATEWAY\nenv MOOREBUS_TOKEN="+testToken+"\n", 1)
+		for _, onlyOnBus := range []string{"moorebus doctor", "moorebus dead retry"} {
+			overHTTP = strings.ReplaceAll(overHTTP, onlyOnBus, onlyOnBus+" --nats $BUS")
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "http-"+name+".txtar"), []byte(overHTTP), 0o600))
+	}
+	runScripts(t, dir)
+}
+
+func runScripts(t *testing.T, dir string) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir:                 filepath.Join("testdata", "script"),
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {

@@ -98,6 +98,9 @@ func New(o Options) (*Client, error) {
 // no gateway does is an error, and a wrong token a refusal, unauthorized.
 func (c *Client) Connect(ctx context.Context) error {
 	at, err := c.position(ctx)
+	if refusal.Is(err, refusal.CodeNotFound) {
+		return notAGateway(c.base, err.Error())
+	}
 	c.shards = len(at)
 	return err
 }
@@ -198,7 +201,7 @@ func failure(resp *http.Response, base string) error {
 }
 
 func notAGateway(base, what string) error {
-	return fmt.Errorf("%s is no gateway of this version of Moorebus: it answers %s", base, what)
+	return fmt.Errorf("%s is no gateway, or one of another version of Moorebus: it answers %s", base, what)
 }
 
 // call sends a request and decodes the JSON of the answer into into, which may be nil.
