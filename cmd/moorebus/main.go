@@ -4,7 +4,11 @@
 package main
 
 import (
+	"os"
+
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/replaycmd"
+	"github.com/moorebus/moorebus/internal/roles"
 	"github.com/spf13/cobra"
 )
 
@@ -21,7 +25,9 @@ that log.
 run and dev start a server of their own and keep its data in $XDG_DATA_HOME/moorebus
 (--data, MOOREBUS_DATA). The other commands talk to the bus of NATS_URL, NATS_CONTEXT
 or --nats, else to the process that serves the data directory, else to the directory,
-else to the bus of the context selected in the nats CLI.`,
+else to the bus of the context selected in the nats CLI. Those on runs also work through
+a gateway (--url, MOOREBUS_URL), with its token (MOOREBUS_TOKEN) and no credentials of
+the bus. planner, actor, observer, gateway and replay are also programs of their own.`,
 	}
 	root.AddCommand(
 		runCommand(), devCommand(), serveCommand(), mcpCommand(),
@@ -31,6 +37,7 @@ else to the bus of the context selected in the nats CLI.`,
 		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		exportCommand(), importCommand(), purgeCommand(),
 		deadCommand(), initCommand(), doctorCommand(),
+		roles.Planner(), roles.Actor(), roles.Observer(), roles.Gateway(), replaycmd.New(os.Getenv),
 	)
 	return root
 }

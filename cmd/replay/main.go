@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/replaycmd"
 )
 
-func main() { cli.Main(newCommand(os.Getenv)) }
+func main() { cli.Main(replaycmd.New(os.Getenv)) }

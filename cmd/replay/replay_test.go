@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/replaycmd"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -170,7 +171,7 @@ func TestFollowLive(t *testing.T) {
 	var out output
 	done := make(chan error, 1)
 	go func() {
-		root := newCommand(func(key string) string {
+		root := replaycmd.New(func(key string) string {
 			return map[string]string{"NATS_URL": srv.ClientURL(), "NATS_TOKEN": "secret"}[key]
 		})
 		root.SetArgs([]string{run.ID, "--follow"})

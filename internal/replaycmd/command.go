@@ -1,4 +1,5 @@
-package main
+// Package replaycmd is the command replay, which is a program, and a command of moorebus.
+package replaycmd
 
 import (
 	"strconv"
@@ -27,8 +28,8 @@ Exit codes: 0 all good, 1 failure, 2 usage, 3 the log diverged (also: poisoned
 runs with --strict, runs that differ), 75 the bus is away, 78 not configured,
 130 and 143 ended by a signal.`
 
-// newCommand returns the command tree; getenv is os.Getenv.
-func newCommand(getenv func(string) string) *cobra.Command {
+// New returns the command tree. getenv is os.Getenv, or a test's.
+func New(getenv func(string) string) *cobra.Command {
 	var o runprint.Options
 	var speed string
 	root := &cobra.Command{

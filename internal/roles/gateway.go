@@ -1,0 +1,88 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/a2a"
+	"github.com/moorebus/moorebus/internal/agui"
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Gateway returns the command of the role gateway.
+func Gateway() *cobra.Command {
+	var listen, namespace string
+	var waits *wire.GatewayFlags
+	var clients *wire.HTTPFlags
+	var writeTimeout time.Duration
+	var flags *pflag.FlagSet
+	var redact []string
+	var listener *net.TCPListener
+	var endWaiting func() error
+	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
+		`Gateway serves the HTTP API and the web page. It appends what comes from outside:
+starts, messages, decisions, cancelling. It also owns the timers: approvals expire,
+runs end at their deadline, and stalled work is driven once more and then given up.
+Set MOOREBUS_TOKEN to require a bearer token. Without one it listens on loopback
+only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, and
+/healthz 200.`,
+		func(all *pflag.FlagSet) {
+			flags = all
+			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
+			waits = wire.AddGatewayFlags(flags)
+			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
+			clients = wire.AddHTTPFlags(flags)
+			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are removed from the results of clients' tools, may be repeated")
+			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may read nothing before it is disconnected")
+			cli.Positive(flags, "write-timeout")
+		},
+		func() (err error) {
+			if namespace != "" && !events.ValidToken(namespace) {
+				return cli.Usage("--namespace: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", namespace)
+			}
+			if listener, err = cli.Listen(flags, "listen", listen, wire.TokenVariable, os.Getenv); err != nil {
+				return err
+			}
+			endWaiting = httpapi.ServeWaiting(listener)
+			return nil
+		},
+		func(ctx context.Context, r wire.Role) error {
+			if err := endWaiting(); err != nil {
+				return err
+			}
+			c, err := r.Controller(control.Config{
+				CheckScript: scripted.CheckScript, DefaultNamespace: namespace,
+				StallAfter: waits.StallAfter, PoolWait: waits.PoolWait, Ready: r.Bus.Ready, Results: toolcall.Results{Patterns: redact},
+			})
+			if err != nil {
+				return errors.Join(err, listener.Close())
+			}
+			face, err := agui.On(c, r.Bus, r.Logger)
+			if err != nil {
+				return errors.Join(err, listener.Close())
+			}
+			server, err := httpapi.New(httpapi.Config{
+				Control: c, Feed: r.Bus, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
+				Faces:      []route.Face{face, a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(wire.TokenVariable) != ""})},
+				MaxStreams: clients.Max, MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Logger: r.Logger,
+			})
+			if err != nil {
+				return errors.Join(err, listener.Close())
+			}
+			r.Logger.Info("listening", "address", listener.Addr().String())
+			return worker.RunAll(ctx, c.Run, server.Run)
+		})
+}
