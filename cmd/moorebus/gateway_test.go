@@ -18,6 +18,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -103,6 +104,14 @@ func TestCommandsOverHTTP(t *testing.T) {
 	} {
 		both("", args...)
 	}
+	// A file of a message is not in the log, but in the object store.
+	image := filepath.Join(t.TempDir(), "dot.gif")
+	require.NoError(t, os.WriteFile(image, append([]byte("GIF89a"), make([]byte, 100_000)...), 0o600))
+	sent := moorebus(t, "", append([]string{"send", chat, "Look.", "--attach", image}, overHTTP...)...)
+	require.Zero(t, sent.code, sent.err)
+	require.NoError(t, b.await(chat, func(s access.RunState) bool { return s.N == 4 }))
+	both("", "export", chat)
+	require.Contains(t, moorebus(t, "", append([]string{"export", chat}, overHTTP...)...).out, `{"blob":`)
 	both("{name: x, llm: {provider: nobody}", "agents", "put", "-")
 
 	// What changes something is said of two runs of one kind.
