@@ -219,6 +219,6 @@ func (c *Client) DeleteStored(ctx context.Context, ns, agent string, tags []stri
 
 // Blob is [control.Controller.Blob]. What is not there is journal.ErrNotFound.
 func (c *Client) Blob(ctx context.Context, ref events.Ref) ([]byte, error) {
-	data, err := ask[[]byte](ctx, c, request{path: path("blobs", ref.Bucket, ref.Key), query: query("size", strconv.Itoa(ref.Size), "sha256", ref.SHA256)})
+	data, err := ask[[]byte](ctx, c, request{path: path("blobs", ref.Bucket, ref.SHA256), query: query("size", strconv.Itoa(ref.Size))})
 	return data, missing(err)
 }

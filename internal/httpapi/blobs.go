@@ -12,15 +12,16 @@ import (
 
 // getBlob answers with what a reference points to. Who asks has to know its digest.
 func (s *Server) getBlob(w http.ResponseWriter, r *http.Request) error {
-	values, err := route.Parameters(r, "size", "sha256")
+	values, err := route.Parameters(r, "size")
 	if err != nil {
 		return err
 	}
 	size, err := strconv.Atoi(values["size"])
-	if err != nil || size < 0 || values["sha256"] == "" {
-		return route.BadParameter("size, sha256: must be those of the reference")
+	if err != nil || size < 0 {
+		return route.BadParameter("size: must be that of the reference")
 	}
-	data, err := s.control.Blob(r.Context(), events.Ref{Bucket: r.PathValue("bucket"), Key: r.PathValue("key"), Size: size, SHA256: values["sha256"]})
+	digest := r.PathValue("sha256") // the key of every object
+	data, err := s.control.Blob(r.Context(), events.Ref{Bucket: r.PathValue("bucket"), Key: digest, Size: size, SHA256: digest})
 	if err != nil {
 		return err
 	}
