@@ -36,8 +36,11 @@ func AddGatewayFlags(flags *pflag.FlagSet, getenv func(string) string) *GatewayF
 
 // Gateway returns a gateway's settings and what named it; from is empty where flags and environment
 // name a bus, or nothing. Flags go before the environment. Both a gateway and a bus is a usage
-// error.
+// error. Without flags (nil) there is no gateway.
 func (f *GatewayFlags) Gateway(bus *BusFlags) (o gatewayclient.Options, from string, err error) {
+	if f == nil {
+		return o, "", nil
+	}
 	onBus, named := bus.url != "" || bus.data != "", f.getenv(urlVariable)
 	switch {
 	case f.url != "" && onBus:
