@@ -61,11 +61,11 @@ func (f *localFlags) detach(cmd *cobra.Command, docs agentfile.Documents, start 
 			return nobody()
 		}
 		if len(docs.Others) > 0 || len(wire.Subagents(docs.Tools)) > 0 {
-			if err := wire.PutAgents(ctx, c.control, c.namespace, docs); err != nil {
+			if err := wire.PutAgents(ctx, c.controller, c.namespace, docs); err != nil {
 				return err
 			}
 		}
-		started, err := c.control.Start(ctx, c.namespace, start)
+		started, err := c.controller.Start(ctx, c.namespace, start)
 		switch {
 		case refusal.Is(err, refusal.CodeUnknownProvider), refusal.Is(err, refusal.CodeUnknownTool):
 			if at.Remote {

@@ -98,6 +98,8 @@ func TestCommandsOverHTTP(t *testing.T) {
 		{"tap", "--run", dead, "--from", "1"}, {"tap", "--run", dead, "--from", "2", "-o", "json"}, {"tap", "--run", dead, "--from", "1", "--outputs"}, {"tap", "--run", unknown, "--from", "1"}, {"tap", "--run", dead},
 		{"export", chat}, {"export", fork}, {"export", unknown},
 		{"tools", "-o", "json"}, {"agents", "get", "nobody"},
+		{"dead", "-o", "json"}, {"dead", "--all"}, {"dead", "drop", unknown}, {"dead", "drop", "9:1"}, {"dead", "retry", chat}, {"dead", "retry", unknown},
+		{"diff", chat, fork}, {"diff", chat, dead, "-o", "json"}, {"diff", chat, unknown},
 		{"resume", chat}, {"approve", chat}, {"approve", waiting, "nonsense"}, {"approve", waiting, "--arguments", `{"x": 1}`}, {"answer", waiting, "no question"}, {"return", chat, "call_1", "blue"},
 		{"fork", chat, "--at", "99"}, {"fork", chat, "--at", "1", "--patch", "nonsense"}, {"send", dead, "Hello?"}, {"cancel", dead, unknown},
 		{"storage", "get", "librarian", "none"}, {"storage", "list", "Bad"},
@@ -131,6 +133,8 @@ func TestCommandsOverHTTP(t *testing.T) {
 	each(conversation, "cancel", "RUN", "-o", "json")
 	each(conversation, "fork", "RUN", "--at", "2", "--patch", `{"task": "Other"}`, "--key", "once")
 	each(call, "approve", "RUN", "--arguments", `{"expression": "1 + 1"}`, "--namespace", "default")
+	each(func() string { return start(failing, "Fail.", events.Errored) }, "dead", "retry", "RUN")
+	each(func() string { return start(failing, "Fail.", events.Errored) }, "dead", "drop", "RUN")
 	each(call, "reject", "RUN", "--reason", "no")
 	each(func() string { return start(questioner, "Ask.", events.WaitingForHuman) }, "answer", "RUN", "That one")
 	each(func() string {

@@ -70,15 +70,13 @@ func TestScriptsOverHTTP(t *testing.T) {
 		t.Skip("-short") // reason: it starts hundreds of processes
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"bus", "client", "decide", "find", "fork", "storage"} {
+	for _, name := range []string{"bus", "client", "dead", "decide", "find", "fork", "storage"} {
 		text, err := os.ReadFile(filepath.Join("testdata", "script", name+".txtar"))
 		require.NoError(t, err)
 		onBus := "env NATS_URL=$BUS\n"
 		require.Contains(t, string(text), onBus)
 		overHTTP := strings.Replace(string(text), onBus, "env MOOREBUS_URL=$GATEWAY\nenv MOOREBUS_TOKEN="+testToken+"\n", 1)
-		for _, onlyOnBus := range []string{"moorebus doctor", "moorebus dead retry"} {
-			overHTTP = strings.ReplaceAll(overHTTP, onlyOnBus, onlyOnBus+" --nats $BUS")
-		}
+		overHTTP = strings.ReplaceAll(overHTTP, "moorebus doctor", "moorebus doctor --nats $BUS")
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "http-"+name+".txtar"), []byte(overHTTP), 0o600))
 	}
 	runScripts(t, dir)
