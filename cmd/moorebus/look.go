@@ -139,7 +139,7 @@ func stateNames() []string {
 
 func showCommand() *cobra.Command {
 	var at uint64
-	var memory, reasoning, request bool
+	var memory, reasoning, request, usage, tree bool
 	cmd := &cobra.Command{
 		Use:   "show RUN",
 		Short: "Show a run: its steps and events, its answer or error",
@@ -148,10 +148,15 @@ time, tokens and cost), its events one per line, and its answer, its error, or w
 waits for. --at shows it as of that event. --memory prints its whole memory
 instead, in JSON or YAML. --request prints what the model was asked for the reply that is
 event --at: the body of the HTTP request, or without --at that of the request whose reply
-the run waits for. It follows from the log; stderr says if it may differ from what was sent.`,
+the run waits for. It follows from the log; stderr says if it may differ from what was sent.
+
+--usage prints tokens, cost and time instead: in all, by step, tool, model and sub-run.
+--tree prints the runs that the run belongs to, with their states: those whose calls it and
+others answer, hand-offs and forks.`,
 		Example: `  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001
   moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --at 7 --memory
   moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --request --at 4 | jq .messages
+  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --usage -o json | jq .total
   moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 -o json | jq -r .answer`,
 		Args: cobra.ExactArgs(1),
 	}
@@ -160,7 +165,11 @@ the run waits for. It follows from the log; stderr says if it may differ from wh
 	cmd.Flags().Uint64Var(&at, "at", 0, "show the run after its event `n` (default: the last one)")
 	cmd.Flags().BoolVar(&memory, "memory", false, "print the memory")
 	cmd.Flags().BoolVar(&request, "request", false, "print the request to the model")
-	cmd.MarkFlagsMutuallyExclusive("memory", "request")
+	cmd.Flags().BoolVar(&usage, "usage", false, "print tokens, cost and time by step, tool, model and sub-run")
+	cmd.Flags().BoolVar(&tree, "tree", false, "print sub-runs, hand-offs and forks with their states")
+	cmd.MarkFlagsMutuallyExclusive("memory", "request", "usage", "tree")
+	cmd.MarkFlagsMutuallyExclusive("at", "usage")
+	cmd.MarkFlagsMutuallyExclusive("at", "tree")
 	addReasoningFlag(cmd, &reasoning)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("at") && at == 0 {
@@ -173,6 +182,10 @@ the run waits for. It follows from the log; stderr says if it may differ from wh
 				return err
 			case request:
 				return c.showRequest(ctx, id, at)
+			case usage:
+				return c.showUsage(ctx, id)
+			case tree:
+				return c.showTree(ctx, id)
 			}
 			return c.show(ctx, id, at, memory, reasoning)
 		})
@@ -191,6 +204,22 @@ func (c *client) showRequest(ctx context.Context, id string, at uint64) error {
 	}
 	_, err = fmt.Fprintf(c.out, "%s\n", req.Body)
 	return err
+}
+
+func (c *client) showUsage(ctx context.Context, id string) error {
+	u, err := c.control.Usage(ctx, c.namespace, id)
+	if err != nil {
+		return err
+	}
+	return console.Usage(c.out, c.format, u, c.color)
+}
+
+func (c *client) showTree(ctx context.Context, id string) error {
+	tree, err := c.control.Tree(ctx, c.namespace, id)
+	if err != nil {
+		return err
+	}
+	return console.Tree(c.out, c.format, tree, c.color)
 }
 
 func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoning bool) error {

@@ -52,7 +52,22 @@ func (s Screen) runs(w io.Writer, runs []list.Run) error {
 	size := shortID(runs)
 	id := s.column("RUN", runs, func(r list.Run) string { return r.RunID })
 	short := s.column("RUN", runs, func(r list.Run) string { return r.RunID[:min(size, len(r.RunID))] })
-	state := s.column("STATE", runs, func(r list.Run) string { return StateShape(r.State) + " " + string(r.State) })
+	state := s.column("STATE", runs, func(r list.Run) string {
+		text := StateShape(r.State) + " " + string(r.State)
+		switch {
+		case r.Error != "":
+			text += ": " + r.Error
+		case r.Waiting == list.WaitingClient: // other states say it
+			text += ", for its client"
+		}
+		return text
+	})
+	cost := s.column("COST", runs, func(r list.Run) string {
+		if r.CostUSD == 0 {
+			return "-"
+		}
+		return dollars(&r.CostUSD)
+	})
 	n := s.column("N", runs, func(r list.Run) string { return strconv.FormatUint(r.N, 10) })
 	agent := s.column("AGENT", runs, func(r list.Run) string { return r.Agent })
 	started := s.column("STARTED", runs, func(r list.Run) string { return Ago(s.Now, r.Started) })
@@ -61,7 +76,7 @@ func (s Screen) runs(w io.Writer, runs []list.Run) error {
 	var columns []column
 	left := 0
 	for _, columns = range [][]column{
-		{id, state, n, agent, started, updated}, {short, state, n, agent, started, updated},
+		{id, state, n, cost, agent, started, updated}, {short, state, n, cost, agent, started, updated},
 		{short, state, agent, updated}, {short, state, agent}, {short, state}, {short, shape},
 	} {
 		left = s.Columns - 1 // some terminals wrap after the last column

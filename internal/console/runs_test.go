@@ -25,23 +25,23 @@ func onScreen(t *testing.T, runs []list.Run, s Screen) string {
 
 func somePage() []list.Run {
 	return []list.Run{
-		{RunID: "0198c5a0-5a6b-7c00-8000-000000000001", State: events.Done, N: 5, Agent: "reporter", Task: "Sum up\nthe invoices of the last month", Started: now.Add(-3 * time.Hour), Updated: now.Add(-90 * time.Second)},
+		{RunID: "0198c5a0-5a6b-7c00-8000-000000000001", State: events.Done, N: 5, CostUSD: 0.0123, Agent: "reporter", Task: "Sum up\nthe invoices of the last month", Started: now.Add(-3 * time.Hour), Updated: now.Add(-90 * time.Second)},
 		{RunID: "0198c5a0-5a6b-7d00-8000-000000000001", State: events.WaitingForHuman, N: 12, Agent: "payer", Task: strings.Repeat("日本", 100), Started: now, Updated: now},
-		{RunID: "0198c5a1-5a6b-7d00-8000-000000000001", State: "sorting", Agent: "\x1b[31mred", Task: "\x1b]0;owned\x07"},
+		{RunID: "0198c5a1-5a6b-7d00-8000-000000000001", State: "sorting", Waiting: list.WaitingClient, Agent: "\x1b[31mred", Task: "\x1b]0;owned\x07"},
 	}
 }
 
 func TestRunsFitTheTerminal(t *testing.T) {
-	require.Equal(t, `RUN                                   STATE                N   AGENT        STARTED  UPDATED  TASK
-0198c5a0-5a6b-7c00-8000-000000000001  ✓ done               5   reporter     3h ago   1m ago   Sum up the invoices of the l…
-0198c5a0-5a6b-7d00-8000-000000000001  ‖ waiting_for_human  12  payer        0s ago   0s ago   日本日本日本日本日本日本日本…
-0198c5a1-5a6b-7d00-8000-000000000001  □ sorting            0   \x1b[31mred  -        -        \x1b]0;owned\x07
-`, onScreen(t, somePage(), Screen{Columns: 124}))
-	require.Equal(t, `RUN               STATE                AGENT        TASK
-0198c5a0-5a6b-7c  ✓ done               reporter     Sum up the invoices of the…
-0198c5a0-5a6b-7d  ‖ waiting_for_human  payer        日本日本日本日本日本日本日…
-0198c5a1-5a6b-7d  □ sorting            \x1b[31mred  \x1b]0;owned\x07
-`, onScreen(t, somePage(), Screen{Columns: 80}))
+	require.Equal(t, `RUN                                   STATE                      N   COST     AGENT        STARTED  UPDATED  TASK
+0198c5a0-5a6b-7c00-8000-000000000001  ✓ done                     5   $0.0123  reporter     3h ago   1m ago   Sum up the invoices of the l…
+0198c5a0-5a6b-7d00-8000-000000000001  ‖ waiting_for_human        12  -        payer        0s ago   0s ago   日本日本日本日本日本日本日本…
+0198c5a1-5a6b-7d00-8000-000000000001  □ sorting, for its client  0   -        \x1b[31mred  -        -        \x1b]0;owned\x07
+`, onScreen(t, somePage(), Screen{Columns: 139}))
+	require.Equal(t, `RUN               STATE                      AGENT        TASK
+0198c5a0-5a6b-7c  ✓ done                     reporter     Sum up the invoices of the…
+0198c5a0-5a6b-7d  ‖ waiting_for_human        payer        日本日本日本日本日本日本日…
+0198c5a1-5a6b-7d  □ sorting, for its client  \x1b[31mred  \x1b]0;owned\x07
+`, onScreen(t, somePage(), Screen{Columns: 86}))
 	for columns := range 200 {
 		for _, line := range strings.Split(onScreen(t, somePage(), Screen{Columns: columns + 1}), "\n") {
 			width := 0
@@ -52,7 +52,7 @@ func TestRunsFitTheTerminal(t *testing.T) {
 					width++ // the shapes and … are as wide as letters
 				}
 			}
-			if columns >= 40 {
+			if columns >= 46 {
 				require.LessOrEqual(t, width, columns, "%q", line)
 			}
 			require.NotContains(t, line, "\x1b")
@@ -61,9 +61,9 @@ func TestRunsFitTheTerminal(t *testing.T) {
 }
 
 func TestRunsInColour(t *testing.T) {
-	got := onScreen(t, somePage(), Screen{Columns: 80, Color: true})
-	require.Contains(t, got, terminal.Style("32", Pad("✓ done", 19)))
-	require.Contains(t, got, terminal.Style("33", "‖ waiting_for_human"))
+	got := onScreen(t, somePage(), Screen{Columns: 90, Color: true})
+	require.Contains(t, got, terminal.Style("32", Pad("✓ done", 25)))
+	require.Contains(t, got, terminal.Style("33", Pad("‖ waiting_for_human", 25)))
 	require.Contains(t, got, "  reporter ", "only states have a colour")
 }
 

@@ -77,9 +77,7 @@ func ReadRun(ctx context.Context, fold *runlog.Fold, n uint64, records iter.Seq2
 			if last.IsZero() {
 				last = at
 			}
-			if step := stepOf(mem, entry, at.Sub(last)); step != nil {
-				r.Steps = append(r.Steps, *step)
-			}
+			r.stepsOf(mem, entry, at.Sub(last))
 			last = at
 		}
 		r.entries = append(r.entries, entry)

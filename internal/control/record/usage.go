@@ -160,7 +160,7 @@ func (r *Reader) usage(ctx context.Context, ns string, node *list.Node) (*Usage,
 		if r := events.ReplyOf(e.Data); r != nil && r.Part {
 			continue // its reply follows at once
 		}
-		u.event(fold.Memory(), e, rec, since(last, e.Time))
+		u.Add(fold.Memory(), e, rec, since(last, e.Time))
 		last = e.Time
 	}
 	u.ElapsedMS = since(started, last)
@@ -181,8 +181,9 @@ func (r *Reader) usage(ctx context.Context, ns string, node *list.Node) (*Usage,
 
 func since(from, to time.Time) int64 { return max(0, to.Sub(from).Milliseconds()) }
 
-// event adds what an event used. took is the time since the event before, in milliseconds.
-func (u *Usage) event(mem *reducer.Memory, e *events.Event, rec journal.Record, took int64) {
+// Add adds what a legal event of a run used. mem is the memory after it, rec its record, and
+// took the time since the event before it, in milliseconds.
+func (u *Usage) Add(mem *reducer.Memory, e *events.Event, rec journal.Record, took int64) {
 	switch p := e.Data.(type) {
 	case *events.ToolSuccess:
 		u.call(mem, e, p.Outcome)
