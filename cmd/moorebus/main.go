@@ -31,7 +31,7 @@ the bus. planner, actor, observer, gateway and replay are also programs of their
 	}
 	root.AddCommand(
 		runCommand(), devCommand(), serveCommand(), mcpCommand(),
-		tapCommand(), runsCommand(), showCommand(), traceCommand(), diffCommand(),
+		tapCommand(), runsCommand(), showCommand(), traceCommand(), diffCommand(), watchCommand(),
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(), returnCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(), schemaCommand(),

@@ -29,6 +29,9 @@ func AddLogFlags(flags *pflag.FlagSet, level slog.Level) *LogFlags {
 	return f
 }
 
+// Mute has nothing logged.
+func (f *LogFlags) Mute() { f.level = (slog.LevelError + 1).String() }
+
 // Logger returns the logger that the flags describe, writing to stderr, and
 // makes it slog's default. On a terminal text is brief, and coloured
 // unless NO_COLOR is set. It fails with a usage error.

@@ -51,6 +51,10 @@ func New(f *os.File) *Output {
 	return &Output{file: f, w: f, terminal: term.IsTerminal(int(f.Fd()))}
 }
 
+// File returns the file itself, for a program that draws the whole screen and shows all foreign
+// text by [Visible].
+func (o *Output) File() *os.File { return o.file }
+
 // IsTerminal reports whether the output is a terminal.
 func (o *Output) IsTerminal() bool { return o.terminal }
 
