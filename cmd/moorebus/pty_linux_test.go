@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onTerminal runs a command with a terminal for its stdin, stdout and stderr, and
-// returns what the terminal got.
-func onTerminal(t *testing.T, name string, args ...string) []byte {
+// newTerminal returns both ends of a terminal.
+func newTerminal(t *testing.T) (screen, keyboard *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -25,8 +24,16 @@ func onTerminal(t *testing.T, name string, args ...string) []byte {
 	require.NoError(t, unix.IoctlSetPointerInt(int(screen.Fd()), unix.TIOCSPTLCK, 0))
 	number, err := unix.IoctlGetInt(int(screen.Fd()), unix.TIOCGPTN)
 	require.NoError(t, err)
-	keyboard, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	keyboard, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	require.NoError(t, err)
+	return screen, keyboard
+}
+
+// onTerminal runs a command with a terminal for its stdin, stdout and stderr, and
+// returns what the terminal got.
+func onTerminal(t *testing.T, name string, args ...string) []byte {
+	t.Helper()
+	screen, keyboard := newTerminal(t)
 	cmd := exec.Command(name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = keyboard, keyboard, keyboard
 	cmd.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=", "HOME="+t.TempDir())
@@ -37,7 +44,7 @@ func onTerminal(t *testing.T, name string, args ...string) []byte {
 		data, _ := io.ReadAll(screen) // EIO once nobody has the other end
 		read <- data
 	}()
-	err = cmd.Wait()
+	err := cmd.Wait()
 	data := <-read
 	require.NoError(t, screen.Close())
 	require.NoError(t, err, "%q", data)

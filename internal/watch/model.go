@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"time"
 	"unicode"
@@ -55,13 +56,14 @@ type model struct {
 	note     string
 	requests map[uint64]*request
 	shown    shown
+	parted   map[int]map[string]json.RawMessage // memories by moments, see sections
 }
 
 func newModel(ctx context.Context, o Options) *model {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &model{o: o, ctx: ctx, history: newHistory(o), live: true, speed: 1, width: 80, height: 24, requests: map[uint64]*request{}}
+	return &model{o: o, ctx: ctx, history: newHistory(o), live: true, speed: 1, width: 80, height: 24, requests: map[uint64]*request{}, parted: map[int]map[string]json.RawMessage{}}
 }
 
 // Init starts the clock.

@@ -12,6 +12,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -207,15 +208,22 @@ func both(a, b map[string]json.RawMessage) map[string]json.RawMessage {
 	return all
 }
 
+// sections returns the memory of a moment by its keys. It keeps those of the last two moments,
+// so that a step needs one.
 func (m *model) sections(at int) (all map[string]json.RawMessage, err error) {
+	if m.parted[at] != nil {
+		return m.parted[at], nil
+	}
 	mem, err := m.history.memory(m.ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	data, err := json.Marshal(mem)
+	data, err := codec.Append(nil, mem)
 	if err == nil {
 		err = json.Unmarshal(data, &all)
 	}
+	maps.DeleteFunc(m.parted, func(i int, _ map[string]json.RawMessage) bool { return i < at-1 || i > at+1 })
+	m.parted[at] = all
 	return all, err
 }
 

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/llm/scripted"
+)
+
+// A person follows a run on a terminal, approves its call there, goes back in it, and leaves.
+func TestWatch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts a process
+	}
+	b, stop, err := startBus(t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(stop)
+	agent, err := agentfile.ParseAgent([]byte(`{"name": "asker", "llm": {"provider": "scripted", "script": [
+		{"calls": [{"name": "calculator", "arguments": {"expression": "40 + 2"}}]}, {"text": "It is \u001b]0;owned\u0007 42."}]},
+		"tools": ["calculator"], "approval": {"policy": "always"}}`), agentfile.JSON, agentfile.Options{CheckScript: scripted.CheckScript})
+	require.NoError(t, err)
+	id, err := b.start(agent, "How much?", events.WaitingForHuman)
+	require.NoError(t, err)
+
+	screen, keyboard := newTerminal(t)
+	require.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}))
+	cmd := exec.Command("moorebus", "watch", id, "--nats", b.url, "--by", "ada")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = keyboard, keyboard, keyboard
+	cmd.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1", "HOME="+t.TempDir())
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	require.NoError(t, keyboard.Close())
+	pieces := make(chan string, 1000)
+	go func() {
+		defer close(pieces)
+		for buffer := make([]byte, 4096); ; {
+			n, err := screen.Read(buffer)
+			if n > 0 {
+				pieces <- string(buffer[:n])
+			}
+			if err != nil {
+				return // EIO once nobody has the other end
+			}
+		}
+	}()
+	all := ""
+	shows := func(want string) {
+		t.Helper()
+		got := ""
+		for timeout := time.After(time.Minute); !strings.Contains(got, want); {
+			select {
+			case piece, more := <-pieces:
+				require.True(t, more, "it ended without %q: %q", want, got)
+				got, all = got+piece, all+piece
+			case <-timeout:
+				require.Fail(t, "the screen does not show "+want, "%q", got)
+			}
+		}
+	}
+	press := func(keys string) {
+		t.Helper()
+		_, err := screen.WriteString(keys)
+		require.NoError(t, err)
+	}
+	shows("waits for you: y approves")
+	press("y")
+	shows("approve calculator")
+	press("y")
+	shows("LlmFinalAnswer")
+	press("?")
+	shows("the run goes on")
+	press("?")
+	press("\x1b[H") // Home
+	shows(" 1/6")
+	press("q")
+	shows("\x1b[?1049l") // the screen is as it was before
+	for piece := range pieces {
+		all += piece
+	}
+	require.NoError(t, cmd.Wait())
+	require.NotContains(t, all, "\x1b]0;owned")
+	require.NoError(t, b.await(id, func(s access.RunState) bool { return s.State == events.Done }))
+	require.NoError(t, screen.Close())
+}
