@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,6 +82,9 @@ func TestWatch(t *testing.T) {
 	press("?")
 	press("\x1b[H") // Home
 	shows(" 1/6")
+	require.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 16, Col: 60}))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGWINCH)) // the terminal is not that of its session
+	shows(" 1/6 stands")
 	press("q")
 	shows("\x1b[?1049l") // the screen is as it was before
 	for piece := range pieces {

@@ -33,6 +33,7 @@ func TestPurgedRuns(t *testing.T) {
 		r.fails(http.StatusNotFound, "run_purged", r.do("GET", "/v1/runs/"+id+path, ""))
 	}
 	r.fails(http.StatusNotFound, "run_purged", r.do("POST", "/v1/runs/"+id+"/cancel", ""))
+	r.fails(http.StatusNotFound, "run_purged", r.do("GET", "/v1/compare?a="+r.acted()+"&b="+id, ""))
 	r.fails(http.StatusNotFound, "run_not_found", r.do("GET", "/v1/runs/"+runlog.NewID(), ""))
 
 	require.Equal(t, http.StatusCreated, r.do("POST", "/v1/runs", begin, "Moorebus-Namespace", "other").status)
