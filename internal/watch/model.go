@@ -86,7 +86,9 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case recordMsg:
 		return m, m.record(journal.Record(msg))
 	case brokenMsg:
-		m.note = "the run is not followed any more: " + msg.Error()
+		if !m.ended() { // else there is nothing to follow
+			m.note = "the run is not followed any more: " + msg.Error()
+		}
 	case playMsg:
 		return m, m.next(msg.gen)
 	case clockMsg:
