@@ -37,8 +37,12 @@ NO_COLOR turns colours off. Watch needs a terminal: elsewhere use moorebus tap.`
 		Args:    cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, console.Text)
+	flags.offerRuns(cmd, 1)
 	cmd.Flags().StringVar(&by, "by", "", "who decides, for the log (default USER)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cli.CheckRuns(args); err != nil {
+			return err
+		}
 		if !terminal.Stdout.IsTerminal() || !term.IsTerminal(int(os.Stdin.Fd())) {
 			return cli.Usage("watch needs a terminal; use `moorebus tap --run %s --from 1`", args[0])
 		}
@@ -52,7 +56,11 @@ NO_COLOR turns colours off. Watch needs a terminal: elsewhere use moorebus tap.`
 	return cmd
 }
 
-func (c *client) watch(ctx context.Context, id, by string) error {
+func (c *client) watch(ctx context.Context, arg, by string) error {
+	id, err := c.find(ctx, arg)
+	if err != nil {
+		return err
+	}
 	if _, err := c.control.Events(ctx, c.namespace, id, 1); err != nil {
 		return err // it is no run
 	}

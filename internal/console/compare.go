@@ -52,6 +52,7 @@ func (t *comparison) fit(paint func(string) string, mark, text string) {
 
 // Fit is [Plain] shortened to a number of columns of a terminal.
 func Fit(text string, columns int) string {
+	columns = max(columns, 1)
 	text = Cut(text, columns)
 	width, kept := 0, 0
 	for i, r := range text {

@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/control/list"
-	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -91,7 +90,7 @@ func (s Screen) runs(w io.Writer, runs []list.Run) error {
 	for i := range len(runs) + 1 {
 		task := "TASK"
 		if i > 0 {
-			task = fit(runs[i-1].Task, left)
+			task = Fit(runs[i-1].Task, left)
 		}
 		for _, c := range columns {
 			b.WriteString(c.cell(i) + "  ")
@@ -152,18 +151,6 @@ func shortID(runs []list.Run) int {
 		size = max(size, same+1)
 	}
 	return size
-}
-
-// fit returns text on one line that takes at most a number of columns.
-func fit(text string, columns int) string {
-	text = Cut(text, max(columns, 1))
-	width := 0
-	for i, r := range text {
-		if width += terminal.Width(r); width >= columns && i+utf8.RuneLen(r) < len(text) {
-			return strings.TrimRight(text[:i], " ") + "…"
-		}
-	}
-	return text
 }
 
 // StateShape returns the sign of a state, the same as on the web page.

@@ -73,7 +73,7 @@ func (m *model) screen() []string {
 	return lines
 }
 
-// colorOf is the style of a state, shapeOf its sign.
+// colorOf is the style of a state.
 func colorOf(s events.State) string {
 	switch s {
 	case events.Done:
@@ -86,21 +86,9 @@ func colorOf(s events.State) string {
 	return blue
 }
 
-var shapes = map[events.State]string{
-	events.Idle: "○", events.Planning: "◇", events.Acting: "▶", events.ParallelActing: "⊪", events.Observing: "◎", events.Reflecting: "↻",
-	events.WaitingForHuman: "‖", events.WaitingForUser: "‖", events.Done: "✓", events.Errored: "✗", events.Cancelled: "⊘",
-}
-
-func shapeOf(s events.State) string {
-	if shape := shapes[s]; shape != "" {
-		return shape
-	}
-	return "□"
-}
-
 func (m *model) header() []string {
 	now, mem := m.history.moment(m.at), m.history.head()
-	state := shapeOf(now.state) + " " + string(now.state)
+	state := console.StateShape(now.state) + " " + string(now.state)
 	if now.paused {
 		state += " (paused)"
 	}
@@ -163,16 +151,11 @@ func (m *model) entry(at int) string {
 	here := m.history.moment(at)
 	text := fmt.Sprintf("%5d  not a legal event", here.n)
 	if e := here.event; e != nil {
-		clock := console.Elapsed(e.Time.Sub(m.history.started()))
-		edge := console.Pad(shapeOf(e.To), 1)
-		if m.width >= wide {
-			edge = string(e.From)
-			if e.From != e.To {
-				edge += " → " + string(e.To)
-			}
-			edge = console.Pad(edge, 29)
+		started := m.history.started()
+		text = console.EventLine(e, started)
+		if m.width < wide {
+			text = fmt.Sprintf("%5d  %9s  %s  %s  %s", e.N, console.Elapsed(e.Time.Sub(started)), console.StateShape(e.To), console.Pad(string(e.Type()), 21), console.Cut(events.Summary(e.Data), 100))
 		}
-		text = fmt.Sprintf("%5d  %9s  %s  %s  %s", e.N, clock, edge, console.Pad(string(e.Type()), 21), console.Cut(events.Summary(e.Data), 100))
 	}
 	text = fit(terminal.Visible(text), m.width-2)
 	switch {
