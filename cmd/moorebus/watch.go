@@ -65,7 +65,7 @@ func (c *client) watch(ctx context.Context, arg, by string) error {
 		return err // it is no run
 	}
 	o := watch.Options{
-		Log: c.Bus, Machine: c.machine, Run: c.run(id), Color: c.color, In: os.Stdin, Out: terminal.Stdout.File(), Env: os.Environ(),
+		Log: c.log, Machine: c.machine, Run: c.run(id), Color: c.color, In: os.Stdin, Out: terminal.Stdout.File(), Env: os.Environ(),
 		Request: func(ctx context.Context, n uint64) (string, []byte, error) { return c.requestAt(ctx, id, n) },
 	}
 	switch {
