@@ -19,12 +19,12 @@ import (
 
 // A person follows a run on a terminal, approves its call there, goes back in it, and leaves.
 func TestWatch(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short") // reason: it starts a process
-	}
-	b, stop, err := startBus(t.TempDir())
-	require.NoError(t, err)
-	t.Cleanup(stop)
+	b := testBus(t)
+	t.Run("bus", func(t *testing.T) { b.watched(t, "--nats", b.url) })
+	t.Run("gateway", func(t *testing.T) { b.watched(t, "--url", b.gateway, "--token", testToken) })
+}
+
+func (b *bus) watched(t *testing.T, where ...string) {
 	agent, err := agentfile.ParseAgent([]byte(`{"name": "asker", "llm": {"provider": "scripted", "script": [
 		{"calls": [{"name": "calculator", "arguments": {"expression": "40 + 2"}}]}, {"text": "It is \u001b]0;owned\u0007 42."}]},
 		"tools": ["calculator"], "approval": {"policy": "always"}}`), agentfile.JSON, agentfile.Options{CheckScript: scripted.CheckScript})
@@ -34,7 +34,7 @@ func TestWatch(t *testing.T) {
 
 	screen, keyboard := newTerminal(t)
 	require.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}))
-	cmd := exec.Command("moorebus", "watch", id, "--nats", b.url, "--by", "ada")
+	cmd := exec.Command("moorebus", append([]string{"watch", id[:30], "--by", "ada"}, where...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = keyboard, keyboard, keyboard
 	cmd.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1", "HOME="+t.TempDir())
 	require.NoError(t, cmd.Start())
