@@ -71,11 +71,12 @@ export default async function page(page) {
   const again = async names => {
     const runs = names.filter(one => !one.includes(":"));
     retry.disabled = true;
+    const key = Date.now();
     /** @type {{run: string, fork: string, err?: any}[]} */
     const done = [];
     for (const run of runs) {
       try {
-        const fork = await send("POST", `/v1/runs/${encodeURIComponent(run)}/retry`, undefined, { headers: { "Idempotency-Key": "retry-" + run }, again: true, signal });
+        const fork = await send("POST", `/v1/runs/${encodeURIComponent(run)}/retry`, undefined, { headers: { "Idempotency-Key": `retry-${run}-${key}` }, again: true, signal });
         done.push({ run, fork: fork.run_id });
       } catch (err) {
         if (signal.aborted) return;

@@ -14,7 +14,7 @@ import { poll, show, tick } from "./parts.js";
 
 /** @typedef {{run_id: string, state: string, n: number, agent?: string, task?: string, started: string, updated: string, cost_usd?: number, tokens?: number, waiting?: string, error?: string, forked_from?: {run: string, at: number}, parent?: string}} Run */
 
-const first = 100, further = 500; // runs of a page
+const first = 100, further = 1000; // runs of a page
 const most = 100_000; // runs that are kept
 const pace = 1000; // between two looks at what is new, in ms
 
@@ -61,7 +61,7 @@ class Runs {
       this.byID.set(run.run_id, run);
       this.rows.push(run);
     }
-    this.next = this.rows.length < most ? page.next ?? "" : "";
+    this.next = page.next ?? "";
   }
 
   /** Takes what a row says, if it is as new as what is known. @param {Run} run */
@@ -128,7 +128,7 @@ export default async function page(page) {
   const list = new List({
     label: "Runs", row: narrow.matches ? 60 : 36,
     draw: i => row(runs.rows[i], runs.fits(runs.rows[i])),
-    near: () => { if (runs.next && !reading) void more(); },
+    near: () => { if (runs.next && !reading && runs.rows.length < most) void more(); },
   });
   narrow.addEventListener("change", () => { list.o.row = narrow.matches ? 60 : 36; list.set(list.length); }, { signal });
   const filter = filters(page, () => { void read(); });
@@ -140,7 +140,7 @@ export default async function page(page) {
     table.hidden = none;
     show(nothing, [none, filtered], () => !none ? null : !filtered ? firstRun()
       : h("div", { class: "empty" }, h("h2", null, "No run matches"), h("p", { class: "soft" }, "No run has all that the filters ask for. "), h("p", null, h("button", { onclick: () => filter.clear.click() }, "Clear filters"))));
-    setText(status, none ? "" : plural(runs.rows.length, "run") + (runs.next ? " so far, scroll for more" : runs.rows.length >= most ? ", the rest is not shown: use filters" : ""));
+    setText(status, none ? "" : plural(runs.rows.length, "run") + (!runs.next ? "" : runs.rows.length < most ? " so far, scroll for more" : ", the older ones are not shown: use filters"));
   };
 
   /** Reads the list anew. */
@@ -210,9 +210,10 @@ export default async function page(page) {
   const table = h("div", { class: "runs" }, h("div", { class: "run-row run-head", "aria-hidden": "true" }, heads.map(([name, text]) => h("span", { class: "cell-" + name }, text))), list.el, news);
   page.root.className = "full";
   put(page.root, h("div", { class: "row" }, h("h1", null, "Runs"), status), chart.el, chips, filter.el, trouble, nothing, table);
+  const step = (/** @type {number} */ by) => list.go(list.current + (list.el.contains(document.activeElement) ? by : 0), { focus: true });
   bind(signal, {
     "/": { help: "Search", run: () => filter.text.select() },
-    j: { help: "Next run (also ↓)", run: () => list.go(list.current + 1, { focus: true }) }, k: { help: "Run before (also ↑)", run: () => list.go(list.current - 1, { focus: true }) },
+    j: { help: "Next run (also ↓)", run: () => step(1) }, k: { help: "Run before (also ↑)", run: () => step(-1) },
     n: { help: "Show new runs", run: () => { if (!news.hidden) news.click(); } },
   });
   tick(list.el, signal);
