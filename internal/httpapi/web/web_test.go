@@ -81,7 +81,7 @@ func sources(t *testing.T) map[string]string {
 	return all
 }
 
-var comments = regexp.MustCompile(`(?s)/\*.*?\*/|(?m)^\s*//.*$`)
+var comments = regexp.MustCompile(`(?s:/\*.*?\*/)|(?m:^\s*//.*$)`)
 
 // mostLines bounds the console's code: lines of it that are neither empty nor comments.
 const mostLines = 4000
