@@ -6,7 +6,7 @@ import { h, put } from "../lib/dom.js";
 import { count, plural, pretty, usd } from "../lib/format.js";
 import { field, since, tabs } from "../lib/widgets.js";
 import { go } from "../main.js";
-import { poll, show } from "./parts.js";
+import { poll, show, tick } from "./parts.js";
 
 /** @typedef {{name: string, hash: string, model?: string, provider?: string, tools?: string[], description?: string, updated?: string}} Agent */
 /** @typedef {{key: string, runs: number, calls: number, input: number, output: number, cached: number, cost_usd?: number}} Cost */
@@ -96,6 +96,7 @@ export default async function page(page) {
   const choice = tabs("Costs", kinds.map(([id, name]) => ({ id, name, panel: panels[id] })), id => { by = id; page.set({ by: id === "agent" ? "" : id }); void costs(); });
   put(page.root, h("h1", null, "Agents"), cards, h("section", null, h("div", { class: "row" }, h("h2", null, "Costs"), span), choice.el));
   choice.choose(by);
+  tick(cards, signal);
   await poll(signal, 10_000, async () => {
     const [agents, stats] = await Promise.all([get("/v1/agents", {}, signal), get("/v1/stats", {}, signal), costs()]);
     const uses = used(stats.hours);

@@ -46,7 +46,9 @@ export function charts() {
       { name: stateWord(one.state) + (one.pool ? `, pool ${one.pool}` : ""), value: one.waiting + one.in_flight, kind: one.waiting ? "wait" : "accent" })),
     { format: count, empty: stats.backlog_reason ? `Not known: ${stats.backlog_reason}.` : "Nothing waits." }));
   };
-  return { el, set };
+  /** Says why nothing newer is known. @param {any} err */
+  const fail = err => show(now, String(err), () => `Not known: ${err.message}`);
+  return { el, set, fail };
 }
 
 /** How many runs are in each state, as links to their list. @param {import("./parts.js").Stats} stats @param {string} chosen */

@@ -17,6 +17,7 @@ import { poll, show, tick } from "./parts.js";
 const first = 100, further = 1000; // runs of a page
 const most = 100_000; // runs that are kept
 const pace = 1000; // between two looks at what is new, in ms
+const farthest = 5000; // how many runs are read for who comes back to a list
 
 /** Rows of runs, in the order of the gateway. */
 class Runs {
@@ -105,6 +106,12 @@ function row(run, fits) {
 
 const heads = [["state", "State"], ["id", "Run"], ["agent", "Agent"], ["task", "Task"], ["n", "Events"], ["tokens", "Tokens"], ["cost", "Cost"], ["age", "Started"], ["note", "Waits, error"]];
 
+/** Where the list was left, for whoever comes back to it: which runs were at the top and chosen. @type {{query: string, rows: number, top: string, chosen: string} | null} */
+let kept = null;
+/** @type {import("./parts.js").Stats | null} */
+let stats = null;
+let seen = ""; // whose they are
+
 /** What is shown where no run has ever been started. */
 function firstRun() {
   const agent = { name: "hello", system_prompt: "You greet.", llm: { provider: "scripted", script: [{ text: "Hello." }] } };
@@ -133,6 +140,12 @@ export default async function page(page) {
   narrow.addEventListener("change", () => { list.o.row = narrow.matches ? 60 : 36; list.set(list.length); }, { signal });
   const filter = filters(page, () => { void read(); });
   const chart = charts();
+  const tally = () => {
+    if (!stats) return;
+    const all = stats, state = page.query.get("state") ?? "";
+    chart.set(all);
+    show(chips, [all.runs, state], () => states(all, state));
+  };
 
   const shown = () => {
     if (list.length !== runs.rows.length) list.set(runs.rows.length);
@@ -147,6 +160,7 @@ export default async function page(page) {
   const read = async () => {
     runs.query = wanted(page.query);
     const query = runs.query, began = performance.now();
+    tally();
     table.setAttribute("aria-busy", "true");
     try {
       const answer = await get("/v1/runs", { ...query, limit: first }, signal);
@@ -180,13 +194,13 @@ export default async function page(page) {
   /** Looks for new runs. They come into the list while nobody is reading it. @param {boolean} [asked] */
   const look = async asked => {
     const free = asked || list.el.scrollTop === 0 && !list.el.matches(":hover") && !list.el.contains(document.activeElement);
-    const count = await runs.look(free);
+    const fresh = await runs.look(free);
     if (free) {
       list.length = -1;
       shown();
     } else for (const i of list.rows.keys()) list.redraw(i);
-    news.hidden = free || count === 0;
-    setText(news, `↑ ${count >= first ? first + " or more" : count} new ${count === 1 ? "run" : "runs"}`);
+    news.hidden = free || fresh === 0;
+    setText(news, `↑ ${fresh >= first ? first + " or more" : fresh} new ${fresh === 1 ? "run" : "runs"}`);
   };
 
   /** @type {Set<string>} */
@@ -217,9 +231,22 @@ export default async function page(page) {
     n: { help: "Show new runs", run: () => { if (!news.hidden) news.click(); } },
   });
   tick(list.el, signal);
+  const who = session.namespace + " " + session.token;
+  if (who !== seen) kept = stats = null;
+  seen = who;
   await read();
+  if (kept?.query === JSON.stringify(runs.query)) {
+    while (runs.next && runs.rows.length < Math.min(kept.rows, farthest)) await runs.more();
+    const { top, chosen } = kept, at = (/** @type {string} */ id) => Math.max(0, runs.rows.findIndex(run => run.run_id === id));
+    list.current = at(chosen);
+    shown();
+    list.el.scrollTop = at(top) * list.o.row;
+  }
+  signal.addEventListener("abort", () => {
+    const id = (/** @type {number} */ i) => runs.rows[i]?.run_id ?? "";
+    kept = { query: JSON.stringify(runs.query), rows: runs.rows.length, top: id(Math.ceil(list.el.scrollTop / list.o.row)), chosen: id(list.current) };
+  }, { once: true });
 
-  let before = false;
   follow("/v1/events", { signal,
     onEvent: ({ data }) => {
       const id = runs.apply(data);
@@ -229,15 +256,16 @@ export default async function page(page) {
     },
     onState: (live, reason) => {
       interrupted(live ? "" : `No connection to the gateway: ${reason}. The list goes on by itself.`);
-      if (live && before) soon();
-      before = true;
+      if (live) soon();
     },
   }).catch(err => { if (!signal.aborted) interrupted(`The list is not live: ${err.message}`); });
-  poll(signal, 5000, async () => {
-    const stats = await get("/v1/stats", {}, signal);
-    chart.set(stats);
-    const state = page.query.get("state") ?? "";
-    show(chips, [stats.runs, state], () => states(stats, state));
-  }).catch(err => { if (!signal.aborted) put(chart.el, h("summary", null, "Last 48 hours"), failed(err)); });
+  void poll(signal, 5000, async () => {
+    try {
+      stats = await get("/v1/stats", {}, signal);
+      tally();
+    } catch (err) {
+      if (!signal.aborted) chart.fail(err);
+    }
+  });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) soon(); }, { signal });
 }
