@@ -11,14 +11,14 @@ export const runLink = (id, n, text) => h("a", { href: `/runs/${encodeURICompone
 /** How long ago, with the time itself. @param {string | undefined} at */
 export const since = at => h("time", { datetime: at, title: when(at) }, ago(at));
 
-/** A text as it is written, of which a long one is shown in part at first. @param {string} text @param {string} [kind] class of the element */
-export function long(text, kind = "text") {
-  const box = h("div", { class: kind, dir: "auto" }, cut(text, longText));
-  if (text.length <= longText) return box;
+/** A text as it is written, of which a long one is shown in part at first. @param {string} text @param {string} [kind] class of the element @param {number} [limit] characters shown at first */
+export function long(text, kind = "text", limit = longText) {
+  const box = h("div", { class: kind, dir: "auto" }, cut(text, limit));
+  if (text.length <= limit) return box;
   const more = h("button", { class: "quiet", onclick: () => { const next = text.slice(shown, shown + 20 * longText); shown += next.length; box.append(h("span", null, next)); tell(); } });
-  let shown = longText;
+  let shown = limit;
   const tell = () => { more.hidden = shown >= text.length; more.textContent = `Show more (${(text.length - shown).toLocaleString("en-US")} characters)`; };
-  box.replaceChildren(h("span", null, text.slice(0, longText)));
+  box.replaceChildren(h("span", null, text.slice(0, limit)));
   tell();
   return h("div", null, box, more);
 }
