@@ -139,7 +139,7 @@ export class DVR {
     setText(this.place, `${now.toLocaleString("en-US")} of ${length.toLocaleString("en-US")} · +${duration(event.at - history.events[0].at)}`);
     setText(this.button, this.playing ? "❚❚ Stop" : "▶ Play");
     this.edge.setAttribute("aria-pressed", String(edge));
-    setText(this.edge, over ? (edge ? "■ Ended" : "⇥ To the end") : edge ? (history.live ? "● Live" : "○ Not connected") : "⇥ To live");
+    setText(this.edge, !history.ready ? "… Reading" : over ? (edge ? "■ Ended" : "⇥ To the end") : edge ? (history.live ? "● Live" : "○ Not connected") : "⇥ To live");
     const memory = history.memoryAt(now);
     this.show({ n: now, event, memory, history, edge });
   }

@@ -38,20 +38,21 @@ export class History {
     this.trouble = undefined;
     this.last = { n: 0, memory: /** @type {any} */ (undefined) };
     this.asking = false;
-    /** Called after more came, at most once a frame. */
+    /** Called after more came, at most once a frame, and four times a second until ready. */
     this.onchange = () => {};
     /** @type {(chunk: Chunk) => void} Called for text that a model is writing. */
     this.onchunk = () => {};
     /** @type {(live: boolean, reason: string) => void} Called when the stream is there or interrupted. */
     this.onstate = () => {};
     this.changing = false;
+    this.drawn = false;
   }
 
-  /** The number of the last event of which everything is known. */
-  get length() { return this.o.states === false || this.trouble ? this.events.length : Math.min(this.events.length, this.told); }
+  /** The number of the last event to show. Once ready, its memory is known. */
+  get length() { return !this.ready || this.o.states === false || this.trouble ? this.events.length : Math.min(this.events.length, this.told); }
 
   /** Whether the run has ended with the last event. */
-  get over() { const last = this.events.at(-1); return !!last && ended(last.to); }
+  get over() { return this.length > 0 && this.length === this.events.length && ended(this.events[this.length - 1].to); }
 
   /** Reads what is stored, and follows the run. An error says that there is no such run. */
   async start() {
@@ -154,9 +155,11 @@ export class History {
   changed() {
     if (this.changing) return;
     this.changing = true;
-    requestAnimationFrame(() => {
+    const soon = () => requestAnimationFrame(() => {
       this.changing = false;
       if (!this.signal.aborted) this.onchange();
     });
+    if (this.drawn && !this.ready) setTimeout(soon, 250); else soon();
+    this.drawn ||= this.length > 0;
   }
 }

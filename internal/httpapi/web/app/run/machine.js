@@ -5,7 +5,7 @@ import { failed } from "../lib/dialog.js";
 import { h, put, setText, svg } from "../lib/dom.js";
 import { plural, stateKind, stateShape, stateWord } from "../lib/format.js";
 
-const wide = 132, high = 34, gapX = 62, gapY = 26, edge = 44;
+const wide = 132, high = 34, gapX = 42, gapY = 28, edge = 52;
 
 /** @typedef {{state: string, x: number, y: number, layer: number, el: SVGElement, note: SVGElement}} Place */
 /** @typedef {{from: string, to: string, events: string[], el: SVGElement, note: SVGElement, count: number}} Way */
@@ -31,7 +31,7 @@ function layers(initial, states, ways) {
   /** @type {string[][]} */
   const rows = [];
   for (const { state } of states) {
-    const at = terminal.has(state) ? open + 1 : layer.get(state) ?? Math.min(last, 1);
+    const at = terminal.has(state) ? Math.max(2, open) : layer.get(state) ?? Math.min(last, 1);
     (rows[at] ??= []).push(state);
   }
   const all = rows.filter(Boolean);
@@ -54,10 +54,11 @@ function line(a, b, height) {
     const down = b.y > a.y ? 1 : -1, x = a.x + wide;
     return { d: `M${x},${a.y + 6 * down} C${x + 34},${a.y + 6 * down} ${x + 34},${b.y - 6 * down} ${x + 3},${b.y - 6 * down}`, x: x + 26, y: (a.y + b.y) / 2 };
   }
-  const above = by > 0 || a.y + b.y < height, from = a.x + wide / 2 + (by > 0 ? 20 : -20), to = b.x + wide / 2 + (by > 0 ? -20 : 20);
+  if (by === -1) return { d: `M${a.x},${a.y + 9} C${a.x - gapX / 2},${a.y + 9} ${b.x + wide + gapX / 2},${b.y + 9} ${b.x + wide + 3},${b.y + 9}`, x: (b.x + wide + a.x) / 2, y: (a.y + b.y) / 2 + 9 };
+  const above = by > 0, off = above ? 20 : -20, from = a.x + wide / 2 + off, to = b.x + wide / 2 - off;
   const start = a.y + (above ? -high / 2 : high / 2), end = b.y + (above ? -high / 2 - 3 : high / 2 + 3);
-  const bend = above ? Math.max(4, Math.min(start, end) - 22 - 14 * Math.abs(by)) : Math.min(height - 4, Math.max(start, end) + 22 + 14 * Math.abs(by));
-  return { d: `M${from},${start} C${from},${bend} ${to},${bend} ${to},${end}`, x: (from + to) / 2, y: (start + end) / 8 + bend * 0.75 };
+  const room = Math.max(10, edge - 6 - 8 * Math.abs(by)), bend = ((above ? room : height - room) - (start + end) / 8) / 0.75;
+  return { d: `M${from},${start} C${from},${bend} ${to},${bend} ${to},${end}`, x: (from + to) / 2, y: above ? room : height - room };
 }
 
 /** @param {import("../main.js").Page} page @param {import("./history.js").History} history @returns {import("./page.js").Part} */
@@ -105,7 +106,7 @@ export function machine(page, history) {
       const count = svg("text", { x, y: y + 4, class: "machine-count", "text-anchor": "middle" });
       ways.set(key(w), { ...w, events: [...w.events], count: 0, note: count, el: svg("g", { class: "machine-way" }, svg("path", { d, "marker-end": "url(#machine-arrow)" }, svg("title", null, `${stateWord(w.from)} to ${stateWord(w.to)}: ${[...w.events].join(", ")}`)), count) });
     }
-    put(box, svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" },
+    put(box, svg("svg", { viewBox: `0 0 ${width} ${height}`, vars: { "--w": `${width}px` }, "aria-hidden": "true" },
       svg("defs", null, svg("marker", { id: "machine-arrow", viewBox: "0 0 8 8", refX: 6, refY: 4, markerWidth: 7, markerHeight: 7, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0,0 L8,4 L0,8 z", class: "machine-head" }))),
       [...ways.values()].map(w => w.el), [...places.values()].map(p => p.el)));
     const ends = [...new Set(any.map((/** @type {any} */ r) => stateWord(r.to)))].join(" and ");

@@ -165,7 +165,7 @@ export function memory() {
   return {
     el,
     update(moment) {
-      if (!moment.memory) return;
+      if (!moment.memory) return void (began || setText(title, moment.history.trouble ? "The memory of this run cannot be shown" : "Reading…"));
       now = moment.memory;
       const delta = placed(moment.history.deltaAt(moment.n), now), before = moment.n > 1 ? moment.history.memoryAt(moment.n - 1) : undefined;
       const marks = new Set([""]);

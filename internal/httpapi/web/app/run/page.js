@@ -81,7 +81,7 @@ function head(page, history) {
   import(module).then(({ actions }) => {
     acting = actions(page, history.id);
     if (acting) put(buttons, acting.el);
-    if (latest) acting?.update(latest.memory, latest.n, latest.edge);
+    if (latest?.memory) acting?.update(latest.memory, latest.n, latest.edge);
   }).catch(() => put(buttons, h("p", { class: "soft small" }, "The actions could not be loaded.")));
 
   const origin = () => {
@@ -111,7 +111,7 @@ function head(page, history) {
       const took = event.at - history.events[0].at;
       put(facts, fact("Cost", use ? usd(use.cost) : "–"), fact("Tokens", use ? `${count(use.input)} in, ${count(use.output)} out` : "–"), fact("Step", String(event.step)),
         fact("Started", `${ago(history.events[0].body.time)}`), fact("At", `${when(event.body.time)} (+${duration(took)})`), fact("Event", `${n} of ${history.length}`));
-      acting?.update(memory, n, edge);
+      if (memory) acting?.update(memory, n, edge);
     },
   };
 }

@@ -106,7 +106,7 @@ export function timeline(dvr, history) {
     dvr.go(low + 1);
   });
   let painting = 0;
-  const later = () => { painting ||= requestAnimationFrame(() => { painting = 0; paint(); move(); }); };
+  const later = () => { painting ||= requestAnimationFrame(() => { painting = 0; paint(); move(); list.go(shown - 1); }); };
   const move = () => plot.style.setProperty("--x", String(places[shown - 1] ?? 0));
   new ResizeObserver(later).observe(plot);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", later, { signal: history.signal });
