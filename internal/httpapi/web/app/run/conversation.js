@@ -9,7 +9,7 @@ import { History } from "./history.js";
 import { Talk } from "./talk.js";
 
 /** @typedef {import("./talk.js").Item} Item */
-const most = 30, first = 3000;
+const most = 14, first = 3000;
 
 /** @param {string} text */
 const code = text => long(pretty(text), "code", first);
@@ -157,6 +157,13 @@ export function conversation(history, signal, inner) {
     if (follow && !inner) el.scrollTop = el.scrollHeight;
   };
 
+  if (!inner) el.addEventListener("scroll", () => {
+    if (el.scrollTop > 100 || earlier.hidden || el.scrollHeight < el.clientHeight + 200) return;
+    const below = el.scrollHeight - el.scrollTop;
+    extra += 20;
+    draw(false);
+    el.scrollTop = el.scrollHeight - below;
+  }, { passive: true });
   if (!inner) writing(history, live, () => shown.edge, () => { if (near()) el.scrollTop = el.scrollHeight; });
   const near = () => el.scrollHeight - el.scrollTop - el.clientHeight < 80;
   return {

@@ -36,9 +36,9 @@ export default function page(page) {
   let chosen = "", now = /** @type {Moment | undefined} */ (undefined);
   const dvr = new DVR(history, moment => {
     now = moment;
-    top.update(moment);
-    line.update(moment);
+    line.update(moment); // first, since it asks for places, which are known before anything changed
     made.get(chosen)?.update(moment);
+    top.update(moment);
   });
   const line = timeline(dvr, history);
   const panels = parts.map(([id, name]) => ({ id, name, panel: h("div", { class: "run-panel" }) }));

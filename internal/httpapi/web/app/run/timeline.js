@@ -39,7 +39,9 @@ export function timeline(dvr, history) {
     const { events } = history;
     let active = 0, waited = 0;
     for (let i = 1; i < length; i++) if (waits.test(events[i - 1].to)) waited++; else active += events[i].at - events[i - 1].at;
-    const most = waited ? Math.max(1, active) / Math.max(8, waited) : 0;
+    const last = events[length - 1], open = !history.over && Date.now() > last.at, waiting = waits.test(last.to);
+    if (open && waiting) waited++;
+    const most = waited ? Math.max(1, active) / Math.max(4, waited) : 0;
     places = new Float64Array(length);
     let x = 0, cutShort = false;
     for (let i = 1; i < length; i++) {
@@ -47,6 +49,11 @@ export function timeline(dvr, history) {
       cutShort ||= wait && took > most;
       x += wait ? Math.min(took, most) : took;
       places[i] = x;
+    }
+    if (open) {
+      const took = Date.now() - last.at, tail = Math.min(took, waiting ? most : active / 4 || took);
+      cutShort ||= waiting && took > tail;
+      x += tail;
     }
     for (let i = 0; i < length; i++) places[i] = x ? places[i] / x : length > 1 ? i / (length - 1) : 0;
     return cutShort;
