@@ -122,8 +122,8 @@ export class DVR {
     this.drawn = true;
     requestAnimationFrame(() => {
       this.drawn = false;
-      this.mark();
       this.paint();
+      this.mark();
     });
   }
 
@@ -132,6 +132,7 @@ export class DVR {
     const event = history.events[now - 1];
     if (!event || history.signal.aborted) return;
     const { length, over } = history, edge = this.following || over && now === length;
+    this.show({ n: now, event, memory: history.memoryAt(now), history, edge });
     this.slider.max = String(length);
     this.slider.value = String(now);
     this.slider.style.setProperty("--at", String(length > 1 ? (now - 1) / (length - 1) : 0));
@@ -140,8 +141,6 @@ export class DVR {
     setText(this.button, this.playing ? "❚❚ Stop" : "▶ Play");
     this.edge.setAttribute("aria-pressed", String(edge));
     setText(this.edge, !history.ready ? "… Reading" : over ? (edge ? "■ Ended" : "⇥ To the end") : edge ? (history.live ? "● Live" : "○ Not connected") : "⇥ To live");
-    const memory = history.memoryAt(now);
-    this.show({ n: now, event, memory, history, edge });
   }
 
   /** Draws the states along the slider and the times below it, when events came. */

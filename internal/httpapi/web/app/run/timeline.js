@@ -129,9 +129,10 @@ export function timeline(dvr, history) {
         length = history.length;
         list.set(length);
         later();
-      } else list.redraw(before - 1);
+      }
       if (before !== shown) {
         list.go(shown - 1);
+        list.redraw(before - 1);
         list.redraw(shown - 1);
       }
       move();
