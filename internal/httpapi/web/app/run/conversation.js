@@ -157,6 +157,7 @@ export function conversation(history, signal, inner) {
     if (follow && !inner) el.scrollTop = el.scrollHeight;
   };
 
+  if (!inner) new ResizeObserver(() => { if (shown.edge) el.scrollTop = el.scrollHeight; }).observe(el);
   if (!inner) el.addEventListener("scroll", () => {
     if (el.scrollTop > 100 || earlier.hidden || el.scrollHeight < el.clientHeight + 200) return;
     const below = el.scrollHeight - el.scrollTop;
@@ -189,8 +190,8 @@ function writing(history, box, edge, grown) {
       texts = {};
       id = chunk.message_id;
     }
-    const kind = chunk.kind ?? "text", before = texts[kind] ?? "";
-    texts[kind] = kind === "tool_call" ? before + (chunk.text ?? "") : before.slice(0, chunk.offset ?? before.length) + (chunk.text ?? "");
+    const kind = chunk.kind ?? "text";
+    texts[kind] = (chunk.offset === 0 ? "" : texts[kind] ?? "") + (chunk.text ?? "");
     if (drawing) return;
     drawing = true;
     requestAnimationFrame(() => {

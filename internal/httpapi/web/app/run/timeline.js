@@ -115,7 +115,9 @@ export function timeline(dvr, history) {
   let painting = 0;
   const later = () => { painting ||= requestAnimationFrame(() => { painting = 0; paint(); move(); list.go(shown - 1); }); };
   const move = () => plot.style.setProperty("--x", String(places[shown - 1] ?? 0));
-  new ResizeObserver(later).observe(plot);
+  const sizes = new ResizeObserver(later);
+  sizes.observe(plot);
+  sizes.observe(list.el);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", later, { signal: history.signal });
   history.signal.addEventListener("abort", () => list.close());
 
