@@ -90,8 +90,8 @@ export function conversation(history, signal, inner) {
       put(box, h("p", { class: "small" }, "Sub-run ", runLink(run)), part.el);
       const nested = /** @type {NonNullable<Item["nested"]>} */ (item.nested);
       nested.update = (at, edge) => {
-        let n = sub.length;
-        while (!edge && n > 1 && sub.events[n - 1].at > at) n--;
+        let n = item.kind === "fork" ? Math.min(item.data.at, sub.length) : sub.length;
+        while (item.kind !== "fork" && !edge && n > 1 && sub.events[n - 1].at > at) n--;
         part.update({ n, edge });
       };
       nested.update(history.events[shown.n - 1].at, shown.edge);

@@ -63,7 +63,7 @@ function line(a, b, height) {
 
 /** @param {import("../main.js").Page} page @param {import("./history.js").History} history @returns {import("./page.js").Part} */
 export function machine(page, history) {
-  const box = h("div", { class: "scroll machine", tabindex: 0, role: "region", "aria-label": "State machine" }), now = h("p", { role: "status" }), words = h("tbody");
+  const box = h("div", { class: "scroll machine", tabindex: 0, role: "region", "aria-label": "State machine" }), now = h("p"), words = h("tbody");
   const note = h("p", { class: "soft small" });
   const el = h("div", { class: "stack" }, now, box, note, h("details", null, h("summary", null, "The way as a table"), h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", null, h("tr", null, h("th", null, "From"), h("th", null, "To"), h("th", null, "By"), h("th", { class: "number" }, "Times"))), words))));
   /** @type {Map<string, Place>} */

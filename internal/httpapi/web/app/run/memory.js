@@ -143,7 +143,7 @@ function found(doc, text, limit) {
 /** @returns {import("./page.js").Part} */
 export function memory() {
   const root = new Branch("memory", "");
-  const changes = h("ul", { class: "changes mono small" }), title = h("h3");
+  const changes = h("ul", { class: "changes mono small" }), title = h("h2");
   const hits = h("ul", { class: "changes mono small", "aria-label": "Found" }), said = h("p", { class: "soft small", role: "status" });
   const input = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Key or text", oninput: () => { clearTimeout(typing); typing = setTimeout(search, 150); } }));
   const tree = h("div", { class: "tree" }, root.el);

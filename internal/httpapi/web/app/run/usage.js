@@ -7,9 +7,9 @@ import { badge, runLink } from "../lib/widgets.js";
 
 /** @param {string} title @param {string[]} heads @param {import("../lib/dom.js").Child[][]} rows @param {number[]} [after] numbers of the rows' events */
 function table(title, heads, rows, after) {
-  return h("section", { class: "stack" }, h("h3", null, title), rows.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, h("table", null,
-    h("thead", null, h("tr", null, heads.map((name, i) => h("th", { class: i && "number" }, name)))),
-    h("tbody", null, rows.map((cells, r) => h("tr", { "data-n": after?.[r] }, cells.map((cell, i) => h("td", { class: i && "number" }, cell))))))) : h("p", { class: "soft" }, "None."));
+  return h("section", { class: "stack" }, h("h2", null, title), rows.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, h("table", null,
+    h("thead", null, h("tr", null, heads.map((name, i) => h("th", { class: i ? "number" : null }, name)))),
+    h("tbody", null, rows.map((cells, r) => h("tr", { "data-n": after?.[r] }, cells.map((cell, i) => h("td", { class: i ? "number" : null }, cell))))))) : h("p", { class: "soft" }, "None."));
 }
 
 /** A run of the tree and those below it. @param {any} node @param {string} here @returns {HTMLElement} */
@@ -30,7 +30,7 @@ export function usage(page, history, dvr) {
   /** @param {any} u */
   const show = u => {
     const steps = u.steps ?? [], shown = steps.slice(-500);
-    put(used, table("In all", ["", "Input", "Output", "Cached", "Cost", "Time", "Model calls", "Tool calls"], [["With sub-runs", u.total], ["This run", u.own]].map(([name, use]) => [name, ...fields(use), count(use.model_calls), count(use.tool_calls)])),
+    put(used, table("In all", ["Runs", "Input", "Output", "Cached", "Cost", "Time", "Model calls", "Tool calls"], [["With sub-runs", u.total], ["This run", u.own]].map(([name, use]) => [name, ...fields(use), count(use.model_calls), count(use.tool_calls)])),
       h("p", { class: "soft small" }, `${duration(u.elapsed_ms)} from the first to the last event, ${duration(u.waiting_ms)} of them waiting for people.`),
       table("By model", ["Model", "Input", "Output", "Cached", "Cost", "Time", "Calls", "Failed"], (u.models ?? []).map((/** @type {any} */ m) => [m.name || "–", ...fields(m), m.calls, m.failed])),
       table("By tool", ["Tool", "Calls", "Failed", "Time", "Cost"], (u.tools ?? []).map((/** @type {any} */ t) => [t.name, t.calls, t.failed, duration(t.duration_ms), usd(t.cost_usd)])),
@@ -44,7 +44,7 @@ export function usage(page, history, dvr) {
     read = history.length;
     await Promise.all([
       get(`/v1/runs/${history.id}/usage`, {}, page.signal).then(show, err => put(used, failed(err))),
-      get(`/v1/runs/${history.id}/tree`, {}, page.signal).then(t => put(runs, h("h3", null, "Runs of this tree"), h("ul", { class: "tree-runs" }, branch(t.root, history.id)), t.truncated && h("p", { class: "soft" }, "Only the first 1000 runs are shown.")), err => put(runs, h("h3", null, "Runs of this tree"), failed(err))),
+      get(`/v1/runs/${history.id}/tree`, {}, page.signal).then(t => put(runs, h("h2", null, "Runs of this tree"), h("ul", { class: "tree-runs" }, branch(t.root, history.id)), t.truncated && h("p", { class: "soft" }, "Only the first 1000 runs are shown.")), err => put(runs, h("h2", null, "Runs of this tree"), failed(err))),
     ]);
     setTimeout(() => { reading = false; if (el.isConnected && el.offsetParent && !page.signal.aborted) void load(); }, 2000); // a live run is read again
   };
