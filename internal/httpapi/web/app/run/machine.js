@@ -120,7 +120,7 @@ export function machine(page, history) {
     if (!places.size || history.events.slice(seen, history.length).some(e => e.from !== e.to && !ways.has(key(e)))) build();
     seen = history.length;
     /** @type {Map<string, number>} */
-    const taken = new Map(), been = new Map();
+    const taken = new Map(), been = new Map([[history.events[0].from, 0]]);
     for (let i = 0; i < moment.n; i++) {
       const e = history.events[i];
       been.set(e.to, (been.get(e.to) ?? 0) + 1);
@@ -135,7 +135,7 @@ export function machine(page, history) {
     for (const [state, p] of places) {
       p.el.classList.toggle("is-taken", been.has(state));
       p.el.classList.toggle("is-now", state === moment.event.to);
-      setText(p.note, state === moment.event.to ? `now · ${plural(been.get(state) ?? 0, "event")}` : been.has(state) ? plural(been.get(state) ?? 0, "event") : "");
+      setText(p.note, state === moment.event.to ? `now · ${plural(been.get(state) ?? 0, "event")}` : been.get(state) ? plural(been.get(state) ?? 0, "event") : "");
     }
     const { from, to, type } = moment.event;
     setText(now, `${stateWord(to)}: ${from === to ? `${type} did not change the state` : `${type} led here from ${stateWord(from)}`}.`);

@@ -29,7 +29,7 @@ export function usage(page, history, dvr) {
   const fields = u => [count(u.input), count(u.output), count(u.cached), usd(u.cost_usd), duration(u.duration_ms)];
   /** @param {any} u */
   const show = u => {
-    const steps = u.steps ?? [], shown = steps.slice(-500);
+    const steps = u.steps ?? [], shown = steps.slice(-200);
     put(used, table("In all", ["Runs", "Input", "Output", "Cached", "Cost", "Time", "Model calls", "Tool calls"], [["With sub-runs", u.total], ["This run", u.own]].map(([name, use]) => [name, ...fields(use), count(use.model_calls), count(use.tool_calls)])),
       h("p", { class: "soft small" }, `${duration(u.elapsed_ms)} from the first to the last event, ${duration(u.waiting_ms)} of them waiting for people.`),
       table("By model", ["Model", "Input", "Output", "Cached", "Cost", "Time", "Calls", "Failed"], (u.models ?? []).map((/** @type {any} */ m) => [m.name || "–", ...fields(m), m.calls, m.failed])),
