@@ -5,13 +5,14 @@ import { h, newID, put } from "../lib/dom.js";
 import { duration, when } from "../lib/format.js";
 import { field, long } from "../lib/widgets.js";
 import { parse, pretty, write } from "./exact.js";
+import { lineDiff } from "./linediff.js";
 import { editor } from "./schema.js";
 
 /**
  * A call that waits, as GET /v1/waiting shows it.
  * @typedef {{call_id: string, name: string, arguments: string, kind: "approval" | "question", risk?: string, reason?: string, deadline?: string, schema?: any}} Call
  * @typedef {{call_id: string, decision: string, arguments?: string, reason?: string, by: string}} Decision
- * @typedef {{el: HTMLElement, call: Call, busy: () => boolean, done: () => boolean, approve: () => void, reject: () => void, edit: () => void, decided: (d: Decision) => void}} Form busy: a person is at work in it
+ * @typedef {{el: HTMLElement, call: Call, busy: () => boolean, done: () => boolean, approve: () => void, reject: () => void, edit: () => void, decided: (d: Decision, first?: boolean) => void}} Form busy: a person is at work in it; decided shows a decision, and first that it came before this person's
  */
 
 const whose = "moorebus-by";
@@ -154,7 +155,7 @@ export function decisionForm(run, call, signal, ended = () => {}) {
       all.forEach(b => { b.disabled = true; });
       put(result, h("p", { class: "soft" }, "Sending. It is sent again if the gateway restarts."));
       const counts = await decide(run, wanted, signal);
-      form.decided(counts);
+      form.decided(counts, !same(wanted, counts));
       if (same(wanted, counts)) toast(`${call.name}: you ${question ? wanted.decision === "rejected" ? "rejected the question" : "answered" : words[counts.decision]}.`);
     } catch (err) {
       if (signal.aborted) return;
@@ -165,9 +166,9 @@ export function decisionForm(run, call, signal, ended = () => {}) {
     }
   };
 
-  const name = newID("call");
+  const name = newID("call"), until = call.deadline ? countdown(call.deadline, signal) : null;
   const el = h("section", { class: "decision stack", "aria-labelledby": name, onkeydown: noSubmit },
-    h("div", { class: "row" }, h("h3", { id: name, class: "mono" }, question ? "Question" : call.name), !question && riskBadge(call.risk), call.deadline && countdown(call.deadline, signal)),
+    h("div", { class: "row" }, h("h3", { id: name, class: "mono" }, question ? "Question" : call.name), !question && riskBadge(call.risk), until),
     call.reason && h("div", { class: question ? "asked" : "" }, long(call.reason)),
     question ? null : args,
     question ? h("div", { class: "stack" },
@@ -191,14 +192,17 @@ export function decisionForm(run, call, signal, ended = () => {}) {
       label();
       if (changing) /** @type {HTMLElement | null} */ (args.querySelector("input, textarea, select"))?.focus();
     },
-    decided: counts => {
+    decided: (counts, first) => {
       if (over) return;
       over = true;
       const verdict = question && counts.decision === "modified" ? "answered" : words[counts.decision] ?? counts.decision;
       const at = h("span");
+      until?.remove();
       put(result, h("div", { class: "decided stack" },
+        first && h("p", { class: "is-wait" }, "Somebody else decided first. Their decision counts, and yours was not taken."),
         h("p", null, h("span", { class: "badge is-" + (counts.decision === "rejected" ? "bad" : "good") }, counts.decision === "rejected" ? "✗ rejected" : "✓ " + (question ? "answered" : "approved")), " ", h("strong", null, counts.by || "Somebody"), ` ${verdict}`, at, "."),
-        counts.reason && long(counts.reason), counts.decision === "modified" && long(pretty(counts.arguments ?? ""), "code")));
+        counts.reason && long(counts.reason), question && counts.decision === "modified" && long(answerOf(counts), "text"),
+        !question && counts.decision === "modified" && lineDiff(pretty(call.arguments), pretty(counts.arguments ?? ""), "Changed arguments")));
       why.hidden = true;
       buttons.hidden = true;
       changing = undefined;
@@ -216,6 +220,11 @@ export function decisionForm(run, call, signal, ended = () => {}) {
 
 /** @param {Decision} a @param {Decision} b */
 const same = (a, b) => a.decision === b.decision && a.by === b.by && (a.arguments ?? "") === (b.arguments ?? "") && (a.reason ?? "") === (b.reason ?? "");
+
+/** @param {Decision} d */
+function answerOf(d) {
+  try { return String(JSON.parse(d.arguments ?? "").answer); } catch { return d.arguments ?? ""; }
+}
 
 /** @param {string} text */
 function compact(text) {

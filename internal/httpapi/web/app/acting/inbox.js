@@ -187,7 +187,7 @@ export default async function inbox(page) {
   };
   if (able) ring();
 
-  put(page.root, h("div", { class: "row" }, h("h1", null, "Inbox"), summary, h("span", { class: "grow" }), able && bell), h("div", null, nameField()), trouble, list, nothing, h("div", null, more));
+  put(page.root, h("div", { class: "row" }, h("h1", null, "Inbox"), summary, h("span", { class: "grow" }), able && bell), h("div", { class: "stack" }, nameField(), trouble), list, nothing, h("div", null, more));
   await read();
   page.title("Inbox");
   let ticks = 0; // others decide, too: what is shown is looked at more often than what is not

@@ -71,9 +71,13 @@ function object(label, s, value, required) {
 function properties(s, value) {
   const names = [...Object.keys(s.properties ?? {}), ...Object.keys(value).filter(name => !Object.hasOwn(s.properties ?? {}, name))];
   const fields = names.map(name => /** @type {[string, Input]} */ ([name, input(name, s.properties?.[name] ?? {}, Object.hasOwn(value, name) ? value[name] : undefined, (s.required ?? []).includes(name))]));
+  const order = [...new Set([...Object.keys(value), ...names])]; // what was there keeps its place
   return {
     el: h("div", { class: "stack" }, fields.map(([, f]) => f.el), fields.length === 0 && h("p", { class: "soft" }, "This tool takes no arguments.")),
-    value: () => Object.fromEntries(fields.map(([name, f]) => [name, f.value()]).filter(([, v]) => v !== undefined)),
+    value: () => {
+      const got = new Map(fields.map(([name, f]) => [name, f.value()]));
+      return Object.fromEntries(order.map(name => [name, got.get(name)]).filter(([, v]) => v !== undefined));
+    },
   };
 }
 

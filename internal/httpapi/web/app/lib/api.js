@@ -72,7 +72,7 @@ export async function get(path, query, signal) {
  */
 export async function send(method, path, body, o = {}) {
   const init = { method, headers: headers({ "Content-Type": "application/json", ...o.headers }), body: body === undefined ? undefined : JSON.stringify(body), signal: o.signal };
-  for (let left = o.again ? 20 : 0; ; left--) {
+  for (let left = o.again ? 120 : 0; ; left--) {
     try {
       return await (await ask(path, init)).json();
     } catch (err) {

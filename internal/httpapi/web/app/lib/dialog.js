@@ -63,10 +63,10 @@ const advice = {
 
 /** An error as an element: what happened, its code, and what to do. @param {any} err */
 export function failed(err) {
-  const code = err instanceof ApiError ? err.code : "error";
+  const code = err instanceof ApiError ? err.code : ""; // else it is about what was written into a form
   const message = err instanceof Error ? err.message : String(err);
   return h("div", { class: "failed" }, h("p", null, h("span", { "aria-hidden": "true" }, "✗ "), message + (/[.!?]$/.test(message) ? "" : ".")),
-    h("p", { class: "soft" }, advice[code] ? advice[code] + " " : "", "Code: ", h("code", null, code)));
+    code && h("p", { class: "soft" }, advice[code] ? advice[code] + " " : "", "Code: ", h("code", null, code)));
 }
 
 /** What is shown where there is nothing. @param {string} title @param {...import("./dom.js").Child} text */
