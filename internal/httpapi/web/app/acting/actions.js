@@ -2,7 +2,7 @@
 import { ApiError, send } from "../lib/api.js";
 import { dialog, toast } from "../lib/dialog.js";
 import { h, put } from "../lib/dom.js";
-import { ended } from "../lib/format.js";
+import { count, ended, usd } from "../lib/format.js";
 import { field } from "../lib/widgets.js";
 import { decisionForm, nameField, waiting, who } from "./decide.js";
 import { forkDialog } from "./fork.js";
@@ -84,7 +84,7 @@ export function actions(page, run) {
     resume: () => ask("Resume", "The run goes on where it was paused.", "resume", "The run goes on."),
     close: () => ask("Close", "The conversation ends. It cannot be opened again, but it can be forked.", "close", "The conversation is closed."),
     cancel: () => ask("Cancel the run", "The run ends now, and its sub-runs with it. It cannot go on afterwards, but it can be forked.", "cancel", "The run is cancelled.", "danger"),
-    budget: () => open(page, "Change the budget", budgetForm(newest.budget ?? {}), [{
+    budget: () => open(page, "Change the budget", budgetForm(newest.budget ?? {}, newest.total_usage), [{
       label: "Change", run: async fields => {
         const changes = budgetChanges(newest.budget ?? {}, fields);
         if (!Object.keys(changes).length) throw new Error("Change a limit first");
@@ -122,7 +122,8 @@ export function actions(page, run) {
       if (live) newest = now;
       draw();
       if (!live || !deciding || deciding.closed) return;
-      for (const d of now.pending_approval?.decisions ?? []) deciding.forms.find(f => f.call.call_id === d.call_id && !f.busy())?.decided(d);
+      const still = waiting(now);
+      for (const form of deciding.forms) if (!still.some(call => call.call_id === form.call.call_id)) form.gone();
       deciding.add();
     },
   };
@@ -131,11 +132,11 @@ export function actions(page, run) {
 /** @param {FormData} fields */
 const reasonOf = fields => (String(fields.get("reason") ?? "").trim() ? { reason: String(fields.get("reason")).trim() } : {});
 
-const limits = /** @type {[string, string][]} */ ([["max_total_tokens", "Tokens in all"], ["max_input_tokens", "Tokens of input"], ["max_output_tokens", "Tokens of output"], ["max_cost_usd", "Cost in US dollars"], ["max_wall_time", "Time from the start, such as 30m or 24h"]]);
+const limits = /** @type {[string, string][]} */ ([["max_total_tokens", "Most tokens in all"], ["max_input_tokens", "Most tokens of input"], ["max_output_tokens", "Most tokens of output"], ["max_cost_usd", "Highest cost in US dollars"], ["max_wall_time", "Longest time from the start, such as 30m or 24h"]]);
 
-/** @param {Record<string, any>} budget */
-function budgetForm(budget) {
-  return h("div", { class: "stack" }, h("p", { class: "soft" }, "Only what you change is sent. An empty field changes nothing."),
+/** @param {Record<string, any>} budget @param {any} used */
+function budgetForm(budget, used) {
+  return h("div", { class: "stack" }, h("p", { class: "soft" }, `Used so far: ${count(used?.total ?? 0)} tokens, ${usd(used?.cost)}. An empty field changes nothing.`),
     limits.map(([key, label]) => field(label, h("input", { name: key, value: budget[key] === undefined ? "" : String(budget[key]), autocomplete: "off", inputmode: key === "max_wall_time" ? "text" : "decimal", pattern: key === "max_wall_time" ? "([0-9.]+(ms|s|m|h))+" : key === "max_cost_usd" ? "[0-9]+([.][0-9]+)?" : "[0-9]+" }))),
     nameField(), field("Why (optional)", h("textarea", { name: "reason", class: "two" })));
 }

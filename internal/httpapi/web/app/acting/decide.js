@@ -12,7 +12,7 @@ import { editor } from "./schema.js";
  * A call that waits, as GET /v1/waiting shows it.
  * @typedef {{call_id: string, name: string, arguments: string, kind: "approval" | "question", risk?: string, reason?: string, deadline?: string, schema?: any}} Call
  * @typedef {{call_id: string, decision: string, arguments?: string, reason?: string, by: string}} Decision
- * @typedef {{el: HTMLElement, call: Call, busy: () => boolean, done: () => boolean, approve: () => void, reject: () => void, edit: () => void, decided: (d: Decision, first?: boolean) => void}} Form busy: a person is at work in it; decided shows a decision, and first that it came before this person's
+ * @typedef {{el: HTMLElement, call: Call, busy: () => boolean, done: () => boolean, approve: () => void, reject: () => void, edit: () => void, decided: (d: Decision, first?: boolean) => void, gone: () => void}} Form busy: a person is at work in it; decided shows a decision, and first that it came before this person's; gone is called when the call waits no more
  */
 
 const whose = "moorebus-by";
@@ -61,10 +61,10 @@ async function decide(run, mine, signal) {
   return mine;
 }
 
-/** When a decision was made. @param {string} run @param {string} call @param {AbortSignal} [signal] */
-async function decidedAt(run, call, signal) {
+/** The decision on a call as the log has it. @param {string} run @param {string} call @param {AbortSignal} signal @returns {Promise<{decision: Decision, time: string} | undefined>} */
+async function logged(run, call, signal) {
   for await (const e of lines(`/v1/runs/${encodeURIComponent(run)}/events`, {}, signal)) {
-    if (e.data?.call_id === call && e.data.decision) return e.time;
+    if (e.data?.call_id === call && e.data.decision && e.data.by) return { decision: e.data, time: e.time };
   }
 }
 
@@ -209,8 +209,17 @@ export function decisionForm(run, call, signal, ended = () => {}) {
       show();
       put(trouble);
       if (el.contains(document.activeElement) || document.activeElement === document.body) { el.tabIndex = -1; el.focus(); }
-      decidedAt(run, counts.call_id, signal).then(time => { if (time) put(at, " at " + when(time)); }).catch(() => { /* the decision is shown without its time */ });
+      logged(run, call.call_id, signal).then(found => { if (found) put(at, " at " + when(found.time)); }).catch(() => { /* the decision is shown without its time */ });
       ended(counts);
+    },
+    gone: () => {
+      if (over || form.busy()) return;
+      logged(run, call.call_id, signal).then(found => {
+        if (found) return form.decided(found.decision);
+        over = buttons.hidden = true;
+        until?.remove();
+        put(result, h("p", { class: "decided" }, "This call waits no more: the run has ended, or the deadline has passed."));
+      }).catch(() => { /* it is shown as it was */ });
     },
   };
   show();

@@ -10,7 +10,7 @@ import { randomID } from "./actions.js";
 import { decisionForm, nameField } from "./decide.js";
 
 /** @typedef {{run_id: string, agent: string, task: string, state: string, n: number, since: string, parent?: string, calls: import("./decide.js").Call[], message?: boolean, problem?: string}} Waiting */
-/** @typedef {{el: HTMLElement, run: Waiting, forms: import("./decide.js").Form[], busy: () => boolean, update: (run: Waiting | null) => void, ended: AbortController}} Card */
+/** @typedef {{el: HTMLElement, run: Waiting, forms: import("./decide.js").Form[], busy: () => boolean, update: (run: Waiting | null) => void, ended: AbortController, gone: number}} Card */
 
 /** @param {import("../main.js").Page} page */
 export default async function inbox(page) {
@@ -44,7 +44,7 @@ export default async function inbox(page) {
     const there = new Set(runs.map(r => r.run_id));
     for (const [id, card] of cards) if (!there.has(id)) {
       card.update(null);
-      if (!card.busy()) remove(id);
+      if (!card.busy() && !card.el.contains(document.activeElement) && (Date.now() - card.gone > 10_000 || !card.forms.some(f => f.done()))) remove(id);
     }
     for (const run of runs) {
       const card = cards.get(run.run_id);
@@ -112,15 +112,19 @@ export default async function inbox(page) {
       h("div", { class: "task" }, long(run.task)), body, finished);
     /** @type {Card} */
     const card = {
-      el, run, forms: [], ended,
-      busy: () => card.forms.some(f => f.busy() || f.done()) || [.../** @type {NodeListOf<HTMLTextAreaElement>} */ (el.querySelectorAll("textarea"))].some(t => t === document.activeElement || t.value && !t.closest(".decision")),
+      el, run, forms: [], ended, gone: 0,
+      busy: () => card.forms.some(f => f.busy()) || [.../** @type {NodeListOf<HTMLTextAreaElement>} */ (el.querySelectorAll("textarea"))].some(t => t === document.activeElement || t.value && !t.closest(".decision")),
       update: now => {
         put(state, badge(now?.state ?? "planning"));
         if (!now) {
           put(state, h("span", { class: "soft small" }, "waits no more"));
+          card.forms.forEach(f => f.gone());
+          card.gone ||= Date.now();
           leave();
           return;
         }
+        card.gone = 0;
+        for (const f of card.forms) if (!now.calls.some(c => c.call_id === f.call.call_id)) f.gone();
         card.run = now;
         put(age, since(now.since));
         put(finished, now.problem && h("p", { class: "failed" }, "✗ ", now.problem));
