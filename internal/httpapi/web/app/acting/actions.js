@@ -31,7 +31,7 @@ async function once(path, body) {
 }
 
 /**
- * The buttons of a run. update is called with the memory after event n whenever another moment is
+ * The buttons of a run. update is called with the memory after event n, if it is known, whenever another moment is
  * shown; live says that this is the newest one.
  * @param {Page} page @param {string} run
  * @returns {{el: HTMLElement, update: (memory: any, n: number, live: boolean) => void}}
@@ -117,6 +117,7 @@ export function actions(page, run) {
   return {
     el,
     update: (now, at, live) => {
+      if (!now) return;
       memory = now;
       n = at;
       if (live) newest = now;

@@ -167,7 +167,7 @@ export function decisionForm(run, call, signal, ended = () => {}) {
   };
 
   const name = newID("call"), until = call.deadline ? countdown(call.deadline, signal) : null;
-  const el = h("section", { class: "decision stack", "aria-labelledby": name, onkeydown: noSubmit },
+  const el = h("div", { class: "decision stack", role: "group", "aria-labelledby": name, onkeydown: noSubmit },
     h("div", { class: "row" }, h("h3", { id: name, class: "mono" }, question ? "Question" : call.name), !question && riskBadge(call.risk), until),
     call.reason && h("div", { class: question ? "asked" : "" }, long(call.reason)),
     question ? null : args,

@@ -19,7 +19,7 @@ export default async function inbox(page) {
   /** @type {Map<string, Card>} */
   const cards = new Map();
   const told = /** @type {Set<string>} */ (new Set());
-  let limit = 50, reading = false, again = false, first = true;
+  let limit = 50, soon = 0, ticks = 0, reading = false, again = false, first = true;
 
   const read = async () => {
     if (reading) { again = true; return; }
@@ -79,9 +79,6 @@ export default async function inbox(page) {
     const ended = new AbortController();
     page.signal.addEventListener("abort", () => ended.abort(), { once: true, signal: ended.signal });
     const state = h("span"), age = h("span", { class: "soft small" }), body = h("div", { class: "stack" }), finished = h("div");
-    const leave = () => {
-      put(finished, h("div", { class: "row" }, h("button", { type: "button", onclick: () => { step(1); remove(run.run_id); void read(); } }, "Remove from the list")));
-    };
     /** @type {HTMLElement | undefined} */
     let message;
     const say = () => {
@@ -108,8 +105,8 @@ export default async function inbox(page) {
       return h("div", { class: "stack" }, field("Your next message", text), wrong, h("div", { class: "row" }, button));
     };
     const el = h("article", { class: "card stack", tabindex: 0, "aria-label": `${run.agent}: ${run.task}`.slice(0, 120) },
-      h("div", { class: "row" }, h("strong", null, run.agent), state, runLink(run.run_id), run.parent && h("span", { class: "small soft" }, "for ", runLink(run.parent)), h("span", { class: "grow" }), age),
-      h("div", { class: "task" }, long(run.task)), body, finished);
+      h("div", { class: "row" }, h("h2", null, run.agent), state, runLink(run.run_id), run.parent && h("span", { class: "small soft" }, "for ", runLink(run.parent)), h("span", { class: "grow" }), age),
+      h("div", { class: "task", tabindex: 0, role: "group", "aria-label": "Task" }, long(run.task)), body, finished);
     /** @type {Card} */
     const card = {
       el, run, forms: [], ended, gone: 0,
@@ -120,7 +117,7 @@ export default async function inbox(page) {
           put(state, h("span", { class: "soft small" }, "waits no more"));
           card.forms.forEach(f => f.gone());
           card.gone ||= Date.now();
-          leave();
+          put(finished, h("button", { type: "button", onclick: () => { step(1); remove(run.run_id); void read(); } }, "Remove from the list"));
           return;
         }
         card.gone = 0;
@@ -194,12 +191,11 @@ export default async function inbox(page) {
   put(page.root, h("div", { class: "row" }, h("h1", null, "Inbox"), summary, h("span", { class: "grow" }), able && bell), h("div", { class: "stack" }, nameField(), trouble), list, nothing, h("div", null, more));
   await read();
   page.title("Inbox");
-  let ticks = 0; // others decide, too: what is shown is looked at more often than what is not
+  // Others decide, too: what is shown is looked at more often than what is not.
   const timer = setInterval(() => { if ((++ticks % 3 === 0 || cards.size > 0) && (!document.hidden || ring())) void read(); }, 5000);
   const awake = () => { if (!document.hidden) void read(); };
   document.addEventListener("visibilitychange", awake);
   page.signal.addEventListener("abort", () => { clearInterval(timer); document.removeEventListener("visibilitychange", awake); cards.forEach(c => c.ended.abort()); }, { once: true });
-  let soon = 0;
   follow("/v1/events", {
     signal: page.signal,
     query: { state: "waiting_for_human" },

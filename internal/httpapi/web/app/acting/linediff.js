@@ -50,5 +50,5 @@ export function lineDiff(a, b, label = "Changes") {
     shown.push(h("div", { class: op === "+" ? "diff-new" : op === "-" ? "diff-old" : "" }, h("span", { class: "diff-op" }, op === "-" ? "−" : op, op !== " " && h("span", { class: "visually-hidden" }, op === "+" ? " new: " : " old: ")), h("span", { class: "diff-line" }, line.slice(0, 4000))));
   });
   skipped();
-  return h("div", { class: "code diff", role: "group", "aria-label": label }, shown.length ? shown : h("span", { class: "soft" }, "No changes."));
+  return h("div", { class: "code diff", role: "group", "aria-label": label, tabindex: shown.length > 12 && 0 }, shown.length ? shown : h("span", { class: "soft" }, "No changes."));
 }
