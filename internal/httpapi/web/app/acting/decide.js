@@ -107,7 +107,7 @@ const words = /** @type {Record<string, string>} */ ({ approved: "approved it", 
 export function decisionForm(run, call, signal, ended = () => {}) {
   const question = call.kind === "question";
   const trouble = h("div", { role: "alert" }), result = h("div", { role: "status" });
-  const args = h("div");
+  const args = h("div", { role: "group", "aria-label": "Arguments" });
   const reason = /** @type {HTMLTextAreaElement} */ (h("textarea", { class: "two" }));
   const why = h("div", { hidden: true }, field("Why you reject it (optional)", reason, "The model is told."));
   const answer = /** @type {HTMLTextAreaElement} */ (h("textarea", { class: "two" }));
@@ -175,7 +175,11 @@ export function decisionForm(run, call, signal, ended = () => {}) {
       choices(call).length > 0 && h("div", { class: "row", role: "group", "aria-label": "Choices" }, choices(call).map(c => h("button", { type: "button", onclick: () => { answer.value = c; void run_(reply); } }, c))),
       field("Your answer", answer)) : null,
     why, trouble, result, buttons);
-  const show = () => put(args, changing ? changing.el : long(pretty(call.arguments), "code"));
+  const show = () => {
+    args.className = changing ? "" : "args";
+    if (changing) args.removeAttribute("tabindex"); else args.tabIndex = 0; // it may scroll
+    put(args, changing ? changing.el : long(pretty(call.arguments), "code"));
+  };
 
   /** @type {Form} */
   const form = {
