@@ -5,10 +5,11 @@ import { h, put } from "../lib/dom.js";
 import { count, duration, ended, plural, shortID, usd } from "../lib/format.js";
 import { bind } from "../lib/keys.js";
 import { badge, field, long, runLink } from "../lib/widgets.js";
-import { go } from "../main.js";
+import { go, interrupted } from "../main.js";
+import { conversation } from "../run/conversation.js";
+import { History } from "../run/history.js";
 import { pretty } from "./exact.js";
 import { lineDiff } from "./linediff.js";
-import { Moments, moment } from "./moments.js";
 
 /**
  * @typedef {{n: number, run?: string, name: string, arguments: string}} Call
@@ -29,14 +30,14 @@ export default async function compare(page) {
     /** @type {Comparison} */
     const c = await get("/v1/compare", { a, b }, page.signal);
     put(trouble);
-    put(facts, verdict(c, a, b), h("section", { class: "stack" }, h("h2", null, "Calls"), calls(c, a, b)), h("section", { class: "stack" }, h("h2", null, "Answers"), answers(c)), h("section", { class: "stack" }, h("h2", null, "Used after the fork point"), usage(c)));
+    put(facts, verdict(c, a, b), h("section", { class: "stack" }, h("h2", null, "Calls"), calls(c, a, b)), h("section", { class: "stack" }, h("h2", null, "Answers"), answers(c)), h("section", { class: "stack" }, h("h2", null, c.fork_point === null ? "Used" : "Used after the fork point"), usage(c)));
     again.hidden = ended(c.state?.a ?? "done") && ended(c.state?.b ?? "done");
     return c;
   };
   const c = await read();
-  const players = h("section", { class: "stack" }, h("h2", null, "Side by side"), h("p", { class: "soft" }, "Reading both runs…"));
+  const players = h("section", { class: "stack" });
   put(page.root, head, trouble, facts, players);
-  await play(page, c, a, b, players);
+  play(page, c, a, b, players);
 }
 
 /** @param {import("../main.js").Page} page @param {string} a @param {string} b */
@@ -103,7 +104,7 @@ const uses = [["input", "Tokens of input", count], ["output", "Tokens of output"
 
 /** @param {Comparison} c */
 function usage({ usage: { a, b } }) {
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Use" }, h("table", { class: "plain" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "What"), ["A", "B", "B − A"].map(t => h("th", { scope: "col", class: "number" }, t)))),
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Use" }, h("table", { class: "plain uses" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "What"), ["A", "B", "B − A"].map(t => h("th", { scope: "col", class: "number" }, t)))),
     h("tbody", null, uses.map(([key, label, format]) => {
       const x = a[key], y = b[key], by = (y ?? 0) - (x ?? 0);
       return h("tr", null, h("th", { scope: "row" }, label), h("td", { class: "number" }, x === undefined ? "–" : format(x)), h("td", { class: "number" }, y === undefined ? "–" : format(y)),
@@ -112,57 +113,49 @@ function usage({ usage: { a, b } }) {
 }
 
 /** Both runs at a moment: so many events after the fork point. @param {import("../main.js").Page} page @param {Comparison} c @param {string} a @param {string} b @param {HTMLElement} box */
-async function play(page, c, a, b, box) {
-  const runs = [a, b].map(id => ({ id, moments: new Moments(id, page.signal), start: c.fork_point !== null && c.fork_run === id ? c.fork_point : 1, at: h("p", { class: "row" }), view: h("div", { class: "moment stack" }), shown: /** @type {any} */ (null) }));
-  try {
-    await Promise.all(runs.map(r => r.moments.read()));
-  } catch (err) {
-    if (!page.signal.aborted) put(box, h("h2", null, "Side by side"), failed(err));
-    return;
-  }
-  let at = 0, pending = false;
-  const most = () => Math.max(0, ...runs.map(r => r.moments.length - r.start));
-  const slider = /** @type {HTMLInputElement} */ (h("input", { type: "range", min: 0, max: most(), value: "0", class: "grow", "aria-label": "Events since the fork point", oninput: () => move(Number(slider.value)) }));
+function play(page, c, a, b, box) {
+  const runs = [a, b].map((id, i) => {
+    const history = new History(id, page.signal, { states: false }), talk = conversation(history, page.signal);
+    talk.el.setAttribute("aria-label", "Messages of " + "AB"[i]);
+    return { id, name: "AB"[i], history, talk, start: c.fork_point !== null && c.fork_run === id ? c.fork_point : 1, at: h("p", { class: "row" }) };
+  });
+  let at = 0, pending = false, end = false;
+  const most = () => Math.max(0, ...runs.map(r => r.history.length - r.start));
+  const slider = /** @type {HTMLInputElement} */ (h("input", { type: "range", min: 0, value: "0", class: "grow", "aria-label": "Events since the fork point", oninput: () => move(Number(slider.value)) }));
   const label = h("p", { class: "soft small", "aria-hidden": "true" });
   /** @param {number} to */
   const move = to => {
     at = Math.max(0, Math.min(most(), to));
+    end = at > 0 && at === most(); // then it goes on with the runs
     if (pending) return;
     pending = true;
     requestAnimationFrame(() => { pending = false; draw(); });
   };
   const draw = () => {
+    if (!runs.every(r => r.history.ready)) return;
     slider.max = String(most());
     slider.value = String(at);
     const text = at === 0 ? c.fork_point === null ? "The first event" : "The fork point" : `${plural(at, "event")} later`;
     put(label, text);
     slider.setAttribute("aria-valuetext", text);
-    for (const r of runs) {
-      const n = Math.min(r.moments.length, r.start + at), memory = r.moments.memoryAt(n);
-      put(r.at, h("strong", null, r.id === a ? "A" : "B"), runLink(r.id, n, `event ${n} of ${r.moments.length}`), memory && badge(memory.state), r.start + at > r.moments.length && h("span", { class: "soft small" }, "has no more"));
-      if (memory === r.shown) continue;
-      r.shown = memory;
-      put(r.view, memory && moment(memory));
-      r.view.scrollTop = r.view.scrollHeight;
+    for (const { history, talk, start, name, id, at: line } of runs) {
+      const n = Math.min(history.length, start + at), event = history.events[n - 1];
+      if (!event) continue;
+      put(line, h("strong", null, name), runLink(id, n, `event ${n} of ${history.length}`), badge(event.to), h("span", { class: "soft small" }, start + at > history.length ? "has no more" : event.type));
+      talk.update({ n, edge: n === history.length });
     }
   };
   const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ run) => h("button", { type: "button", "aria-label": name, title: name, onclick: run }, text);
   put(box, h("h2", null, "Side by side"),
-    h("div", { class: "sides" }, runs.map(r => h("div", { class: "card stack player" }, r.at, r.view))),
-    h("div", { class: "dvr card" }, h("div", { class: "row nowrap" }, button("⇤", "To the fork point", () => move(0)), button("←", "One event back", () => move(at - 1)), slider, button("→", "One event on", () => move(at + 1)), button("⇥", "To the end", () => move(most()))), label));
-  for (const r of runs) r.view.tabIndex = 0;
+    h("div", { class: "sides" }, runs.map(r => h("div", { class: "card player" }, r.at, r.talk.el))),
+    h("div", { class: "compare-dvr card" }, h("div", { class: "row nowrap" }, button("⇤", "To the fork point", () => move(0)), button("←", "One event back", () => move(at - 1)), slider, button("→", "One event on", () => move(at + 1)), button("⇥", "To the end", () => move(most()))), label));
   bind(page.signal, {
     ArrowLeft: { help: "One event back", run: () => move(at - 1) }, ArrowRight: { help: "One event on", run: () => move(at + 1) },
     Home: { help: "To the fork point", run: () => move(0) }, End: { help: "To the end", run: () => move(most()) },
   });
-  draw();
-  const timer = setInterval(async () => {
-    if (document.hidden) return;
-    const end = at === most();
-    await Promise.all(runs.map(r => r.moments.read())).catch(() => {});
-    if (page.signal.aborted) return;
-    if (end) at = most();
-    draw();
-  }, 3000);
-  page.signal.addEventListener("abort", () => clearInterval(timer), { once: true });
+  for (const { history } of runs) {
+    history.onchange = () => move(end ? most() : at);
+    history.onstate = live => { if (!page.signal.aborted) interrupted(live ? "" : "The gateway cannot be reached. The page goes on by itself."); };
+    history.start().catch(err => { if (!page.signal.aborted) put(box, h("h2", null, "Side by side"), failed(err)); });
+  }
 }
