@@ -46,7 +46,7 @@ export default async function page(page) {
     h("td", null, h("input", { type: "checkbox", "data-key": name(one), value: name(one), checked: chosen.has(name(one)), "aria-label": "Choose " + name(one), onchange: (/** @type {Event} */ event) => choose([one], /** @type {HTMLInputElement} */ (event.target).checked) })),
     h("td", null, one.run ? runLink(one.run, one.n) : h("span", { class: "mono" }, "message " + one.stray)),
     h("td", null, h("code", { class: "is-bad" }, one.code), one.dropped && [" ", h("span", { class: "tag" }, "dropped")]),
-    h("td", { class: "message text", dir: "auto" }, one.message.length > 400 ? h("details", { "data-key": "message " + name(one) }, h("summary", null, one.message.slice(0, 200) + "…"), one.message.slice(0, 20_000)) : one.message),
+    h("td", { class: "reason text", dir: "auto" }, one.message.length > 400 ? h("details", { "data-key": "message " + name(one) }, h("summary", null, one.message.slice(0, 200) + "…"), one.message.slice(0, 20_000)) : one.message),
     h("td", null, since(one.time)),
     h("td", null, h("div", { class: "row" }, one.run && h("button", { "data-key": "retry " + name(one), "aria-label": "Retry " + name(one), onclick: () => { void again([name(one)]); } }, "Retry"), !one.dropped && h("button", { class: "quiet", "data-key": "drop " + name(one), "aria-label": "Drop " + name(one), onclick: () => confirmDrop([name(one)]) }, "Drop…"))));
 

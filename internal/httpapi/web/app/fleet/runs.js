@@ -99,7 +99,7 @@ const cell = (/** @type {string} */ name, /** @type {string} */ unit, /** @type 
 function row(run, fits) {
   return h("div", { class: "run-row" + (fits ? "" : " stale") },
     h("span", { class: "cell-state" }, badge(run.state)), h("span", { class: "cell-id" }, runLink(run.run_id)),
-    h("span", { class: "cell-agent", title: run.agent }, run.agent || "–"), h("span", { class: "cell-task", dir: "auto", title: run.task }, run.task || (run.forked_from ? "A fork" : "–")),
+    h("span", { class: "cell-agent", title: run.agent }, run.agent || "–"), h("span", { class: "cell-task", dir: "auto", title: run.task }, h("b", { class: "narrow-agent", "aria-hidden": "true" }, run.agent, " "), run.task || (run.forked_from ? "A fork" : "–")),
     cell("n", "events", count(run.n)), cell("tokens", "tokens", count(run.tokens)), cell("cost", "", usd(run.cost_usd)), h("span", { class: "cell-age" }, since(run.started)),
     h("span", { class: "cell-note" + (run.error ? " is-bad" : run.waiting ? " is-wait" : "") }, run.error ?? (run.waiting ? "waits for " + (waits[run.waiting] ?? run.waiting) : "")));
 }
@@ -221,7 +221,7 @@ export default async function page(page) {
   };
   signal.addEventListener("abort", () => { cancelAnimationFrame(frame); clearTimeout(due); list.close(); }, { once: true });
 
-  const table = h("div", { class: "runs" }, h("div", { class: "run-row run-head", "aria-hidden": "true" }, heads.map(([name, text]) => h("span", { class: "cell-" + name }, text))), list.el, news);
+  const table = h("div", { class: "runs" }, h("div", { class: "run-row runs-head", "aria-hidden": "true" }, heads.map(([name, text]) => h("span", { class: "cell-" + name }, text))), list.el, news);
   page.root.className = "full";
   put(page.root, h("div", { class: "row" }, h("h1", null, "Runs"), status), chart.el, chips, filter.el, trouble, nothing, table);
   const step = (/** @type {number} */ by) => list.go(list.current + (list.el.contains(document.activeElement) ? by : 0), { focus: true });

@@ -129,7 +129,7 @@ export function conversation(history, signal, inner) {
       case "user": return message("user", item.look, "", item.text.length > 1500 ? folded(`${item.text.slice(0, 120)}… (${count(item.text.length)} characters)`, () => long(item.text, "text", first)) : h("div", { class: "text", dir: "auto" }, item.text), parts(d.parts));
       case "assistant": return message("assistant", "Assistant", [d.asked?.model || d.model, d.usage?.total ? ` · ${count(d.usage.total)} tokens` : "", d.usage?.cost_usd ? ` · ${usd(d.usage.cost_usd)}` : "", d.incomplete ? " · cut off" : ""],
         reasoning(d), long(item.text, "text", first));
-      case "fork": return h("article", { class: "message is-note" }, h("p", null, "⑂ Forked from ", runLink(d.run, d.at), ` after event ${d.at}.`), d.patch && folded("What is different", () => code(JSON.stringify(d.patch))), sub("What was before", item, d.run));
+      case "fork": return h("article", { class: "message is-note" }, h("p", null, "Forked from ", runLink(d.run, d.at), ` after event ${d.at}.`), d.patch && folded("What is different", () => code(JSON.stringify(d.patch))), sub("What was before", item, d.run));
       default: {
         const text = [d.code, d.kind, d.message, d.reason, d.summary, d.value].filter(v => typeof v === "string" && v).join(" · ");
         const more = Object.keys(d).length > 0 && !text;

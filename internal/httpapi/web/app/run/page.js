@@ -1,4 +1,5 @@
 // The page of one run. Every part of it shows the same moment, which the recorder chooses.
+import { actions } from "../acting/actions.js";
 import { failed } from "../lib/dialog.js";
 import { h, put, setText } from "../lib/dom.js";
 import { ago, count, duration, shortID, usd, when } from "../lib/format.js";
@@ -73,16 +74,8 @@ export default function page(page) {
 function head(page, history) {
   const state = h("span"), name = h("span"), past = h("span", { class: "past-sign" }), facts = h("dl", { class: "run-facts" });
   const task = h("details", { class: "run-task" }), links = h("p", { class: "small run-links" });
-  const buttons = h("div", { class: "run-buttons" });
-  /** @type {{el: HTMLElement, update: (memory: any, n: number, live: boolean) => void} | undefined} */
-  let acting;
-  let shown = "", asked = "", began = false, latest = /** @type {Moment | undefined} */ (undefined);
-  const module = "../acting/actions.js";
-  import(module).then(({ actions }) => {
-    acting = actions(page, history.id);
-    if (acting) put(buttons, acting.el);
-    if (latest?.memory) acting?.update(latest.memory, latest.n, latest.edge);
-  }).catch(() => put(buttons, h("p", { class: "soft small" }, "The actions could not be loaded.")));
+  const acting = actions(page, history.id);
+  let shown = "", asked = "", began = false;
 
   const origin = () => {
     const first = history.events[0].data;
@@ -92,11 +85,10 @@ function head(page, history) {
   const fact = (/** @type {string} */ name, /** @type {string} */ value) => h("div", null, h("dt", null, name), h("dd", null, value));
   return {
     el: h("header", { class: "run-head" },
-      h("div", { class: "row" }, h("h1", null, name), state, past), h("div", { class: "run-head-parts" }, h("div", { class: "stack grow run-about" }, task, links), buttons), facts),
+      h("div", { class: "row" }, h("h1", null, name), state, past), h("div", { class: "run-head-parts" }, h("div", { class: "stack grow run-about" }, task, links), h("div", { class: "run-buttons" }, acting.el)), facts),
     /** @param {Moment} moment */
     update(moment) {
       const { memory, event, edge, n } = moment, use = memory?.total_usage;
-      latest = moment;
       if (!began) origin();
       began = true;
       setText(name, memory?.control?.agent?.name || history.events[0].data.agent?.name || "Run " + shortID(history.id));
@@ -111,7 +103,7 @@ function head(page, history) {
       const took = event.at - history.events[0].at;
       put(facts, fact("Cost", use ? usd(use.cost) : "–"), fact("Tokens", use ? `${count(use.input)} in, ${count(use.output)} out` : "–"), fact("Step", String(event.step)),
         fact("Started", `${ago(history.events[0].body.time)}`), fact("At", `${when(event.body.time)} (+${duration(took)})`), fact("Event", `${n} of ${history.length}`));
-      if (memory) acting?.update(memory, n, edge);
+      if (memory) acting.update(memory, n, edge);
     },
   };
 }
