@@ -107,6 +107,9 @@ func (p *plan) putToHuman(callID, tool string) decision {
 	if tool == askHuman && d.Decision == "approved" {
 		d.Decision = "modified"
 	}
+	if (tool == helper || tool == deputy) && d.Decision == "modified" {
+		d.Decision = "approved" // the changed arguments do not fit an agent, which takes a task
+	}
 	switch {
 	case d.Decision == "rejected":
 		d.Reason = "not today"
