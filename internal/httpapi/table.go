@@ -223,7 +223,7 @@ func (s *Server) fleetRows() []route.Route {
 		{
 			Pattern: "POST /v1/dead/drop", Handle: route.JSON(http.StatusOK, s.postDrop), Body: dropBody{}, Answer: dropped{},
 			Summary: "Hides runs and messages from the list of the dead, all or none. They stay in the log.",
-			Codes:   []string{refusal.CodeBadNamespace, refusal.CodeNotDead}, Example: `{"names": ["0:17"]}`,
+			Codes:   []string{refusal.CodeBadNamespace, refusal.CodeNotDead}, Example: `{"names": ["0198c5a0-5a6b-7c00-8000-000000000001"]}`,
 		},
 		{
 			Pattern: "POST /v1/runs/{id}/retry", Handle: route.JSON(http.StatusCreated, s.postRetry), Status: http.StatusCreated, Answer: dead.Retried{},
