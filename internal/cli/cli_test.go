@@ -340,6 +340,14 @@ func TestVersion(t *testing.T) {
 	var facts buildinfo.Facts
 	require.NoError(t, json.Unmarshal(out.Bytes(), &facts))
 	require.Equal(t, buildinfo.Read(), facts)
+
+	out.Reset()
+	program := &cobra.Command{Use: "moorebus"} // does nothing by itself
+	program.SetOut(&out)
+	addVersion(program)
+	program.SetArgs([]string{"--version"})
+	require.NoError(t, Execute(t.Context(), program))
+	require.Contains(t, out.String(), "\ntable ")
 }
 
 // The context that is selected in the nats CLI names the bus where nothing nearer

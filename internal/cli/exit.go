@@ -252,13 +252,10 @@ func addVersion(root *cobra.Command) {
 	addVersionCommand(root)
 	text := buildinfo.Read().Text(root.Name())
 	each(root, func(c *cobra.Command) {
-		if !c.Runnable() {
-			return
-		}
 		c.Version = text
 		c.SetVersionTemplate("{{.Version}}")
 		if c.Flags().Lookup("version") == nil {
-			c.Flags().Bool("version", false, "print version, commit, table and schemas, see `"+root.Name()+" version`")
+			c.Flags().Bool("version", false, "print version, commit, table and schemas, as "+root.Name()+" version does")
 		}
 	})
 }
