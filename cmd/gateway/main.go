@@ -1,5 +1,5 @@
 // Command gateway is the role between the bus and the world: the HTTP API, the
-// event streams and the web page.
+// event streams and the console.
 package main
 
 import (

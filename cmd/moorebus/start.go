@@ -177,7 +177,7 @@ func devCommand() *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Run a server, every role and the web page",
+		Short: "Run a server, every role and the console",
 		Long: `Dev starts the embedded server, every role and the HTTP API in this process, and
 keeps them up until Ctrl-C. --agent stores the agents of the file under their names.
 --tools gives it tools. --nats-listen lets other processes (further planners, actors,

@@ -153,7 +153,7 @@ func shortID(runs []list.Run) int {
 	return size
 }
 
-// StateShape returns the sign of a state, the same as on the web page.
+// StateShape returns the sign of a state, the same as in the console.
 func StateShape(s events.State) string {
 	switch s {
 	case events.Idle:

@@ -33,7 +33,7 @@ func Gateway() *cobra.Command {
 	var listener *net.TCPListener
 	var endWaiting func() error
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
-		`Gateway serves the HTTP API and the web page. It appends what comes from outside:
+		`Gateway serves the HTTP API and the console. It appends what comes from outside:
 starts, messages, decisions, cancelling. It also owns the timers: approvals expire,
 runs end at their deadline, and stalled work is driven once more and then given up.
 Set MOOREBUS_TOKEN to require a bearer token. Without one it listens on loopback
