@@ -63,7 +63,7 @@ func eachGap(lists [2][]int, fn func(from, to [2]int, matched bool)) {
 }
 
 // canonical returns JSON with its keys in order, no white space and each number in one spelling.
-// What is not JSON stays as it is.
+// What is not JSON stays as it is, and so do very long numbers.
 func canonical(text string) string {
 	if !json.Valid([]byte(text)) {
 		return text
@@ -74,6 +74,9 @@ func canonical(text string) string {
 	}
 	return string(data)
 }
+
+// maxNumber is the length of numbers that get one spelling: that takes time for its square.
+const maxNumber = 1000
 
 // numbers gives each number in a document one spelling.
 func numbers(v any) any {
@@ -87,6 +90,9 @@ func numbers(v any) any {
 			v[i] = numbers(v[i])
 		}
 	case json.Number:
+		if len(v) > maxNumber {
+			return v
+		}
 		d, _, err := apd.NewFromString(string(v))
 		if err != nil {
 			return v
