@@ -206,7 +206,10 @@ func (t *Tally) Add(ns string, r *Run, e Event) {
 func (s *space) takes(e Event) {
 	at := e.Stored.Unix()
 	slot := &s.recent[uint64(at)%ring]
-	if slot.at != at {
+	if slot.at > at {
+		return // shards are read side by side, and this one is behind
+	}
+	if slot.at < at {
 		*slot = second{at: at}
 	}
 	slot.events++

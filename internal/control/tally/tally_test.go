@@ -121,6 +121,9 @@ func TestHoursAndRates(t *testing.T) {
 	require.EqualValues(t, 1, hours[3].Agents[0].Failed)
 	require.Equal(t, Rates{Events: 1.0 / 60, Window: 60}, all.Rates(ns, now))
 	require.Zero(t, all.Rates(ns, now.Add(time.Minute)).Events)
+	behind := &life{t: all, agent: "bob"} // of a shard that is read beside the others
+	behind.at(now.Add(-(30+ring)*time.Second), &events.Start{})
+	require.Equal(t, Rates{Events: 1.0 / 60, Window: 60}, all.Rates(ns, now))
 }
 
 // An event of a worker whose clock is wrong counts when the log took it.
