@@ -182,12 +182,16 @@ func (k *Keeper) DropDead(ctx context.Context, ns string, names []string) error 
 	if err != nil {
 		return err
 	}
+	there := make(map[string]bool, len(listed))
+	for _, d := range listed {
+		there[d.key()] = true
+	}
 	keys := make([]string, len(names))
 	for i, name := range names {
 		if keys[i], err = Key(name); err != nil {
 			return refusal.New(refusal.Invalid, refusal.CodeBadRequest, "names: %s", err.Error())
 		}
-		if !slices.ContainsFunc(listed, func(d Dead) bool { return d.key() == keys[i] }) {
+		if !there[keys[i]] {
 			return refusal.New(refusal.NotFound, refusal.CodeNotDead, "%s is not in the list of dead runs and messages; nothing was dropped", name)
 		}
 	}
