@@ -61,7 +61,7 @@ func (c *client) watch(ctx context.Context, arg, by string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.control.Events(ctx, c.namespace, id, 1); err != nil {
+	if _, err := c.control.State(ctx, c.namespace, id, 0); err != nil {
 		return err // it is no run
 	}
 	o := watch.Options{

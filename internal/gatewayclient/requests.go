@@ -70,7 +70,7 @@ func (c *Client) State(ctx context.Context, ns, id string, n uint64) (access.Run
 	return ask[access.RunState](ctx, c, request{namespace: ns, path: path("runs", id), query: query("at", number(n))})
 }
 
-// Events is [access.Access.Events].
+// Events is [access.Access.Events]. The answer is open until the records were ranged over.
 func (c *Client) Events(ctx context.Context, ns, id string, from uint64) (iter.Seq2[journal.Record, error], error) {
 	resp, err := c.lines(ctx, ns, id, from)
 	if err != nil {
