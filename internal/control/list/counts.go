@@ -98,10 +98,17 @@ func (x *index) runCounts(ns string) RunCounts {
 	return all
 }
 
-// count counts what a run's next event says, or keeps it until the run's agent is known.
-func (x *index) count(r *row, e tally.Event) {
+// maxUncounted bounds what is kept of forks whose parents are not there, in bytes of records.
+const maxUncounted = 16 << 20
+
+// count counts what a run's next event says, or keeps it until the run's agent is known. size is
+// that of its record.
+func (x *index) count(r *row, e tally.Event, size int) {
 	if r.info.Agent == "" && x.forks[r] {
 		x.uncounted[r] = append(x.uncounted[r], e)
+		if x.uncountedSize += size; x.uncountedSize > maxUncounted {
+			x.inherit()
+		}
 		return
 	}
 	e.Agent = r.info.Agent
@@ -117,4 +124,5 @@ func (x *index) countForks() {
 		}
 	}
 	clear(x.uncounted)
+	x.uncountedSize = 0
 }

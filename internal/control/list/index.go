@@ -33,9 +33,10 @@ type index struct {
 	// get from their parents what their own first event does not say.
 	suspects, forks map[*row]bool
 	// counts are made of what the index reads. uncounted are events of forks whose agents are
-	// not known before their parents are read.
-	counts    *tally.Tally
-	uncounted map[*row][]tally.Event
+	// not known before their parents are read, uncountedSize the size of their records.
+	counts        *tally.Tally
+	uncounted     map[*row][]tally.Event
+	uncountedSize int
 }
 
 // namespace has the runs of a namespace: by their start, and the ended ones by their end.
@@ -133,7 +134,9 @@ func (x *index) catchUp(ctx context.Context, ends []uint64) error {
 	if err := errors.Join(errs...); err != nil {
 		return x.unfinished(ctx, ends, err)
 	}
+	x.mu.Lock()
 	x.inherit()
+	x.mu.Unlock()
 	if err := x.prune(ctx); err != nil {
 		return err
 	}
@@ -227,7 +230,7 @@ func (x *index) add(shard int, rec journal.Record) {
 	}
 	r.prev = events.Hash(rec.Body)
 	r.apply(e)
-	if e.N == 1 && r.info.ForkedFrom != nil {
+	if e.N == 1 && r.info.ForkedFrom != nil && !x.inheritTo(r) {
 		x.forks[r] = true
 	}
 	count := tally.Event{First: e.N == 1, Time: e.Time, Stored: rec.Stored, Data: e.Data}
@@ -239,7 +242,7 @@ func (x *index) add(shard int, rec journal.Record) {
 		space.ended = insert(space.ended, r, byEnd)
 		count.Ended, count.Failed = true, r.info.State == events.Errored
 	}
-	x.count(r, count)
+	x.count(r, count, len(rec.Body))
 }
 
 // apply takes what the list shows from the run's next event.
@@ -342,32 +345,37 @@ func searched(text string, limit int) string {
 	return strings.ToLower(strings.Clone(text[:min(len(text), limit)])) // not the whole text
 }
 
-// inherit fills in what forks have from their parents, as far as those are there.
+// inherit fills in what forks have from their parents, as far as those are there. x.mu is locked.
 func (x *index) inherit() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	defer x.countForks()
 	for range reducer.MaxForks {
 		before := len(x.forks)
 		for r := range x.forks {
-			of := x.namespaces[r.run.Namespace].runs[r.info.ForkedFrom.Run]
-			if of == nil || x.forks[of] {
-				continue
+			if x.inheritTo(r) {
+				delete(x.forks, r)
 			}
-			if r.info.Agent == "" {
-				r.info.Agent, r.outside, r.clientTools = of.info.Agent, of.outside, of.clientTools
-				if r.info.N == 1 && (r.info.State == events.Acting || r.info.State == events.ParallelActing) {
-					r.open = slices.Clone(of.clientTools) // which of them are called only the parent's log says
-				}
-			}
-			r.info.Mode, r.info.Task = cmp.Or(r.info.Mode, of.info.Mode), cmp.Or(r.info.Task, of.info.Task)
-			r.task = cmp.Or(r.task, of.task)
-			delete(x.forks, r)
 		}
 		if len(x.forks) == before {
 			return
 		}
 	}
+}
+
+// inheritTo fills in what a fork has from its parent, and reports whether the parent is there.
+func (x *index) inheritTo(r *row) bool {
+	of := x.namespaces[r.run.Namespace].runs[r.info.ForkedFrom.Run]
+	if of == nil || x.forks[of] {
+		return false
+	}
+	if r.info.Agent == "" {
+		r.info.Agent, r.outside, r.clientTools = of.info.Agent, of.outside, of.clientTools
+		if r.info.N == 1 && (r.info.State == events.Acting || r.info.State == events.ParallelActing) {
+			r.open = slices.Clone(of.clientTools) // which of them are called only the parent's log says
+		}
+	}
+	r.info.Mode, r.info.Task = cmp.Or(r.info.Mode, of.info.Mode), cmp.Or(r.info.Task, of.info.Task)
+	r.task = cmp.Or(r.task, of.task)
+	return true
 }
 
 // resolve folds the runs whose records do not follow from each other.
@@ -393,7 +401,7 @@ func (x *index) resolve(ctx context.Context) error {
 			r.to = info.Updated
 			space := x.namespaces[r.run.Namespace]
 			space.ended = insert(space.ended, r, byEnd)
-			x.count(r, tally.Event{Ended: true, Failed: info.State == events.Errored, Time: r.to, Stored: r.to})
+			x.count(r, tally.Event{Ended: true, Failed: info.State == events.Errored, Time: r.to, Stored: r.to}, 0)
 		}
 		x.mu.Unlock()
 	}
