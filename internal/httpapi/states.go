@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -149,15 +150,14 @@ func (s *Server) streamStates(w http.ResponseWriter, r *http.Request, want span)
 		want.run = run.ID
 		over := s.control.Table.Terminal(mem.State)
 		all = want.told && (over && want.from >= mem.N || want.to > 0 && want.from >= want.to)
-		switch {
-		case want.told && want.to > mem.N:
-			return record.CheckRange(mem.N, want.to, mem.N)
-		case want.told:
-			return nil
-		case want.to == 0:
-			return record.CheckRange(want.from, mem.N, mem.N)
+		from, to := want.from, cmp.Or(want.to, mem.N)
+		if want.told {
+			from = min(from, to, mem.N)
 		}
-		return record.CheckRange(want.from, want.to, mem.N)
+		if !over && from <= mem.N {
+			return record.CheckRange(from, to, max(mem.N, to)) // what is not there is to come
+		}
+		return record.CheckRange(from, to, mem.N)
 	})
 	if err != nil {
 		return err

@@ -107,10 +107,17 @@ func TestStatesLive(t *testing.T) {
 		require.Equal(t, "1", first.id)
 		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
 		lines := []string{first.data, live.next().data}
+		ahead := r.stream(path + "?from=2&to=3")
+		require.Equal(t, "memory", ahead.next().event)
+		for _, query := range []string{"?from=3", "?from=3&to=9", "?from=2&to=1"} {
+			r.fails(http.StatusBadRequest, "bad_parameter", r.do("GET", path+query, "", "Accept", "text/event-stream"))
+		}
 		short := r.stream(path + "?from=2&to=2")
 		require.Equal(t, "memory", short.next().event)
 		short.ends()
 		r.Happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c1", Success: true, Observation: "SUCCESS: 2", Code: "ok"}})
+		require.Equal(t, "3", ahead.next().id)
+		ahead.ends()
 		resumed := r.stream(path, "Last-Event-ID", "2")
 		r.Happens(id, events.Observing, &events.Continue{})
 		r.Happens(id, events.Planning, answered("2"))
