@@ -29,6 +29,9 @@ func Usage(w io.Writer, f Format, u *record.Usage, color bool) error {
 			row.use.Input, row.use.Output, row.use.Cached, cost, row.use.ModelCalls, row.use.ToolCalls, span(row.use.DurationMS))
 	}
 	fmt.Fprintf(&b, "%s %s, waiting for people %s\n", p.Faint(Pad("time", 8)), span(u.ElapsedMS), span(u.WaitingMS))
+	if u.Truncated {
+		b.WriteString("There are more than 1000 sub-runs, and the others are not counted.\n")
+	}
 	counts := func(t record.Tokens) []string {
 		return []string{strconv.Itoa(t.Input), strconv.Itoa(t.Output), strconv.Itoa(t.Cached), dollars(t.CostUSD)}
 	}

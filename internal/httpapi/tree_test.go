@@ -117,6 +117,10 @@ func TestBigTree(t *testing.T) {
 	all := flat(tree.Root)
 	require.Len(t, all, 1001, "1000, and the run that was asked for")
 	require.Equal(t, node{last, "sub", "c", 0, true}, all[len(all)-1])
+	var u record.Usage
+	r.get("/v1/runs/"+parent+"/usage", &u)
+	require.True(t, u.Truncated)
+	require.Len(t, u.Children, 999)
 }
 
 func dollars(cost float64) *float64 { return &cost }
@@ -138,7 +142,11 @@ func TestUsage(t *testing.T) {
 		}})
 
 		var u record.Usage
+		r.forked(child, `{"at":1}`) // its use is not the run's
 		r.get("/v1/runs/"+id+"/usage", &u)
+		var again record.Usage // now the use of the sub-run is known
+		r.get("/v1/runs/"+id+"/usage", &again)
+		require.Equal(t, u, again)
 		tokens := record.Tokens{Input: 10, Output: 5, Cached: 4, CostUSD: dollars(0.25)}
 		own := record.Use{Tokens: tokens, Total: 15, ModelCalls: 2, ToolCalls: 2, DurationMS: u.Own.DurationMS}
 		require.Equal(t, own, u.Own)

@@ -64,7 +64,8 @@ func (l *Lister) Tree(ctx context.Context, ns, id string) (Tree, error) {
 	return l.tree(ctx, ns, id, true)
 }
 
-// Below returns the tree of a run and what is below it, as [Lister.Tree] does.
+// Below returns the tree of a run and the sub-runs below it, without forks. Its errors are those
+// of [Lister.Tree].
 func (l *Lister) Below(ctx context.Context, ns, id string) (Tree, error) {
 	return l.tree(ctx, ns, id, false)
 }
@@ -125,7 +126,7 @@ func (x *index) tree(run events.Run, whole bool) (tree Tree, all []match) {
 		below := slices.SortedFunc(slices.Values(space.below[n.RunID]), byStart)
 		for _, r := range below {
 			switch {
-			case seen[r]:
+			case seen[r], !whole && r.info.ForkedFrom != nil:
 				continue
 			case len(nodes) >= maxNodes && !path[r]:
 				tree.Truncated = true

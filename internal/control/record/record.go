@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/access"
@@ -22,10 +23,16 @@ import (
 type Reader struct {
 	a    *access.Access
 	list *list.Lister
+
+	mu sync.Mutex
+	// ended has what runs used themselves that have ended.
+	ended map[events.Run]Use
 }
 
 // New returns a Reader of the runs of a, which l lists.
-func New(a *access.Access, l *list.Lister) *Reader { return &Reader{a, l} }
+func New(a *access.Access, l *list.Lister) *Reader {
+	return &Reader{a: a, list: l, ended: map[events.Run]Use{}}
+}
 
 // Moment is a run after its event N, which was at At: its whole memory, or the patch (RFC 6902)
 // from the memory before the event to the one after it.

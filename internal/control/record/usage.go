@@ -114,9 +114,12 @@ type Usage struct {
 	Children  []ChildUse  `json:"children"`
 	WaitingMS int64       `json:"waiting_ms"`
 	ElapsedMS int64       `json:"elapsed_ms"`
+	// Truncated says that Total and Children lack sub-runs: there are more than a tree shows.
+	Truncated bool `json:"truncated,omitempty" jsonschema:"There are more than 1000 sub-runs, and the others are not counted."`
 }
 
-// Usage returns what a run used, up to now. It reads the logs of the run and of all runs below it.
+// Usage returns what a run used, up to now. It reads the log of the run, and of all runs below it
+// that have not ended since it was asked last.
 func (r *Reader) Usage(ctx context.Context, ns, id string) (*Usage, error) {
 	if err := r.a.View(ctx, ns, id, func(*runlog.Run) error { return nil }); err != nil {
 		return nil, err
@@ -125,27 +128,87 @@ func (r *Reader) Usage(ctx context.Context, ns, id string) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.usage(ctx, ns, tree.Root)
-}
-
-func (r *Reader) usage(ctx context.Context, ns string, node *list.Node) (*Usage, error) {
-	at, err := r.a.Place(ns, node.RunID)
+	u, _, err := r.own(ctx, ns, id)
 	if err != nil {
 		return nil, err
 	}
-	u := &Usage{RunID: node.RunID, Steps: []Step{}, Tools: []*ToolUse{}, Models: []*ModelUse{}, Children: []ChildUse{}}
+	u.Total, u.Truncated = u.Own, tree.Truncated
+	for _, child := range tree.Root.Children {
+		use, err := r.use(ctx, ns, child)
+		if err != nil {
+			return nil, err
+		}
+		u.Total.add(use)
+		u.Children = append(u.Children, ChildUse{RunID: child.RunID, CallID: child.CallID, Agent: child.Agent, State: child.State, Use: use})
+	}
+	return u, nil
+}
+
+// use returns what a run and those below it used.
+func (r *Reader) use(ctx context.Context, ns string, node *list.Node) (Use, error) {
+	total, err := r.ownUse(ctx, ns, node.RunID)
+	if err != nil {
+		return total, err
+	}
+	for _, child := range node.Children {
+		use, err := r.use(ctx, ns, child)
+		if err != nil {
+			return total, err
+		}
+		total.add(use)
+	}
+	return total, nil
+}
+
+// maxEnded is how many ended runs a Reader remembers the use of, each with about 200 bytes.
+const maxEnded = 10_000
+
+// ownUse returns what a run used itself. That of an ended run is remembered.
+func (r *Reader) ownUse(ctx context.Context, ns, id string) (Use, error) {
+	at, err := r.a.Place(ns, id)
+	if err != nil {
+		return Use{}, err
+	}
+	r.mu.Lock()
+	use, known := r.ended[at]
+	r.mu.Unlock()
+	if known {
+		return use, nil
+	}
+	u, state, err := r.own(ctx, ns, id)
+	if err != nil {
+		return Use{}, err
+	}
+	if r.a.Table.Terminal(state) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.ended) >= maxEnded {
+			clear(r.ended)
+		}
+		r.ended[at] = u.Own
+	}
+	return u.Own, nil
+}
+
+// own returns what a run used itself, and its state.
+func (r *Reader) own(ctx context.Context, ns, id string) (*Usage, events.State, error) {
+	at, err := r.a.Place(ns, id)
+	if err != nil {
+		return nil, "", err
+	}
+	u := &Usage{RunID: id, Steps: []Step{}, Tools: []*ToolUse{}, Models: []*ModelUse{}, Children: []ChildUse{}}
 	fold := runlog.NewFold(r.a.Log, r.a.Store.Machine(), at)
 	var started, last time.Time
 	for rec, err := range r.a.Log.Read(ctx, at, 0) {
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		if access.NotOfLog(rec) {
 			continue
 		}
 		e, err := fold.Apply(ctx, rec)
 		if err != nil && !runlog.Refused(err) {
-			return nil, err
+			return nil, "", err
 		}
 		u.N = fold.Memory().N
 		if err != nil {
@@ -164,19 +227,7 @@ func (r *Reader) usage(ctx context.Context, ns string, node *list.Node) (*Usage,
 		last = e.Time
 	}
 	u.ElapsedMS = since(started, last)
-	u.Total = u.Own
-	for _, child := range node.Children {
-		if child.Relation != list.RelationSub {
-			continue
-		}
-		of, err := r.usage(ctx, ns, child)
-		if err != nil {
-			return nil, err
-		}
-		u.Total.add(of.Total)
-		u.Children = append(u.Children, ChildUse{RunID: child.RunID, CallID: child.CallID, Agent: child.Agent, State: child.State, Use: of.Total})
-	}
-	return u, nil
+	return u, fold.Memory().State, nil
 }
 
 func since(from, to time.Time) int64 { return max(0, to.Sub(from).Milliseconds()) }
