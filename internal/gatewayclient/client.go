@@ -77,6 +77,7 @@ func New(o Options) (*Client, error) {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	transport.ResponseHeaderTimeout = requestTimeout
 	if o.CA != "" {
 		pem, err := os.ReadFile(o.CA)
 		if err != nil {
@@ -162,7 +163,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, away(err)
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
@@ -174,11 +175,21 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	return nil, failure(resp, c.base)
 }
 
+// away makes the error of a connection one that a later attempt may not meet. A certificate that
+// nobody signed stays what it is.
+func away(err error) error {
+	var unsigned *tls.CertificateVerificationError
+	if errors.As(err, &unsigned) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "%s", err.Error())
+}
+
 // failure returns the refusal in an answer.
 func failure(resp *http.Response, base string) error {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
 	if err != nil {
-		return err
+		return away(err)
 	}
 	fields := map[string]any{}
 	_ = json.Unmarshal(data, &fields) // what is no object has no code
@@ -216,7 +227,7 @@ func (c *Client) call(ctx context.Context, r request, into any) error {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return err
+		return away(err)
 	case len(data) > maxAnswer:
 		return fmt.Errorf("the answer of %s is larger than %d MiB", c.base, maxAnswer>>20)
 	case into == nil:

@@ -3,6 +3,7 @@ package gatewayclient_test
 import (
 	"context"
 	"encoding/pem"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -50,6 +51,15 @@ func TestWhatIsNoGateway(t *testing.T) {
 	}
 }
 
+// A connection that breaks off says that another attempt may help.
+func TestBrokenConnection(t *testing.T) {
+	broken := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer broken.Close()
+	_, err := connect(t, gatewayclient.Options{URL: broken.URL})
+	require.True(t, refusal.Is(err, refusal.CodeUnavailable), "%v", err)
+	require.ErrorIs(t, err, io.EOF)
+}
+
 // The certificate of a gateway is checked, against the named authority if there is one.
 func TestCertificates(t *testing.T) {
 	gateway := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -64,6 +74,7 @@ func TestCertificates(t *testing.T) {
 	defer gateway.Close()
 	_, err := connect(t, gatewayclient.Options{URL: gateway.URL, Token: "secret"})
 	require.ErrorContains(t, err, "certificate")
+	require.False(t, refusal.Is(err, refusal.CodeUnavailable), "another attempt is no better")
 
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: gateway.Certificate().Raw}), 0o600))
