@@ -96,9 +96,10 @@ func Values(add func(Op), path string, before, after json.RawMessage) {
 
 // Lists adds the operations that turn list a into b, at a path. It compares what stands between
 // the common beginning, of which known elements need no look, and the common end. same may miss
-// that two elements are equal. encode writes an element as [Values] takes it.
-func Lists[T any](add func(Op), path string, a, b []T, known int, same func(x, y *T) bool, encode func(*T) json.RawMessage) {
-	first := known
+// that two elements are equal. encode writes an element as [Values] takes it. It returns the length
+// of the common beginning.
+func Lists[T any](add func(Op), path string, a, b []T, known int, same func(x, y *T) bool, encode func(*T) json.RawMessage) (first int) {
+	first = known
 	for first < min(len(a), len(b)) && same(&a[first], &b[first]) {
 		first++
 	}
@@ -121,4 +122,5 @@ func Lists[T any](add func(Op), path string, a, b []T, known int, same func(x, y
 		}
 		add(Op{Op: "add", Path: to, Value: encode(&b[i])})
 	}
+	return first
 }

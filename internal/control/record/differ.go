@@ -26,7 +26,7 @@ type Differ struct {
 // in no patch.
 func NewDiffer(mem *reducer.Memory, hidden ...string) (*Differ, error) {
 	d := &Differ{quiet: true}
-	d.root = d.object(reflect.TypeFor[reducer.Memory](), hidden)
+	d.root = d.object(reflect.TypeFor[reducer.Memory](), "", hidden)
 	_, err := d.Next(mem)
 	d.quiet = false
 	return d, err
@@ -77,11 +77,12 @@ type part interface {
 	move(d *Differ, path string, now reflect.Value)
 }
 
-// partOf returns the part for a value of a type. What grows with the run is compared, not encoded.
-func (d *Differ) partOf(t reflect.Type) part {
+// partOf returns the part for a value of a type, at a path. What grows with the run is compared,
+// not encoded.
+func (d *Differ) partOf(t reflect.Type, path string) part {
 	switch reflect.Zero(t).Interface().(type) {
 	case reducer.Control, *reducer.ReactContext:
-		o := d.object(t, nil)
+		o := d.object(t, path, nil)
 		return &o
 	case reducer.Trace:
 		return &growing[reducer.Trace, reducer.TraceEntry]{same: equal[reducer.TraceEntry], grows: true}
@@ -114,14 +115,14 @@ type object struct {
 }
 
 type field struct {
-	name string
+	path string
 	at   int
 	// omit says that an empty value is left out, there that the value is not.
 	omit, there bool
 	part        part
 }
 
-func (d *Differ) object(t reflect.Type, hidden []string) object {
+func (d *Differ) object(t reflect.Type, path string, hidden []string) object {
 	var o object
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -129,7 +130,8 @@ func (d *Differ) object(t reflect.Type, hidden []string) object {
 	for i := range t.NumField() {
 		name, options, tagged := strings.Cut(t.Field(i).Tag.Get("json"), ",")
 		if name != "" && !slices.Contains(hidden, name) {
-			o.fields = append(o.fields, field{name: name, at: i, omit: tagged && options == "omitempty", part: d.partOf(t.Field(i).Type)})
+			to := path + "/" + name
+			o.fields = append(o.fields, field{path: to, at: i, omit: tagged && options == "omitempty", part: d.partOf(t.Field(i).Type, to)})
 		}
 	}
 	return o
@@ -145,18 +147,18 @@ func (o *object) move(d *Differ, path string, now reflect.Value) {
 			return
 		}
 		if !before {
-			d.silently(func() { o.members(d, path, now.Elem()) })
+			d.silently(func() { o.members(d, now.Elem()) })
 			return
 		}
 		now = now.Elem()
 	}
-	o.members(d, path, now)
+	o.members(d, now)
 }
 
-func (o *object) members(d *Differ, path string, now reflect.Value) {
+func (o *object) members(d *Differ, now reflect.Value) {
 	for i := range o.fields {
 		f := &o.fields[i]
-		before, to, value := f.there, path+"/"+f.name, now.Field(f.at)
+		before, to, value := f.there, f.path, now.Field(f.at)
 		f.there = !f.omit || !empty(value)
 		switch {
 		case before && f.there:
@@ -242,6 +244,7 @@ type growing[S ~[]T, T any] struct {
 
 func (l *growing[S, T]) move(d *Differ, path string, v reflect.Value) {
 	now := v.Interface().(S)
+	first := 0
 	switch {
 	case d.quiet:
 	case (now == nil) != l.null:
@@ -251,12 +254,12 @@ func (l *growing[S, T]) move(d *Differ, path string, v reflect.Value) {
 		if l.grows && len(l.last) > 0 && len(now) >= len(l.last) && &now[0] == &l.last[0] {
 			known = len(l.last)
 		}
-		statepatch.Lists(d.add, path, l.last, now, known, l.same, func(e *T) json.RawMessage { return d.encode(*e) })
+		first = statepatch.Lists(d.add, path, l.last, now, known, l.same, func(e *T) json.RawMessage { return d.encode(*e) })
 	}
 	if l.null = now == nil; l.grows {
 		l.last = now
 	} else {
-		l.last = append(l.last[:0], now...)
+		l.last = append(l.last[:first], now[first:]...)
 	}
 }
 

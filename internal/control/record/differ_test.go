@@ -153,9 +153,14 @@ func loop(t testing.TB, n int) *reducertest.Run {
 	return run
 }
 
-// BenchmarkStates makes the lines of a run of 1,282 events.
+// BenchmarkStates makes the lines of runs of 1,282 and 10,007 events.
 func BenchmarkStates(b *testing.B) {
-	run := loop(b, 1282)
+	for _, n := range []int{1282, 10007} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) { statesOf(b, loop(b, n)) })
+	}
+}
+
+func statesOf(b *testing.B, run *reducertest.Run) {
 	log := simtest.New(simtest.Options{})
 	for i, rec := range run.Records {
 		subject, err := events.ParseSubject(rec.Subject)
