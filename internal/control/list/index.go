@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control/access"
@@ -216,8 +217,9 @@ func (x *index) add(shard int, rec journal.Record) {
 	case r == nil && s.From != x.a.Table.Initial():
 		return // what is there of a run without a beginning
 	case r == nil:
-		r = &row{run: s.Run, from: rec.Stored, info: Run{RunID: s.Run.ID}}
-		space.runs[s.Run.ID] = r
+		run := events.Run{Namespace: kept(s.Run.Namespace), ID: strings.Clone(s.Run.ID), Shard: shard}
+		r = &row{run: run, from: rec.Stored, info: Run{RunID: run.ID}}
+		space.runs[run.ID] = r
 		space.started = insert(space.started, r, byStart)
 	}
 	if e == nil || e.N != r.info.N+1 || e.Prev != r.prev || r.info.N > 0 && e.From != r.info.State {
@@ -250,17 +252,22 @@ func (r *row) apply(e *events.Event) {
 	if e.N == 1 || e.To != r.info.State {
 		r.entered, r.deadline = e.Time, time.Time{}
 	}
-	r.info.State, r.info.N, r.info.Updated = e.To, e.N, e.Time
+	r.info.State, r.info.N, r.info.Updated = kept(e.To), e.N, e.Time
 	if e.N == 1 {
 		r.info.Started = e.Time
 		r.info.addFirst(e.Data)
+		r.info.Agent, r.info.Mode = kept(r.info.Agent), kept(r.info.Mode)
+		r.info.Task, r.info.Parent = strings.Clone(r.info.Task), strings.Clone(r.info.Parent)
+		if from := r.info.ForkedFrom; from != nil {
+			from.Run = strings.Clone(from.Run)
+		}
 	}
 	switch p := e.Data.(type) {
 	case *events.Start:
 		r.pinned(&p.Agent, p.Tools)
 		r.task = searched(p.Task, taskSearched)
 		if p.Parent != nil {
-			r.call = p.Parent.CallID
+			r.call = strings.Clone(p.Parent.CallID)
 		}
 	case *events.Forked:
 		r.task = searched(p.Task, taskSearched)
@@ -268,8 +275,8 @@ func (r *row) apply(e *events.Event) {
 			r.pinned(p.Agent, p.Tools)
 		}
 	case *events.HandedOff:
-		r.info.Agent = p.Agent.Name
-		r.handOffs = append(r.handOffs, HandOff{N: e.N, To: p.Agent.Name})
+		r.info.Agent = kept(p.Agent.Name)
+		r.handOffs = append(r.handOffs, HandOff{N: e.N, To: r.info.Agent})
 		r.pinned(&p.Agent, p.Tools)
 	case *events.LLMFinalAnswer:
 		r.answer = searched(p.Content, answerSearched)
@@ -293,7 +300,7 @@ func (r *row) apply(e *events.Event) {
 
 // failed takes why the run ended.
 func (r *row) failed(o *events.Outcome) {
-	r.info.Error = strings.Clone(o.Code)
+	r.info.Error = kept(o.Code)
 	r.answer = searched(o.Code+" "+o.Message, answerSearched)
 }
 
@@ -302,7 +309,7 @@ func (r *row) pinned(a *events.Agent, tools []events.ToolSpec) {
 	r.outside, r.clientTools = clientmodel.Asks(a), nil
 	for _, t := range tools {
 		if t.Client {
-			r.clientTools = append(r.clientTools, t.Name)
+			r.clientTools = append(r.clientTools, kept(t.Name))
 		}
 	}
 }
@@ -323,7 +330,7 @@ func (r *row) callsOf(e *events.Event) {
 	}
 	for _, call := range calls {
 		if slices.Contains(r.clientTools, call.Name) {
-			r.open = append(r.open, call.ID)
+			r.open = append(r.open, strings.Clone(call.ID))
 		}
 	}
 	r.open = slices.DeleteFunc(r.open, func(id string) bool { return id == answered })
@@ -339,6 +346,10 @@ func (r *row) above() string {
 	}
 	return r.info.Parent
 }
+
+// kept returns a name in memory of its own, which equal names share. A text that was decoded may
+// be a part of a larger one, which it would keep.
+func kept[T ~string](name T) T { return T(unique.Make(string(name)).Value()) }
 
 // searched returns at most limit bytes of a text, in lower case. It may cut a character.
 func searched(text string, limit int) string {
