@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -169,4 +172,137 @@ func (g *gateway) shows100(p *tab, run string) {
 	p.tells("#panel-usage", "Up to event 100")
 	p.key("1")
 	p.until("it is still event 100", moment+" === 100")
+}
+
+// harmless holds what the page has drawn to be text alone: no element was made of what a run says,
+// no script ran, and no character changes how the text around it is read.
+const harmless = `(() => {
+	const wrong = [];
+	if (/owned/.test(document.title) || window.owned || ({}).polluted) wrong.push("a script ran");
+	for (const el of document.querySelectorAll("img, iframe, object, embed, base, meta[http-equiv], b, [onload], [onerror], a[href^='javascript' i], a[target]")) wrong.push(el.outerHTML.slice(0, 200));
+	for (const el of document.querySelectorAll("script, link, svg *")) if (el.matches("script:not([src='/app/main.js']), link:not([href^='/app/']), foreignObject, a, animate, set, image")) wrong.push(el.outerHTML.slice(0, 200));
+	const raw = /[\u001b\u202a-\u202e\u2066-\u2069]/;
+	for (const el of document.querySelectorAll("*")) for (const a of el.attributes) if (raw.test(a.value)) wrong.push(a.name + "=" + a.value.slice(0, 100));
+	if (raw.test(document.body.textContent)) wrong.push("a control character: " + document.body.textContent.match(/.{0,40}[\u001b\u202a-\u202e\u2066-\u2069].{0,40}/)[0]);
+	return wrong.join("\n");
+})()`
+
+// unfold opens whatever is folded, three levels deep, and shows the rest of long texts.
+const unfold = `(async () => {
+	for (let i = 0; i < 3; i++) {
+		for (const el of document.querySelectorAll("main details:not([open])")) if (el.checkVisibility()) el.open = true;
+		for (const el of document.querySelectorAll("main button")) if (el.checkVisibility() && /^Show (more|earlier|the first)/.test(el.textContent)) el.click();
+		await new Promise(done => setTimeout(done, 60));
+	}
+	return true;
+})()`
+
+// harms fails the test where the page is more than text.
+func (p *tab) harms(where string) {
+	p.t.Helper()
+	value[bool](p, unfold)
+	require.Empty(p.t, value[string](p, harmless), where)
+}
+
+// TestHostileContent shows runs whose every string is an attack, on every page.
+func TestHostileContent(t *testing.T) {
+	g := serve(t)
+	script, bidi := `<script>window.owned=1;document.title='owned'</script>`, "\u202Egpj.exe\u2066 \x1b[31mred\x1b[0m"
+	attack := bidi + `<img src=x onerror="window.owned=1"> ` + script
+	var pending struct {
+		ID string `json:"run_id"`
+	}
+	require.NoError(t, g.ask("PUT", "/v1/agents/payer", map[string]any{
+		"name": "payer", "description": attack, "system_prompt": attack, "tools": []string{"pay"}, "approval": map[string]string{"policy": "always"},
+		"llm": map[string]any{"provider": "scripted", "script": []any{
+			map[string]any{"content": attack, "calls": []any{map[string]any{"name": "pay", "arguments": map[string]any{"crowns": 1, "to": attack}}}},
+			map[string]any{"text": attack},
+		}},
+	}, &struct{}{}))
+	require.NoError(t, g.ask("POST", "/v1/runs", starts("payer", attack), &pending))
+	first, second := g.run("hostile", ""), g.run("hostile", attack)
+	g.state(pending.ID, "waiting_for_human")
+	g.state(first, "done")
+	g.state(second, "done")
+	failed := g.run("hostile", strings.Repeat(`"><svg onload=window.owned=1>`, 1000))
+	g.state(failed, "done")
+
+	p := g.open()
+	for _, page := range []struct{ name, path, shows string }{
+		{"fleet", "/", `<img src=x onerror="`},
+		{"text search", "/?q=" + url.QueryEscape(script), `\u202egpj.exe\u2066 \u001b[31mred`},
+		{"inbox", "/inbox", `\u202egpj.exe\u2066 \u001b[31mred`},
+		{"agents", "/agents", `<script>window.owned=1`},
+		{"workers", "/workers", "hostile"},
+		{"dead", "/dead", ""},
+		{"compare", "/compare?a=" + first + "&b=" + second, `<iframe src="javascript:`},
+		{"long task", "/runs/" + failed, `"><svg onload=window.owned=1>`},
+	} {
+		p.visit(page.path)
+		p.until(page.name+" is there", `document.querySelector("main h1")`)
+		if page.shows != "" {
+			p.shows(page.shows)
+		}
+		p.until(page.name+" is still", still)
+		p.harms(page.name)
+	}
+	p.visit("/agents")
+	p.press("Definition of payer")
+	p.until("the definition is read", `document.querySelector("dialog[open] .code")?.textContent.includes("system_prompt")`)
+	p.harms("definition")
+	p.visit("/runs/" + first)
+	for n := range g.events(t, first) {
+		value[bool](p, fmt.Sprintf(`location.hash = "#n=%d", true`, n+1))
+		p.until("the event is shown", fmt.Sprintf("%s === %d", moment, n+1))
+		for tab := range 6 {
+			p.key(fmt.Sprint(tab + 1))
+			p.harms(fmt.Sprintf("event %d, tab %d", n+1, tab+1))
+		}
+	}
+	value[bool](p, `document.body.insertAdjacentHTML("beforeend", "<b title='\\u202e'></b>"), true`)
+	require.NotEmpty(t, value[string](p, harmless), "the check finds nothing")
+	p.visit("/runs/" + pending.ID)
+	for _, action := range []string{"Decide…", "Fork from here…", "Message…"} {
+		p.press(action)
+		p.until("the dialog is open", `document.querySelector("dialog[open]")`)
+		p.harms(action)
+		p.key(kb.Escape)
+		p.until("the dialog is closed", `!document.querySelector("dialog")`)
+	}
+}
+
+// TestFiveMegabytes shows a run that holds six strings of 900 kB, the largest that a request may
+// have. Every key is answered within 2 s.
+func TestFiveMegabytes(t *testing.T) {
+	g := serve(t)
+	require.NoError(t, g.ask("PUT", "/v1/agents/listener", map[string]any{
+		"name": "listener", "mode": "chat", "system_prompt": "You listen.", "llm": map[string]any{"provider": "scripted", "script": slices.Repeat([]any{map[string]string{"text": "I see."}}, 6)},
+	}, &struct{}{}))
+	long := "<img src=x onerror=window.owned=1> \u202e " + strings.Repeat("0123456789 abcdef ", 50_000)
+	run := g.run("listener", long)
+	g.state(run, "waiting_for_user")
+	for i := range 5 {
+		require.NoError(t, g.ask("POST", "/v1/runs/"+run+"/inputs", []any{map[string]any{"type": "user-message", "content": long, "message_id": fmt.Sprint("m", i)}}, &struct{}{}))
+		g.state(run, "waiting_for_user")
+	}
+	p := g.open()
+	p.visit("/runs/" + run)
+	p.until("the newest event is shown", moment+" === "+latest+" && "+edge+` === "● Live"`)
+	for i, name := range []string{"Conversation", "States", "Memory", "Request", "Raw event", "Usage and runs"} {
+		began := time.Now()
+		p.key(fmt.Sprint(i + 1))
+		p.until("the tab is shown", fmt.Sprintf(`document.querySelector("[role=tab][aria-selected=true]").textContent === %q && document.querySelector("[role=tabpanel]:not([hidden])").innerText.trim() !== ""`, name))
+		took := []time.Duration{time.Since(began)}
+		for range 4 {
+			n := value[int](p, moment)
+			began = time.Now()
+			p.key(kb.ArrowLeft)
+			p.until("the key is answered", fmt.Sprintf("%s === %d", moment, n-1))
+			value[bool](p, `new Promise(done => requestAnimationFrame(() => setTimeout(() => done(true))))`)
+			took = append(took, time.Since(began))
+		}
+		t.Logf("%s: %v", name, took)
+		require.Less(t, slices.Max(took), 2*time.Second, name)
+		p.key("l")
+	}
 }
