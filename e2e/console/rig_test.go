@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -347,11 +348,15 @@ func (p *tab) fill(label, text string) {
 	}
 }
 
-// key types keys.
+// key types keys, as a keyboard does: a key that the page took writes nothing into a field.
 func (p *tab) key(keys ...string) {
 	p.t.Helper()
 	for _, k := range keys {
-		in(p, "type "+k, chromedp.KeyEvent(k))
+		in(p, "type "+k, chromedp.KeyEvent(k, func(event *input.DispatchKeyEventParams) {
+			if event.Type == input.DispatchKeyEventTypeKeyDown {
+				event.Type = input.DispatchKeyEventTypeRawKeyDown
+			}
+		}))
 	}
 }
 
