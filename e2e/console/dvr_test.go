@@ -306,3 +306,52 @@ func TestFiveMegabytes(t *testing.T) {
 		p.key("l")
 	}
 }
+
+// TestRestartIsNotNoticed kills the gateway while a run is shown. A banner says so until the
+// gateway is back, and no event is missing or there twice.
+func TestRestartIsNotNoticed(t *testing.T) {
+	g := serve(t)
+	run := g.sums(t, 900, true)
+	p, fleet := g.open(), g.open()
+	fleet.visit("/")
+	fleet.tells(".list-row .cell-agent", "sums")
+	p.visit("/runs/" + run)
+	p.until("the page is live", edge+` === "● Live" && `+moment+" > 50")
+	before := value[int](p, latest)
+	g.kill()
+	require.Less(t, before, 900, "the run was over before the gateway was killed")
+	p.until("a banner says so", `document.querySelector("#banner .banner")?.textContent.includes("Not connected")`)
+	fleet.until("a banner says so in the list", `document.querySelector("#banner .banner")?.textContent.includes("No connection")`)
+	p.key(kb.Home)
+	p.until("the past can still be seen", moment+" === 1")
+	p.key("l")
+	g.start()
+	p.until("the banner is gone", `!document.querySelector("#banner .banner")`)
+	fleet.until("the banner is gone in the list", `!document.querySelector("#banner .banner")`)
+	p.until("the page goes on", fmt.Sprintf("%s > %d && %s === %s", latest, before, moment, latest))
+	g.state(run, "done")
+	p.until("the end is shown", edge+` === "■ Ended"`)
+
+	all := g.events(t, run)
+	shown := value[[]string](p, `(async () => {
+		const list = document.querySelector(".timeline .list"), seen = [];
+		for (list.scrollTop = 0; ; list.scrollTop += list.clientHeight) {
+			await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+			for (const row of list.querySelectorAll(".list-row")) seen[row.dataset.i] = row.querySelector(".event-n").textContent + " " + row.querySelector(".event-type").textContent + " " + row.querySelector(".event-text").textContent;
+			if (list.scrollTop + list.clientHeight >= list.scrollHeight - 1) return seen;
+		}
+	})()`)
+	require.Len(t, shown, len(all))
+	for i, e := range all {
+		require.Equal(t, i+1, e.N)
+		require.Contains(t, shown[i], fmt.Sprintf("%d %s ", e.N, e.Type))
+		if text, ok := e.Data["observation"].(string); ok {
+			require.Contains(t, shown[i], text)
+		}
+	}
+	later := g.run("counter", "")
+	g.state(later, "done")
+	fleet.tells(".list-row .cell-agent", "counter")
+	fleet.until("the list shows the end", fmt.Sprintf(`[...document.querySelectorAll(".list-row")].some(row => row.textContent.includes("done") && row.querySelector(".cell-n").textContent.includes(%q))`, fmt.Sprint(len(all))))
+	require.Equal(t, 2, value[int](fleet, `document.querySelectorAll(".list-row").length`), "a run is missing or there twice")
+}
