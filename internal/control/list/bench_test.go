@@ -1,54 +1,119 @@
 package list_test
 
 import (
+	"fmt"
+	"runtime"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/tally"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// manyRuns is how many runs of four events the benchmark lists.
-const manyRuns = 5000
-
-// BenchmarkList lists runs on a real server: from nothing, the first page, a later page, and by
-// a text that one run has.
+// BenchmarkList lists 5,000 and 100,000 runs of two events on a real server, which all wait for
+// their users: from nothing, with the memory that the index takes; pages, filters and text search,
+// also of a text that no run has; and what is counted of the runs. With -short it lists 5,000.
 func BenchmarkList(b *testing.B) {
 	bus := controltest.NATS(b, natsbus.InitOptions{})
 	r := newRig(b, bus)
-	var middle string
-	for i := range manyRuns {
-		id := r.start("news", "What is new?")
-		r.Happens(id, events.Planning, controltest.TurnDone("Nothing at all."))
-		if i == manyRuns/2 {
-			middle = id
+	var oldest string
+	there := 0
+	for _, runs := range []int{5_000, 100_000} {
+		if testing.Short() && runs > 5_000 {
+			return
 		}
+		for ; there < runs; there += 1000 {
+			oldest = fill(r, 1000, oldest)
+		}
+		b.Run(fmt.Sprint(runs), func(b *testing.B) { benchmarkList(b, r, bus, runs, oldest) })
 	}
+}
+
+// fill starts runs, and returns the first of all, if it is not known yet.
+func fill(r *rig, runs int, oldest string) string {
+	require.NoError(r.T, r.Bus.AnnounceProviders(r.T.Context(), "p", []string{"openai"})) // it expires
+	var all sync.WaitGroup
+	const starters = 8
+	for i := range starters {
+		all.Go(func() {
+			for n := range runs / starters {
+				id := r.start("news", "What is new in the world of logs, and why does it matter to whoever runs agents?")
+				r.Happens(id, events.Planning, controltest.TurnDone("Nothing at all, but of that a good deal."))
+				if i == 0 && n == 0 && oldest == "" {
+					oldest = id
+				}
+			}
+		})
+	}
+	all.Wait()
+	return oldest
+}
+
+func benchmarkList(b *testing.B, r *rig, bus controltest.Bus, runs int, oldest string) {
 	page := func(b *testing.B, r *rig, q list.Query, want int) {
 		page, err := r.Runs(b.Context(), "", q)
 		require.NoError(b, err)
 		require.Len(b, page.Runs, want)
 	}
 	b.Run("build", func(b *testing.B) {
+		var before, after runtime.MemStats
 		for b.Loop() {
-			page(b, newRig(b, bus), list.Query{Agent: "news"}, list.DefaultLimit)
+			fresh := newRig(b, bus)
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			page(b, fresh, list.Query{Agent: "news"}, list.DefaultLimit)
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			runtime.KeepAlive(fresh)
 		}
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(runs), "B/run")
 	})
-	for name, q := range map[string]list.Query{"first": {}, "later": {Cursor: middle}, "thousand": {Limit: list.MaxLimit}, "text": {Text: middle}} {
-		b.Run(name, func(b *testing.B) {
-			want := list.DefaultLimit
-			if q.Limit > 0 {
-				want = q.Limit
-			}
-			if q.Text != "" {
-				want = 1
-			}
+	page(b, r, list.Query{Agent: "news"}, list.DefaultLimit)
+	const none = 0
+	for _, c := range []struct {
+		name string
+		q    list.Query
+		want int
+	}{
+		{"first", list.Query{}, list.DefaultLimit},
+		{"thousand", list.Query{Limit: list.MaxLimit}, list.MaxLimit},
+		{"state", list.Query{State: events.WaitingForUser}, list.DefaultLimit},
+		{"waiting", list.Query{Waiting: list.WaitingAny}, list.DefaultLimit},
+		{"agent none", list.Query{Agent: "olds"}, none},
+		{"cost none", list.Query{CostAbove: cost(1)}, none},
+		{"text oldest", list.Query{Text: oldest}, 1},
+		{"text none", list.Query{Text: "there is no such thing"}, none},
+	} {
+		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {
-				page(b, r, q, want)
+				page(b, r, c.q, c.want)
 			}
 		})
 	}
+	b.Run("people", func(b *testing.B) {
+		for b.Loop() {
+			found, _, err := r.ForPeople(b.Context(), "", 0, "")
+			require.NoError(b, err)
+			require.Len(b, found, list.DefaultLimit)
+		}
+	})
+	b.Run("counts", func(b *testing.B) {
+		for b.Loop() {
+			counts, err := r.Counts(b.Context(), "")
+			require.NoError(b, err)
+			require.Equal(b, runs, counts.Runs.Waiting.User)
+		}
+	})
+	b.Run("costs", func(b *testing.B) {
+		for b.Loop() {
+			_, err := r.Costs(b.Context(), "", tally.ByModel, time.Time{})
+			require.NoError(b, err)
+		}
+	})
 }
