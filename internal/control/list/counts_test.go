@@ -32,7 +32,7 @@ func TestCounts(t *testing.T) {
 		require.NoError(t, err)
 		r.Happens(fork.RunID, events.Planning, &events.LLMFinalAnswer{MessageID: "m2", Reply: used(0.25)})
 
-		for _, from := range []*rig{r, newRig(t, r.Bus.(controltest.Bus))} {
+		for _, from := range []*rig{r, newRig(t, r.Bus)} {
 			counts, err := from.Counts(t.Context(), "")
 			require.NoError(t, err)
 			require.Equal(t, list.RunCounts{
