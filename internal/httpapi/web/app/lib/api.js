@@ -64,6 +64,11 @@ export async function get(path, query, signal) {
   return (await ask(address(path, query), { headers: headers(), signal })).json();
 }
 
+/** What an event's reference points to. @param {{bucket: string, key: string, size: number}} ref */
+export async function object(ref) {
+  return (await ask(address(`/v1/blobs/${encodeURIComponent(ref.bucket)}/${encodeURIComponent(ref.key)}`, { size: ref.size }), { headers: headers() })).blob();
+}
+
 /**
  * Sends a body. An answer that did not come because the gateway restarts is asked for again
  * where that is safe: `again` says so.

@@ -1,6 +1,6 @@
 // The conversation as a person reads it. What a moment shows is its last items; those before
 // are shown on demand. An item is drawn once for each of its versions.
-import { get } from "../lib/api.js";
+import { get, object } from "../lib/api.js";
 import { failed } from "../lib/dialog.js";
 import { h, put, setText } from "../lib/dom.js";
 import { count, duration, pretty, usd, when } from "../lib/format.js";
@@ -20,13 +20,34 @@ export function folded(name, body) {
   return box;
 }
 
+const isImage = (/** @type {string | undefined} */ media) => /^image\/(png|jpeg|gif|webp)$/.test(media ?? "");
+
+/** What a reference points to: an image as soon as it is there, text on demand. @param {any} ref @param {string} name @param {string | undefined} media */
+function stored(ref, name, media) {
+  const box = h("div", { class: "stack" });
+  const load = async () => {
+    try {
+      const data = await object(ref);
+      if (!isImage(media)) return put(box, long(await data.text(), "code", first));
+      const src = URL.createObjectURL(new Blob([data], { type: media }));
+      put(box, h("img", { class: "part-image", src, alt: name, onload: () => URL.revokeObjectURL(src) }));
+    } catch (err) {
+      put(box, failed(err));
+    }
+  };
+  put(box, h("p", { class: "part soft small" }, "▤ ", name, `, ${count(ref.size)} bytes `, !isImage(media) && h("button", { onclick: load }, "Show")));
+  if (isImage(media)) void load();
+  return box;
+}
+
 /** Parts of a message, and what a tool returned beside text. @param {any[] | undefined} all */
 function parts(all) {
   return (all ?? []).filter(p => p.type !== "text").map(p => {
     const name = p.name || p.media_type || p.type || "file";
-    if (p.data && /^image\/(png|jpeg|gif|webp)$/.test(p.media_type)) return h("img", { class: "part-image", src: `data:${p.media_type};base64,${p.data}`, alt: name });
+    if (p.data && isImage(p.media_type)) return h("img", { class: "part-image", src: `data:${p.media_type};base64,${p.data}`, alt: name });
     const ref = p.ref ?? (p.bucket && p);
-    return h("p", { class: "part soft small" }, "▤ ", name, p.url && [" at ", h("span", { class: "mono" }, p.url)], ref && ` in the object store: ${ref.bucket}/${ref.key}, ${count(ref.size)} bytes`);
+    if (ref) return stored(ref, name, p.media_type);
+    return h("p", { class: "part soft small" }, "▤ ", name, p.url && [" at ", h("span", { class: "mono" }, p.url)]);
   });
 }
 
