@@ -44,7 +44,7 @@ export default async function inbox(page) {
     const there = new Set(runs.map(r => r.run_id));
     for (const [id, card] of cards) if (!there.has(id)) {
       card.update(null);
-      if (!card.busy() && !card.el.contains(document.activeElement) && (Date.now() - card.gone > 10_000 || !card.forms.some(f => f.done()))) remove(id);
+      if (!card.busy() && !card.el.contains(document.activeElement) && Date.now() - card.gone > 10_000) remove(id); // until then it says who decided
     }
     for (const run of runs) {
       const card = cards.get(run.run_id);
