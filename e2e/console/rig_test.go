@@ -120,14 +120,8 @@ func (g *gateway) start() {
 	var err error
 	g.ended, err = commandtest.Start(g.cmd)
 	require.NoError(g.t, err)
-	require.Eventually(g.t, func() bool {
-		res, err := http.Get(g.url + "/readyz")
-		if err != nil {
-			return false
-		}
-		require.NoError(g.t, res.Body.Close())
-		return res.StatusCode == http.StatusOK
-	}, patience, 50*time.Millisecond, "the gateway is not ready")
+	// It is ready before it has stored the agents of its file, of which this is the last.
+	require.Eventually(g.t, func() bool { return g.ask("GET", "/v1/agents/hostile", nil, &struct{}{}) == nil }, patience, 50*time.Millisecond, "the gateway is not ready")
 }
 
 // kill ends the process as a crash does.
@@ -173,6 +167,7 @@ func (g *gateway) run(agent, task string) string {
 // runs starts many runs and returns when they have ended.
 func (g *gateway) runs(agent string, count int) {
 	g.t.Helper()
+	before := g.overs()
 	var all sync.WaitGroup
 	failed := make(chan error, count)
 	next := make(chan int, count)
@@ -192,6 +187,19 @@ func (g *gateway) runs(agent string, count int) {
 	all.Wait()
 	close(failed)
 	require.NoError(g.t, <-failed)
+	require.Eventually(g.t, func() bool { return g.overs() >= before+count }, patience, 50*time.Millisecond, "the runs do not end")
+}
+
+// overs is how many runs have ended.
+func (g *gateway) overs() int {
+	g.t.Helper()
+	var stats struct {
+		Runs struct {
+			ByState map[string]int `json:"by_state"`
+		} `json:"runs"`
+	}
+	require.NoError(g.t, g.ask("GET", "/v1/stats", nil, &stats))
+	return stats.Runs.ByState["done"] + stats.Runs.ByState["error"] + stats.Runs.ByState["cancelled"]
 }
 
 // state waits until a run is in a state.
