@@ -74,7 +74,7 @@ func TestMain(m *testing.M) {
 const patience = time.Minute
 
 // needs skips a test of a short run, or where there is no browser.
-func needs(t *testing.T) {
+func needs(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts a browser and processes
@@ -86,7 +86,7 @@ func needs(t *testing.T) {
 
 // gateway is a process with all roles, which can be ended and started again.
 type gateway struct {
-	t       *testing.T
+	t       testing.TB
 	address string
 	url     string
 	args    []string
@@ -96,7 +96,7 @@ type gateway struct {
 }
 
 // serve starts a gateway with the agents of testdata.
-func serve(t *testing.T) *gateway {
+func serve(t testing.TB) *gateway {
 	needs(t)
 	addresses, err := freeport.Addresses(1)
 	require.NoError(t, err)
@@ -213,7 +213,7 @@ func (g *gateway) state(id, state string) {
 
 // tab is a page of the browser, with storage of its own.
 type tab struct {
-	t   *testing.T
+	t   testing.TB
 	ctx context.Context
 	g   *gateway
 
