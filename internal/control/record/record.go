@@ -88,19 +88,18 @@ func (m *Moments) Next(ctx context.Context, rec journal.Record) (*Moment, error)
 func (m *Moments) Memory() *reducer.Memory { return m.fold.Memory() }
 
 // States yields the moments of a run from event from to event to, both included; to 0 is the last
-// event. A range that the run does not have is a CodeBadParameter.
+// event. A range that the run does not have is a CodeBadParameter. With to 0 that, and that there
+// is no such run, is yielded instead of a moment, since the head is known only when it was read.
 func (r *Reader) States(ctx context.Context, ns, id string, from, to uint64) (iter.Seq2[*Moment, error], error) {
-	var run events.Run
-	err := r.a.View(ctx, ns, id, func(open *runlog.Run) error {
-		run = open.ID
-		head := open.Memory().N
-		if to == 0 {
-			to = head
-		}
-		return CheckRange(from, to, head)
-	})
+	run, err := r.a.Place(ns, id)
 	if err != nil {
 		return nil, err
+	}
+	if to > 0 {
+		err = r.a.View(ctx, ns, id, func(open *runlog.Run) error { return CheckRange(from, to, open.Memory().N) })
+		if err != nil {
+			return nil, err
+		}
 	}
 	return func(yield func(*Moment, error) bool) {
 		moments := r.Moments(run, from, false)
@@ -113,9 +112,14 @@ func (r *Reader) States(ctx context.Context, ns, id string, from, to uint64) (it
 				yield(nil, err)
 				return
 			}
-			if now != nil && !yield(now, nil) || moments.Memory().N >= to {
+			if now != nil && !yield(now, nil) || to > 0 && moments.Memory().N >= to {
 				return
 			}
+		}
+		if head := moments.Memory().N; head == 0 {
+			yield(nil, r.a.Missing(ctx, run))
+		} else if head < from {
+			yield(nil, CheckRange(from, head, head))
 		}
 	}, nil
 }
