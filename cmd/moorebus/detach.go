@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,20 +17,27 @@ import (
 	"github.com/moorebus/moorebus/internal/wire"
 )
 
-// detached says whether `moorebus run` leaves the run to other processes.
-type detached bool
+// detached says whether `moorebus run` leaves the run to other processes, and which gateway they
+// have, if any.
+type detached struct {
+	wanted  bool
+	gateway *cli.GatewayFlags
+}
 
-// add adds --detach, and --nats, which only goes with it.
+// add adds --detach, and the flags that only go with it.
 func (d *detached) add(flags *pflag.FlagSet, bus *cli.BusFlags) {
-	flags.BoolVar((*bool)(d), "detach", false, "start the run where other processes work on it, print its id, and leave")
-	bus.AddServer(flags, func() bool { return bool(*d) })
+	flags.BoolVar(&d.wanted, "detach", false, "start the run where other processes work on it, print its id, and leave")
+	bus.AddServer(flags, func() bool { return d.wanted })
+	d.gateway = cli.AddGatewayFlags(flags, os.Getenv)
 }
 
 // check returns a usage error for flags that go with the other kind of run.
 func (d *detached) check(flags *pflag.FlagSet) error {
-	if !*d {
-		if flags.Changed("nats") {
-			return cli.Usage("--nats: goes with --detach; without it run brings a server of its own")
+	if !d.wanted {
+		for _, name := range []string{"nats", "url", "token", "ca"} {
+			if flags.Changed(name) {
+				return cli.Usage("--%s: goes with --detach; without it run brings a server of its own", name)
+			}
 		}
 		return nil
 	}
@@ -43,35 +51,42 @@ func (d *detached) check(flags *pflag.FlagSet) error {
 
 // detach starts the run for other processes and says how to follow it. Without such a process
 // it refuses.
-func (f *localFlags) detach(cmd *cobra.Command, docs agentfile.Documents, start control.StartRequest, format console.Format) error {
-	at, err := f.bus.Place()
+func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Documents, start control.StartRequest, format console.Format) error {
+	_, from, err := d.gateway.Gateway(f.bus)
 	if err != nil {
 		return err
 	}
-	f.dir = at.Dir
+	elsewhere := from != ""
 	nobody := func() error {
-		return failed("no process works on runs in %s: start one with `%s`, or leave out --detach", at.Dir, f.dev())
+		return failed("no process works on runs in %s: start one with `%s`, or leave out --detach", f.dir, f.dev())
 	}
-	if at.Missing() {
-		return nobody()
+	if !elsewhere {
+		at, err := f.bus.Place()
+		if err != nil {
+			return err
+		}
+		f.dir, elsewhere = at.Dir, at.Remote
+		if at.Missing() {
+			return nobody()
+		}
 	}
-	remote := &clientFlags{bus: f.bus, log: f.log, output: string(format), formats: []console.Format{console.Text, console.JSON}}
+	remote := &clientFlags{bus: f.bus, gateway: d.gateway, log: f.log, output: string(format), formats: []console.Format{console.Text, console.JSON}}
 	return remote.use(cmd, reads, func(ctx context.Context, c *client) error {
 		if c.offline() {
 			return nobody()
 		}
 		if len(docs.Others) > 0 || len(wire.Subagents(docs.Tools)) > 0 {
-			if err := wire.PutAgents(ctx, c.controller, c.namespace, docs); err != nil {
+			if err := wire.PutAgents(ctx, c.control, c.namespace, docs); err != nil {
 				return err
 			}
 		}
-		started, err := c.controller.Start(ctx, c.namespace, start)
+		started, err := c.control.Start(ctx, c.namespace, start)
 		switch {
 		case refusal.Is(err, refusal.CodeUnknownProvider), refusal.Is(err, refusal.CodeUnknownTool):
-			if at.Remote {
+			if elsewhere {
 				return fmt.Errorf("%w; planners and actors of the bus must offer it", err)
 			}
-			return fmt.Errorf("%w; the process that serves %s must offer it, as `%s` does", err, at.Dir, f.dev())
+			return fmt.Errorf("%w; the process that serves %s must offer it, as `%s` does", err, f.dir, f.dev())
 		case err != nil:
 			return err
 		case c.format == console.JSON:
@@ -90,7 +105,7 @@ func (f *localFlags) detach(cmd *cobra.Command, docs agentfile.Documents, start 
 // them.
 func whereFlags(flags *pflag.FlagSet) string {
 	var b strings.Builder
-	for _, name := range []string{"url", "nats", "data", "namespace"} {
+	for _, name := range []string{"url", "ca", "nats", "data", "namespace"} {
 		if flags.Changed(name) {
 			fmt.Fprintf(&b, " --%s %s", name, cli.ShellWord(flags.Lookup(name).Value.String()))
 		}

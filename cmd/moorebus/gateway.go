@@ -36,6 +36,7 @@ type gateway interface {
 	DropDead(ctx context.Context, ns string, names []string) error
 	Retry(ctx context.Context, ns, id, key string) (dead.Retried, error)
 
+	Start(ctx context.Context, ns string, req control.StartRequest) (control.StartResult, error)
 	Cancel(ctx context.Context, ns, id string, by events.By) (access.Result, error)
 	Pause(ctx context.Context, ns, id string, by events.By) (access.Result, error)
 	Resume(ctx context.Context, ns, id string, by events.By) (access.Result, error)

@@ -94,6 +94,7 @@ func TestCommandsOverHTTP(t *testing.T) {
 		{"show", chat}, {"show", chat, "--at", "1"}, {"show", chat, "--at", "99"}, {"show", chat, "-o", "json"}, {"show", chat, "--memory"}, {"show", chat[:30]}, {"show", "@last"}, {"show", "0"},
 		{"show", fork}, {"show", fork, "-o", "yaml"}, {"show", waiting}, {"show", dead}, {"show", unknown}, {"show", unknown, "--memory"},
 		{"show", chat, "--request", "--at", "2"}, {"show", chat, "--request", "--at", "1"}, {"show", chat, "--request"},
+		{"show", chat, "--usage"}, {"show", waiting, "--usage", "-o", "json"}, {"show", unknown, "--usage"}, {"show", fork, "--tree"}, {"show", chat, "--tree", "-o", "json"}, {"show", unknown, "--tree"},
 		{"trace", chat}, {"trace", fork, "-o", "json"}, {"trace", unknown}, {"trace", chat, "--state", "flying"},
 		{"tap", "--run", dead, "--from", "1"}, {"tap", "--run", dead, "--from", "2", "-o", "json"}, {"tap", "--run", dead, "--from", "1", "--outputs"}, {"tap", "--run", unknown, "--from", "1"}, {"tap", "--run", dead},
 		{"export", chat}, {"export", fork}, {"export", unknown},
@@ -152,6 +153,12 @@ func TestCommandsOverHTTP(t *testing.T) {
 
 	file := filepath.Join(t.TempDir(), "agent.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("name: stored\nllm: {provider: scripted, script: [{text: Hi.}]}\n"), 0o600))
+	for _, place := range [][]string{onBus, overHTTP} {
+		detached := moorebus(t, "", append([]string{"run", "--detach", "--agent", file, "Look.", "--attach", image}, place...)...)
+		require.Zero(t, detached.code, detached.err)
+		require.Contains(t, detached.err, "moorebus tap --run "+strings.TrimSpace(detached.out)+" --from 1 "+place[0]+" "+place[1]+"\n")
+		require.NoError(t, b.await(strings.TrimSpace(detached.out), func(s access.RunState) bool { return s.State == events.Done }))
+	}
 	for _, args := range [][]string{
 		{"agents", "put", file, "-o", "json"}, {"agents", "list"}, {"agents", "get", "stored"},
 		{"storage", "put", "librarian", "b,a", "A & B"}, {"storage", "list"}, {"storage", "list", "librarian"}, {"storage", "get", "librarian", "a, b"}, {"storage", "search", "librarian", "a &", "--tags", "a"},

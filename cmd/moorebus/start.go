@@ -36,7 +36,8 @@ message, to be resumed), itself or in a sub-run, stays as it is, and stderr says
 commands continue it.
 
 With --detach other processes do the work: moorebus dev on the data directory, or those
-of the bus that --nats or NATS_URL names. They must offer the agent's model and tools.
+of the bus that --nats or NATS_URL names, or of the gateway of --url or MOOREBUS_URL.
+They must offer the agent's model and tools.
 Run then starts the run, prints its id, and says how to follow it.
 
 Without --agent it is an assistant with the builtin tools and the model of the
@@ -79,7 +80,7 @@ model is configured.`,
 		if err != nil {
 			return err
 		}
-		if local.agentFile == wire.Stdin && docs.Agent.Mode == events.ModeChat && !bool(away) {
+		if local.agentFile == wire.Stdin && docs.Agent.Mode == events.ModeChat && !away.wanted {
 			return cli.Usage("--agent -: an agent in chat mode reads further messages from stdin; give the agent as a file")
 		}
 		task := docs.Agent.Task
@@ -97,8 +98,8 @@ model is configured.`,
 		if parts != nil {
 			start.Task, start.Parts = "", parts
 		}
-		if away {
-			return local.detach(cmd, docs, start, f)
+		if away.wanted {
+			return local.detach(cmd, away, docs, start, f)
 		}
 		if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
 			return err

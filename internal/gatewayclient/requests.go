@@ -84,6 +84,21 @@ func (c *Client) Request(ctx context.Context, ns, id string, at uint64) (control
 	return ask[control.ModelRequest](ctx, c, request{namespace: ns, path: path("runs", id, "request"), query: query("at", number(at), "body", "true")})
 }
 
+// Start is [control.Controller.Start] for what commands start: an agent with a task.
+func (c *Client) Start(ctx context.Context, ns string, req control.StartRequest) (control.StartResult, error) {
+	body := map[string]any{"agent": req.AgentName}
+	if req.Agent != nil {
+		body["agent"] = json.RawMessage(agentfile.Marshal(*req.Agent))
+	}
+	switch {
+	case req.Parts != nil:
+		body["task"] = req.Parts
+	case req.Task != "":
+		body["task"] = req.Task
+	}
+	return post[control.StartResult](ctx, c, request{namespace: ns, path: path("runs")}, body)
+}
+
 // command posts a command that says who gave it.
 func (c *Client) command(ctx context.Context, ns, id, name string, by events.By) (access.Result, error) {
 	return post[access.Result](ctx, c, request{namespace: ns, path: path("runs", id, name)}, by)

@@ -154,8 +154,13 @@ func CheckProvider(a events.Agent, providersFile string, getenv func(string) str
 	return BadConfig(fmt.Errorf("the agent's model provider %q is not configured: describe it in a file for --providers", name))
 }
 
+// AgentStore stores definitions of agents: a control.Controller, or a gateway's client.
+type AgentStore interface {
+	PutAgent(ctx context.Context, namespace, name string, data []byte, f agentfile.Format) (control.AgentInfo, error)
+}
+
 // PutAgent stores an agent under its name.
-func PutAgent(ctx context.Context, g *control.Controller, namespace string, a events.Agent) error {
+func PutAgent(ctx context.Context, g AgentStore, namespace string, a events.Agent) error {
 	_, err := g.PutAgent(ctx, namespace, a.Name, agentfile.Marshal(a), agentfile.JSON)
 	return err
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/breaker"
-	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/terminal"
@@ -361,7 +360,7 @@ func ActorSubagents(file string, pools []string) ([]subagent.Tool, error) {
 }
 
 // PutAgents stores all agents of the documents, so that they can call one another.
-func PutAgents(ctx context.Context, g *control.Controller, namespace string, docs agentfile.Documents) error {
+func PutAgents(ctx context.Context, g AgentStore, namespace string, docs agentfile.Documents) error {
 	for _, a := range docs.Agents() {
 		if err := PutAgent(ctx, g, namespace, a); err != nil {
 			return err
