@@ -148,8 +148,9 @@ export async function follow(path, o) {
       let began = false;
       for await (const event of stream(path, o.query ?? {}, last, o.signal, () => { began = true; o.onState?.(true, ""); })) {
         wait = 250;
+        if (!event.text) continue; // a comment, or the beginning of an event that broke off
         if (event.id) last = event.id;
-        if (event.text) o.onEvent(event);
+        o.onEvent(event);
       }
       if (!began) return;
     } catch (err) {
