@@ -48,7 +48,9 @@ type record struct {
 }
 
 // events reads all events of a run.
-func (g *gateway) events(tb testing.TB, run string) []record {
+func (g *gateway) events(tb testing.TB, run string) []record { return eventsOf[record](tb, g, run) }
+
+func eventsOf[E any](tb testing.TB, g *gateway, run string) []E {
 	tb.Helper()
 	req, err := http.NewRequest(http.MethodGet, g.url+"/v1/runs/"+run+"/events", nil)
 	require.NoError(tb, err)
@@ -57,11 +59,11 @@ func (g *gateway) events(tb testing.TB, run string) []record {
 	require.NoError(tb, err)
 	defer res.Body.Close()
 	require.Equal(tb, http.StatusOK, res.StatusCode)
-	var all []record
+	var all []E
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
-		var e record
+		var e E
 		require.NoError(tb, json.Unmarshal(lines.Bytes(), &e))
 		all = append(all, e)
 	}

@@ -1,9 +1,7 @@
 package console
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -27,26 +25,10 @@ type event struct {
 	}
 }
 
-// events are those of a run.
-func (g *gateway) events(id string) []event {
-	g.t.Helper()
-	res, err := http.Get(g.url + "/v1/runs/" + id + "/events")
-	require.NoError(g.t, err)
-	defer res.Body.Close()
-	require.Equal(g.t, http.StatusOK, res.StatusCode)
-	var all []event
-	for d := json.NewDecoder(res.Body); d.More(); {
-		var e event
-		require.NoError(g.t, d.Decode(&e))
-		all = append(all, e)
-	}
-	return all
-}
-
 // decisions are the decisions in a run's log.
 func (g *gateway) decisions(id string) []event {
 	g.t.Helper()
-	return slices.DeleteFunc(g.events(id), func(e event) bool { return e.Data.Decision == "" || e.Data.By == "" })
+	return slices.DeleteFunc(eventsOf[event](g.t, g, id), func(e event) bool { return e.Data.Decision == "" || e.Data.By == "" })
 }
 
 // short is an id as the pages show it.
@@ -155,7 +137,7 @@ func TestApproveWhileTheGatewayRestarts(t *testing.T) {
 	require.Equal(t, "modified", made[0].Data.Decision)
 	require.Equal(t, "Ada", made[0].Data.By)
 	require.JSONEq(t, `{"crowns": 12, "to": "Acme"}`, made[0].Data.Arguments)
-	all := g.events(id)
+	all := eventsOf[event](t, g, id)
 	require.Contains(t, all[len(all)-1].Data.Content, `{"crowns":12,"to":"Acme"}`)
 }
 
@@ -202,7 +184,7 @@ func TestAnswerAndMessageFromTheInbox(t *testing.T) {
 	p.press("Answer")
 	p.shows("Ada answered")
 	g.state(asked, "done")
-	all := g.events(asked)
+	all := eventsOf[event](t, g, asked)
 	require.Contains(t, all[len(all)-1].Data.Content, "four")
 
 	p.fill("Your next message", "And Jupiter?")
@@ -285,7 +267,7 @@ func TestPauseResumeBudgetCancel(t *testing.T) {
 	require.Equal(t, 900000, now.Memory.Budget.Total)
 	require.Equal(t, 99.5, now.Memory.Budget.Cost)
 	var did []string
-	for _, e := range g.events(run.ID) {
+	for _, e := range eventsOf[event](t, g, run.ID) {
 		if e.Data.By != "" {
 			did = append(did, e.Type+" "+e.Data.By+" "+e.Data.Reason)
 		}
