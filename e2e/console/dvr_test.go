@@ -245,7 +245,7 @@ func TestHostileContent(t *testing.T) {
 		if page.shows != "" {
 			p.shows(page.shows)
 		}
-		p.until(page.name+" is still", still)
+		value[bool](p, still)
 		p.harms(page.name)
 	}
 	p.visit("/agents")

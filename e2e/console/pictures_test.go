@@ -83,7 +83,7 @@ func TestPages(t *testing.T) {
 				if page.shows != "" {
 					p.shows(page.shows)
 				}
-				p.until(where+" is still", still)
+				value[bool](p, still)
 				if wide := value[float64](p, `document.documentElement.scrollWidth - innerWidth`); wide > 0 {
 					t.Errorf("%s needs to be scrolled sideways by %v px", where, wide)
 				}
@@ -97,7 +97,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// still is true when no request is open but the streams, and nothing was drawn for a while.
+// still is true when nothing was drawn for a while, or after two seconds.
 const still = `new Promise(done => {
 	let timer = setTimeout(() => done(true), 300);
 	const seen = new MutationObserver(() => { clearTimeout(timer); timer = setTimeout(() => done(true), 300); });

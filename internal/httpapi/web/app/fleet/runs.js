@@ -99,7 +99,7 @@ const cell = (/** @type {string} */ name, /** @type {string} */ unit, /** @type 
 function row(run, fits) {
   return h("div", { class: "run-row" + (fits ? "" : " stale") },
     h("span", { class: "cell-state" }, badge(run.state)), h("span", { class: "cell-id" }, runLink(run.run_id)),
-    h("span", { class: "cell-agent", title: run.agent }, run.agent || "–"), h("span", { class: "cell-task", dir: "auto", title: run.task }, h("b", { class: "narrow-agent", "aria-hidden": "true" }, run.agent, " "), run.task || (run.forked_from ? "A fork" : "–")),
+    h("span", { class: "cell-agent", title: run.agent }, run.agent || "–"), h("span", { class: "cell-task", dir: "auto", title: run.task }, h("span", { class: "narrow-agent", "aria-hidden": "true" }, run.agent, " "), run.task || (run.forked_from ? "A fork" : "–")),
     cell("n", "events", count(run.n)), cell("tokens", "tokens", count(run.tokens)), cell("cost", "", usd(run.cost_usd)), h("span", { class: "cell-age" }, since(run.started)),
     h("span", { class: "cell-note" + (run.error ? " is-bad" : run.waiting ? " is-wait" : "") }, run.error ?? (run.waiting ? "waits for " + (waits[run.waiting] ?? run.waiting) : "")));
 }
