@@ -1,6 +1,7 @@
 package console
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 )
+
+var fleet = flag.Int("fleet", 5000, "how many runs there are beside the one that is looked for")
 
 // event is what the tests want to know of an event.
 type event struct {
@@ -53,9 +56,9 @@ func TestFindSeeForkCompare(t *testing.T) {
 	lost := g.run("invoices", "")
 	g.state(lost, "error")
 	began := time.Now()
-	g.runs("greeter", 5000)
+	g.runs("greeter", *fleet)
 	g.runs("unlucky", 20)
-	t.Logf("5,020 runs took %s", time.Since(began).Round(time.Millisecond))
+	t.Logf("%d runs took %s", *fleet+20, time.Since(began).Round(time.Millisecond))
 
 	p := g.open()
 	row := `[...document.querySelectorAll(".run-row a")].some(a => a.title === ` + quoted(lost) + `)`
