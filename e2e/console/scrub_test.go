@@ -9,7 +9,7 @@ import (
 )
 
 // scrub moves the slider to 200 random places, and tells how many ms each took, from the input to
-// the end of the frame that shows it. Every tenth time it rests, so that what is only read at
+// the end of the frame that shows it. Every twentieth time it rests, so that what is only read at
 // rest is read, too.
 const scrub = `(async () => {
 	const slider = document.querySelector(".dvr-slider"), took = [];
@@ -18,7 +18,7 @@ const scrub = `(async () => {
 	let seed = 1;
 	for (let i = 0; i < 200; i++) {
 		seed = seed * 48271 % 2147483647;
-		await pause(i % 10 === 9 ? 500 : seed % 17);
+		await pause(i % 20 === 19 ? 400 : seed % 17);
 		slider.value = String(1 + seed % slider.max);
 		const began = performance.now();
 		slider.dispatchEvent(new Event("input", {bubbles: true}));

@@ -12,6 +12,8 @@ export class List {
     this.o = o;
     this.length = 0;
     this.current = 0;
+    this.top = 0; // where it was scrolled to when it was drawn
+    this.spare = 6; // rows drawn above and below those in view
     this.wanted = false; // the current row gets the focus when it is drawn
     /** @type {Map<number, HTMLElement>} */
     this.rows = new Map();
@@ -56,9 +58,11 @@ export class List {
 
   /** @param {boolean} anew */
   draw(anew) {
-    const height = this.el.clientHeight || 600;
-    const first = Math.max(0, Math.floor(this.el.scrollTop / this.o.row) - 6);
-    const last = Math.min(this.length, Math.ceil((this.el.scrollTop + height) / this.o.row) + 6);
+    const height = this.el.clientHeight || 600, top = this.el.scrollTop;
+    if (top !== this.top) this.spare = Math.abs(top - this.top) > height ? 0 : 6; // a leap is drawn in one frame, and others often follow it
+    this.top = top;
+    const first = Math.max(0, Math.floor(top / this.o.row) - this.spare);
+    const last = Math.min(this.length, Math.ceil((top + height) / this.o.row) + this.spare);
     const focused = this.inner.contains(document.activeElement);
     if (anew) put(this.inner);
     for (const [i, row] of this.rows) if (i < first || i >= last) { row.remove(); this.rows.delete(i); }

@@ -43,7 +43,7 @@ export function raw() {
       put(size, `${count(text.length)} characters, ${moment.event.type}`);
       show();
       clearTimeout(timer);
-      timer = setTimeout(() => check(moment), 60);
+      timer = setTimeout(() => check(moment), 150);
     },
   };
 }

@@ -54,7 +54,7 @@ export function usage(page, history, dvr) {
     update(now) {
       moment = now;
       const use = now.memory?.total_usage;
-      setText(at, use ? `Up to event ${now.n}: ${count(use.input)} tokens in, ${count(use.output)} out, ${usd(use.cost)}. Rows of later events are pale.` : "");
+      setText(at, use ? `Up to event ${now.n}: ${count(use.input)} tokens in, ${count(use.output)} out, ${usd(use.cost)}. Rows of later events are pale and dotted.` : "");
       mark();
       void load();
     },
