@@ -199,6 +199,7 @@ export default async function inbox(page) {
   follow("/v1/events", {
     signal: page.signal,
     query: { state: "waiting_for_human" },
+    always: ring, // who wants notifications
     onEvent: () => {
       clearTimeout(soon);
       soon = setTimeout(() => void read(), 150);

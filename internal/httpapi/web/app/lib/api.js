@@ -122,6 +122,37 @@ async function* split(answer, by) {
 
 /** text is the data as it came. @typedef {{type: string, id: string, text: string, data: any}} StreamEvent */
 
+/** How long a page that nobody sees keeps its stream: a browser opens few connections to a gateway over HTTP/1.1, for all its tabs together. */
+const unseen = 60_000;
+
+/**
+ * A signal that ends with another one, and when nobody has seen the page for a while. `away` says
+ * that it was that, and `seen` waits until the page is seen.
+ * @param {AbortSignal} signal @param {() => boolean} [always] holds when the stream is needed in any case
+ */
+function whileSeen(signal, always) {
+  const hidden = new AbortController(), off = new AbortController();
+  let timer = 0;
+  const turned = () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = window.setTimeout(() => { if (!always?.()) hidden.abort(); }, unseen);
+  };
+  document.addEventListener("visibilitychange", turned, { signal: off.signal });
+  turned();
+  return {
+    signal: AbortSignal.any([signal, hidden.signal]),
+    get away() { return hidden.signal.aborted; },
+    end() { clearTimeout(timer); off.abort(); },
+    /** @returns {Promise<void>} */
+    seen: () => new Promise(done => {
+      const look = () => { if (!document.hidden || signal.aborted) done(); };
+      document.addEventListener("visibilitychange", look, { signal: off.signal });
+      signal.addEventListener("abort", look, { signal: off.signal });
+      look();
+    }),
+  };
+}
+
 /** The server-sent events of one answer, after the one with the id last. @param {string} path @param {Record<string, any>} query @param {string} last @param {AbortSignal} signal @param {() => void} [began] @returns {AsyncGenerator<StreamEvent>} */
 export async function* stream(path, query, last, signal, began) {
   const answer = await ask(address(path, query), { headers: headers({ Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) }), signal });
@@ -136,17 +167,19 @@ export async function* stream(path, query, last, signal, began) {
 /**
  * Follows server-sent events until they end or the signal is aborted, and comes back after an
  * interruption where it was, so that none is missing. It does not use EventSource, which can
- * send no token. An error that trying again does not help is thrown.
+ * send no token. An error that trying again does not help is thrown. It pauses while nobody sees
+ * the page, unless `always` holds.
  * @param {string} path
- * @param {{query?: Record<string, any>, last?: string, signal: AbortSignal, onEvent: (e: StreamEvent) => void, onState?: (live: boolean, reason: string) => void}} o
+ * @param {{query?: Record<string, any>, last?: string, signal: AbortSignal, always?: () => boolean, onEvent: (e: StreamEvent) => void, onState?: (live: boolean, reason: string) => void}} o
  */
 export async function follow(path, o) {
   let last = o.last ?? "", wait = 250;
   while (!o.signal.aborted) {
     let reason = "the stream was interrupted";
+    const page = whileSeen(o.signal, o.always);
     try {
       let began = false;
-      for await (const event of stream(path, o.query ?? {}, last, o.signal, () => { began = true; o.onState?.(true, ""); })) {
+      for await (const event of stream(path, o.query ?? {}, last, page.signal, () => { began = true; o.onState?.(true, ""); })) {
         wait = 250;
         if (!event.text) continue; // a comment, or the beginning of an event that broke off
         if (event.id) last = event.id;
@@ -155,8 +188,15 @@ export async function follow(path, o) {
       if (!began) return;
     } catch (err) {
       if (o.signal.aborted) return;
+      if (page.away) {
+        await page.seen();
+        if (o.last === undefined) last = ""; // much may have happened: what follows all runs begins anew
+        continue;
+      }
       if (err instanceof ApiError && err.status >= 400 && err.status < 500 && err.status !== 429) throw err;
       reason = err instanceof Error ? err.message : String(err);
+    } finally {
+      page.end();
     }
     if (o.signal.aborted) return;
     o.onState?.(false, reason);
