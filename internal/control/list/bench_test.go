@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/tally"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -35,15 +36,19 @@ func BenchmarkList(b *testing.B) {
 	}
 }
 
-// fill starts runs, and returns the first of all, if it is not known yet.
+// fill stores runs, and returns the first of all, if it is not known yet. It starts none of them:
+// a start sets a timer, which takes longer the more there are.
 func fill(r *rig, runs int, oldest string) string {
-	require.NoError(r.T, r.Bus.AnnounceProviders(r.T.Context(), "p", []string{"openai"})) // it expires
+	r.T.Helper()
 	var all sync.WaitGroup
-	const starters = 8
-	for i := range starters {
+	const writers = 8
+	for i := range writers {
 		all.Go(func() {
-			for n := range runs / starters {
-				id := r.start("news", "What is new in the world of logs, and why does it matter to whoever runs agents?")
+			for n := range runs / writers {
+				id := r.Store.NewID()
+				start := reducertest.StartOf("What is new in the world of logs, and why does it matter to whoever runs agents?", events.ModeChat)
+				start.Agent.Name = "news"
+				r.Happens(id, events.Idle, start)
 				r.Happens(id, events.Planning, controltest.TurnDone("Nothing at all, but of that a good deal."))
 				if i == 0 && n == 0 && oldest == "" {
 					oldest = id
@@ -52,6 +57,9 @@ func fill(r *rig, runs int, oldest string) string {
 		})
 	}
 	all.Wait()
+	if r.T.Failed() {
+		r.T.FailNow() // a writer ended early, so there are fewer runs
+	}
 	return oldest
 }
 
