@@ -1,9 +1,9 @@
 package list_test
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +14,10 @@ import (
 	"github.com/moorebus/moorebus/internal/control/tally"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // BenchmarkList lists 5,000 and 100,000 runs of two events on a real server, which all wait for
@@ -36,29 +39,34 @@ func BenchmarkList(b *testing.B) {
 	}
 }
 
-// fill stores runs, and returns the first of all, if it is not known yet. It starts none of them:
-// a start sets a timer, which takes longer the more there are.
+// fill appends runs, and returns the first of all, if it is not known yet. It reads nothing: a
+// stream in memory looks through all messages for those of a run.
 func fill(r *rig, runs int, oldest string) string {
 	r.T.Helper()
-	var all sync.WaitGroup
-	const writers = 8
-	for i := range writers {
-		all.Go(func() {
-			for n := range runs / writers {
-				id := r.Store.NewID()
-				start := reducertest.StartOf("What is new in the world of logs, and why does it matter to whoever runs agents?", events.ModeChat)
-				start.Agent.Name = "news"
-				r.Happens(id, events.Idle, start)
-				r.Happens(id, events.Planning, controltest.TurnDone("Nothing at all, but of that a good deal."))
-				if i == 0 && n == 0 && oldest == "" {
-					oldest = id
-				}
-			}
-		})
-	}
-	all.Wait()
-	if r.T.Failed() {
-		r.T.FailNow() // a writer ended early, so there are fewer runs
+	machine := r.Store.Machine()
+	start := reducertest.StartOf("What is new in the world of logs, and why does it matter to whoever runs agents?", events.ModeChat)
+	start.Agent.Name = "news"
+	turn := controltest.TurnDone("Nothing at all, but of that a good deal.")
+	for range runs {
+		run := r.At(r.Store.NewID())
+		fold := runlog.NewFold(r.Bus, machine, run)
+		var entries []journal.Entry
+		for _, next := range []struct {
+			origin  events.State
+			payload events.Payload
+		}{{events.Idle, start}, {events.Planning, turn}} {
+			stamp := reducer.Stamp{ID: r.Store.NewID(), Source: "moorebus/test/1", Time: r.Store.Now()}
+			subject, e, err := machine.Draft(fold.Memory(), run, next.origin, next.payload, stamp)
+			require.NoError(r.T, err)
+			body, err := machine.Codec().Encode(e)
+			require.NoError(r.T, err)
+			entries = append(entries, journal.Entry{Subject: subject, Body: body})
+			_, err = fold.Apply(r.T.Context(), journal.Record{Subject: subject.String(), Seq: uint64(len(entries)), Body: body})
+			require.NoError(r.T, err)
+		}
+		_, err := r.Bus.Append(r.T.Context(), run, 0, entries...)
+		require.NoError(r.T, err)
+		oldest = cmp.Or(oldest, run.ID)
 	}
 	return oldest
 }
