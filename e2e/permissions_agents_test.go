@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -53,7 +52,7 @@ func TestGuardedAgents(t *testing.T) {
 	roles, _ := s.do(s.block("gateway.nk"))
 	later := s.block("--pools web,agents")
 	s.do(later[:1])
-	require.NoError(t, server[0].cmd.Process.Signal(syscall.SIGHUP))
+	s.reload(server[0])
 	s.do(later[2:3])
 	s.awaitUser("actor_agents")
 	agents, _ := s.do(later[3:])

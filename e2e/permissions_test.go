@@ -266,9 +266,16 @@ func (s *site) addPool(server *process) {
 	s.t.Helper()
 	later := s.block("--pools web,gpu")
 	s.do(later[:1])
-	require.NoError(s.t, server.cmd.Process.Signal(syscall.SIGHUP))
+	s.reload(server)
 	s.do(later[2:])
 	s.awaitUser("actor_gpu")
+}
+
+// reload has a server read its configuration again, once. While it does, it may refuse anybody.
+func (s *site) reload(server *process) {
+	s.t.Helper()
+	require.NoError(s.t, server.cmd.Process.Signal(syscall.SIGHUP))
+	require.Eventually(s.t, func() bool { return strings.Contains(server.log.String(), "Reloaded server configuration") }, startTime, 10*time.Millisecond)
 }
 
 // awaitUser waits until the server knows a user.
