@@ -38,7 +38,7 @@ export function request(page, history, dvr) {
       const dl = Object.entries(sampling ?? {}).flatMap(([key, value]) => [h("dt", { class: "mono" }, key), h("dd", { class: "mono" }, typeof value === "string" ? value : JSON.stringify(value))]);
       put(el, h("p", null, "What the model was asked for the reply ", h("button", { class: "quiet", onclick: () => dvr.go(n) }, `event ${n}`), "."),
         h("dl", { class: "facts" }, h("dt", null, "Model"), h("dd", null, r.model || "–"), h("dt", null, "Dialect"), h("dd", null, r.dialect),
-          h("dt", null, "Exact"), h("dd", null, r.exact === undefined ? "–" : r.exact ? h("span", { class: "badge is-good" }, "✓ exact: its hash is the recorded one") : h("span", { class: "badge is-wait" }, "~ not proven: no recorded hash agrees with it")), dl),
+          h("dt", null, "Exact"), h("dd", null, r.exact === undefined ? "–" : r.exact ? [h("span", { class: "badge is-good" }, "✓ exact"), ", its hash is the recorded one"] : [h("span", { class: "badge is-wait" }, "~ not proven"), ", no recorded hash agrees with it"]), dl),
         h("h2", null, `Messages (${list.length})`), list.length > 40 && folded(`The first ${list.length - 40}`, () => list.slice(0, -40).map(message)), list.slice(-40).map(message),
         h("h2", null, `Tools (${count(tools?.length ?? 0)})`), (tools ?? []).map((/** @type {any} */ t) => folded(t?.function?.name ?? t?.name ?? "tool", () => long(pretty(t), "code", 5000))),
         folded("As JSON", () => long(pretty(r), "code", 20_000)));
