@@ -58,8 +58,8 @@ func (r *Reader) Moments(run events.Run, from uint64, told bool) *Moments {
 	return &Moments{fold: runlog.NewFold(r.a.Log, r.a.Store.Machine(), run), from: from, told: told}
 }
 
-// Next folds the run's next record and returns the moment after it, or nil if it is none of those
-// that are wanted. The error is the log's, or that of a run that cannot be read.
+// Next folds the run's next record. It returns the moment after it, or nil if that moment is not
+// wanted. The error is the log's, or that of a run that cannot be read.
 func (m *Moments) Next(ctx context.Context, rec journal.Record) (*Moment, error) {
 	if access.NotOfLog(rec) {
 		return nil, nil
