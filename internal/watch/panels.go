@@ -401,7 +401,7 @@ func (m *model) stored(p *page) {
 		p.text(red, 0, "not a legal event: "+at.refused.Error())
 	}
 	if e := at.event; e != nil {
-		p.line("", fmt.Sprintf("%s  %s  by %s", e.Type(), e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Source))
+		p.line("", fmt.Sprintf("%s  %s  by %s", e.Type(), e.Time.In(m.o.Now().Location()).Format("2006-01-02 15:04:05.000"), e.Source))
 		switch {
 		case e.Prev == "":
 			p.line(faint, "the first event")

@@ -50,7 +50,7 @@ type Options struct {
 	Env []string
 	// Color styles text.
 	Color bool
-	// Now is the clock. Default time.Now.
+	// Now is the clock, in whose time zone times of day are shown. Default time.Now.
 	Now func() time.Time
 }
 

@@ -23,11 +23,6 @@ import (
 
 var update = flag.Bool("update", false, "write the golden screens anew")
 
-func TestMain(m *testing.M) {
-	time.Local = time.UTC
-	os.Exit(m.Run())
-}
-
 func add(t *testing.T, r *reducertest.Run, origin events.State, payloads ...events.Payload) {
 	t.Helper()
 	for _, p := range payloads {
