@@ -50,6 +50,8 @@ var (
 	_ ports.Snapshots  = (*Bus)(nil)
 	_ ports.Tombstones = (*Bus)(nil)
 	_ ports.Threads    = (*Bus)(nil)
+	_ ports.Leases     = (*Bus)(nil)
+	_ ports.Positions  = (*Bus)(nil)
 	_ ports.Purger     = (*Bus)(nil)
 	_ ports.Runless    = (*Bus)(nil)
 	_ ports.Dropped    = (*Bus)(nil)

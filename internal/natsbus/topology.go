@@ -221,6 +221,9 @@ func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.Con
 func bucketConfigs(pools []string, replicas int) ([]jetstream.KeyValueConfig, []jetstream.ObjectStoreConfig) {
 	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas), droppedConfig(replicas), offersConfig(replicas), threadsConfig(replicas)}
 	stores := []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
+	for _, role := range keepingRoles {
+		buckets = append(buckets, leasesConfig(role, replicas), positionsConfig(role, replicas))
+	}
 	for _, pool := range pools {
 		buckets = append(buckets, toolsConfig(pool, replicas))
 		stores = append(stores, resultsConfig(pool, replicas))

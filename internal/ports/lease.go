@@ -1,0 +1,36 @@
+package ports
+
+import "context"
+
+// Keep names something small that the processes of one role keep on the bus: a lease or a
+// position. Both are tokens.
+type Keep struct {
+	// Role is whose processes may write it. Name is unique within the role.
+	Role, Name string
+}
+
+// Leases let one process of several do what must not be done twice at once.
+type Leases interface {
+	// Lead calls work whenever this process gets the lease, one call at a time, until ctx
+	// ends. The context of work ends when the lease is lost, or may be: when it could not be
+	// renewed for longer than half of what is left to others. So two processes work at
+	// once only if one of them does not notice in time that its context ended. Work must allow
+	// for that: what it stores is to be conditional, or harmless when stored twice.
+	//
+	// If work returns an error, or returns nil before its context ends, the lease is given
+	// back, and Lead returns what work returned. Lead returns nil when ctx ends. It waits
+	// through outages. Other errors: [journal.ErrDenied], and [journal.ErrNotReady] on a bus
+	// that was set up by a build without leases.
+	Lead(ctx context.Context, of Keep, work func(ctx context.Context) error) error
+}
+
+// Positions keep where a reader of the log is, and other small things that it must not
+// forget.
+type Positions interface {
+	// Position returns what was put last with its revision, or [journal.ErrNotFound].
+	Position(ctx context.Context, of Keep) (value []byte, revision uint64, err error)
+	// PutPosition replaces what has the revision and returns the new revision. A revision of
+	// 0 says that there is nothing. If there is another revision meanwhile, the error is
+	// [journal.ErrConflict].
+	PutPosition(ctx context.Context, of Keep, value []byte, revision uint64) (uint64, error)
+}
