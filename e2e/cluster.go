@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -56,6 +57,11 @@ type cluster struct {
 	launched  []*process          // every process there ever was
 	toolFiles map[string]string
 
+	// older is where the commands of an earlier build are; those of the instances in outdated
+	// are started. Both may be empty.
+	older    string
+	outdated map[string]bool
+
 	model *modelServer
 	tools *toolServer
 	api   *api
@@ -64,6 +70,13 @@ type cluster struct {
 // startCluster starts everything, waits until it is ready, and stops everything
 // at the end of the test, when every process has to end well.
 func startCluster(t *testing.T, s setup) *cluster {
+	t.Helper()
+	return startOlderCluster(t, "", s)
+}
+
+// startOlderCluster starts a cluster whose processes are all of the build in the directory older,
+// the server excepted. An empty one: of this build.
+func startOlderCluster(t *testing.T, older string, s setup) *cluster {
 	t.Helper()
 	needsCommands(t)
 	for _, n := range []*int{&s.planners, &s.actors, &s.observers, &s.gateways} {
@@ -74,6 +87,10 @@ func startCluster(t *testing.T, s setup) *cluster {
 	c := &cluster{
 		t: t, setup: s, home: t.TempDir(), store: t.TempDir(), busAddress: addresses[0], gatewayAddresses: addresses[1:],
 		roles: map[string]*process{}, toolFiles: map[string]string{}, model: newModelServer(t), tools: newToolServer(t),
+		older: older, outdated: map[string]bool{},
+	}
+	if older != "" {
+		c.each(func(role string, i int) { c.outdated[instance(role, i)] = true })
 	}
 	c.api = newAPI(t, "http://"+c.gatewayAddresses[0])
 	t.Cleanup(c.stop)
@@ -95,17 +112,19 @@ func startCluster(t *testing.T, s setup) *cluster {
 
 // each calls fn with the name of every role process.
 func (c *cluster) each(fn func(role string, i int)) {
-	for _, r := range []struct {
-		role string
-		n    int
-	}{
-		{"gateway", c.setup.gateways}, {"planner", c.setup.planners}, {"actor", c.setup.actors}, {"observer", c.setup.observers},
-		{"agents", min(1, len(c.setup.subagents))},
-	} {
-		for i := range r.n {
-			fn(r.role, i)
+	for _, role := range []string{"gateway", "planner", "actor", "observer", "agents"} {
+		for i := range c.numberOf(role) {
+			fn(role, i)
 		}
 	}
+}
+
+// numberOf returns how many processes a role has.
+func (c *cluster) numberOf(role string) int {
+	return map[string]int{
+		"gateway": c.setup.gateways, "planner": c.setup.planners, "actor": c.setup.actors, "observer": c.setup.observers,
+		"agents": min(1, len(c.setup.subagents)),
+	}[role]
 }
 
 // startServer starts the bus's process and leaves it at that.
@@ -119,6 +138,13 @@ func (c *cluster) startServer() {
 func (c *cluster) startBus() {
 	c.t.Helper()
 	c.startServer()
+	c.init(c.t, c.older != "")
+	c.init(c.t, c.older != "")
+}
+
+// init runs `moorebus init`, that of the older build or that of this one.
+func (c *cluster) init(t *testing.T, older bool) {
+	t.Helper()
 	args := []string{"init"}
 	if c.setup.ackWait > 0 {
 		args = append(args, "--ack-wait", c.setup.ackWait.String())
@@ -126,14 +152,16 @@ func (c *cluster) startBus() {
 	if pools := c.pools(); len(pools) > 0 {
 		args = append(args, "--pools", strings.Join(pools, ","))
 	}
+	dir := bin
+	if older {
+		dir = c.older
+	}
 	var out output
-	require.Eventually(c.t, func() bool {
-		out = run(c.t, c.env(), "moorebus", args...)
+	require.Eventually(t, func() bool {
+		out = runOf(t, dir, c.env(), "moorebus", args...)
 		return out.code != 75 // the bus does not answer yet
 	}, startTime, 20*time.Millisecond)
-	require.Zero(c.t, out.code, "moorebus init: %s", out.stderr)
-	out = run(c.t, c.env(), "moorebus", args...)
-	require.Zero(c.t, out.code, "moorebus init, again: %s", out.stderr)
+	require.Zero(t, out.code, "moorebus init: %s", out.stderr)
 }
 
 // pools are the pools of tools that `moorebus init` is told of.
@@ -182,6 +210,14 @@ func (c *cluster) start(role string, i int) {
 	case "agents":
 		command = "actor"
 		args = append(args, "--pool", "agents", "--tools", c.subagentFile())
+	}
+	if c.outdated[name] {
+		cmd := exec.Command(filepath.Join(c.older, "moorebus"), append([]string{command}, args...)...) // one binary is every role
+		cmd.Env = env
+		p := startProcess(c.t, name+" (older)", cmd)
+		c.launched = append(c.launched, p)
+		c.roles[name] = p
+		return
 	}
 	c.roles[name] = c.launch(name, env, command, args...)
 }

@@ -123,10 +123,16 @@ type output struct {
 // run runs a command of bin to its end, a minute at most.
 func run(t *testing.T, env []string, command string, args ...string) output {
 	t.Helper()
+	return runOf(t, bin, env, command, args...)
+}
+
+// runOf is run with the commands of a directory.
+func runOf(t *testing.T, dir string, env []string, command string, args ...string) output {
+	t.Helper()
 	needsCommands(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, command), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, command), args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, &stdout, &stderr
 	err := cmd.Run()
