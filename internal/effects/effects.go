@@ -63,13 +63,16 @@ type Effect struct {
 const MaxHandlerFailures = 3
 
 // Of returns what the run wants done now, in a fixed order. A terminal run wants
-// nothing, a poisoned one or one over its safety cap only its end.
+// nothing, a poisoned one or one over its safety cap only its end, and a queued one nothing else.
 func Of(t *reducer.Table, mem *reducer.Memory) []Effect {
 	if t.Terminal(mem.State) {
 		return nil
 	}
 	if _, over := mem.SafetyCap(); over || mem.Control.Poison != nil {
 		return []Effect{stateWork(mem, KindEnd, "")}
+	}
+	if mem.Queued() {
+		return nil
 	}
 	switch mem.State {
 	case events.Planning:
@@ -247,10 +250,14 @@ func poisonMessage(p *events.Poison) string {
 }
 
 // Deadline returns when the run will have used up its wall time, counted from
-// its start whatever it does or waits for; false if its budget has no such limit.
+// its start, or its admission if it was queued, whatever it does or waits for; false if its
+// budget has no such limit or the run is queued.
 func Deadline(mem *reducer.Memory) (at time.Time, limited bool) {
-	if mem.N == 0 || mem.Budget == nil || mem.Budget.MaxWallTime <= 0 {
+	if mem.N == 0 || mem.Budget == nil || mem.Budget.MaxWallTime <= 0 || mem.Queued() {
 		return time.Time{}, false
+	}
+	if a := mem.Control.Admission; a != nil {
+		return a.At.Add(time.Duration(mem.Budget.MaxWallTime)), true
 	}
 	return mem.Started.Add(time.Duration(mem.Budget.MaxWallTime)), true
 }

@@ -98,8 +98,11 @@ func (b *build) append(run events.Run, origin events.State, p events.Payload) er
 }
 
 // start starts a run, which pins what the build can read.
-func (b *build) start() events.Run {
+func (b *build) start(change ...func(*events.Start)) events.Run {
 	start := reducertest.StartOf("find it", events.ModeTask)
+	for _, c := range change {
+		c(start)
+	}
 	start.TableHash = b.machine.Table().Hash()
 	run := b.store.Place(events.DefaultNamespace, b.store.NewID())
 	require.NoError(b.t, b.append(run, events.Idle, start))
@@ -176,11 +179,11 @@ func TestTwoBuildsOnOneBus(t *testing.T) {
 		}
 	})
 	t.Run("a newer event in a run of the older one", func(t *testing.T) {
-		brought := &events.CustomMemorySet{Key: "seen", Value: json.RawMessage("true")}
-		require.Equal(t, reducer.Revision, events.Since(events.TypeCustomMemorySet), "the case needs an event of this revision")
+		brought, queued := &events.Admitted{}, func(s *events.Start) { s.Queued = true }
+		require.Equal(t, reducer.Revision, events.Since(events.TypeAdmitted), "the case needs an event of this revision")
 		var revision *reducer.RevisionError
 		require.ErrorAs(t, newer.append(older.start(), events.Control, brought), &revision, "the older build would end the run")
-		require.NoError(t, newer.append(newer.start(), events.Control, brought))
+		require.NoError(t, newer.append(newer.start(queued), events.Control, brought))
 	})
 }
 

@@ -13,6 +13,7 @@ const (
 	TypeFatalError     Type = "FatalError"
 
 	TypeCustomMemorySet Type = "CustomMemorySet"
+	TypeAdmitted        Type = "Admitted"
 )
 
 var controlRows = []row{
@@ -24,6 +25,7 @@ var controlRows = []row{
 	define("The run ends because it used up its budget.", func(p *BudgetExceeded) string { return p.summary() }),
 	define("The run ends because nobody can continue it.", func(p *FatalError) string { return p.summary() }),
 	define("A client's own data is kept in the run's custom memory.", func(p *CustomMemorySet) string { return p.Key }).broughtBy(5),
+	define("A queued run may begin to work.", func(*Admitted) string { return "" }).broughtBy(6),
 }
 
 // Outcome is why a run ended, machine-readable code first.
@@ -105,3 +107,8 @@ type CustomMemorySet struct {
 }
 
 func (*CustomMemorySet) eventType() Type { return TypeCustomMemorySet }
+
+// Admitted lets a run work whose [Start] is queued. Its time is when the run's wall time begins.
+type Admitted struct{}
+
+func (*Admitted) eventType() Type { return TypeAdmitted }

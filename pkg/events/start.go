@@ -36,6 +36,25 @@ type Start struct {
 	MessageID string `json:"message_id,omitempty"`
 	// Custom is what the run's custom memory begins with, by key.
 	Custom map[string]json.RawMessage `json:"custom,omitempty"`
+	// Queued is true where the run waits for its [Admitted] before it works. Priority is its
+	// place in that queue; empty: [PriorityNormal].
+	Queued   bool     `json:"queued,omitempty"`
+	Priority Priority `json:"priority,omitempty"`
+}
+
+// Priority says which of an agent's queued runs goes first.
+type Priority string
+
+// The priorities.
+const (
+	PriorityHigh   Priority = "high"
+	PriorityNormal Priority = "normal"
+	PriorityLow    Priority = "low"
+)
+
+// Valid reports whether p is a priority, or empty.
+func (p Priority) Valid() bool {
+	return p == "" || p == PriorityHigh || p == PriorityNormal || p == PriorityLow
 }
 
 func (*Start) eventType() Type { return TypeStart }

@@ -72,6 +72,16 @@ var controlRules = []rule{
 		},
 		trace: traced(func(p *events.CustomMemorySet) string { return p.Key }),
 	},
+	{
+		typ: events.TypeAdmitted, stays: true, in: []events.State{events.Planning}, from: control,
+		ways:  only(plain(events.Planning)),
+		route: func(*Memory, events.Payload) (events.State, string) { return events.Planning, events.DefaultPool },
+		check: checkAdmitted, legality: 1,
+		fold: func(mem *Memory, e *events.Event) {
+			mem.Control.Admission = &Admission{Priority: mem.Control.Admission.Priority, At: e.Time}
+		},
+		trace: says("admitted"),
+	},
 }
 
 // checkCustomMemory refuses what would keep nothing.
@@ -81,6 +91,17 @@ func checkCustomMemory(_ *Memory, e *events.Event) error {
 	}
 	return nil
 }
+
+// checkAdmitted refuses to admit a run that is not queued.
+func checkAdmitted(mem *Memory, _ *events.Event) error {
+	if !mem.Queued() {
+		return errors.New("admits a run that is not queued")
+	}
+	return nil
+}
+
+// Queued reports whether the run waits to be admitted: it has no work until then.
+func (mem *Memory) Queued() bool { return mem.Control.Admission != nil && mem.Control.Admission.Queued }
 
 func (mem *Memory) fail(o events.Outcome) {
 	mem.Error = &RunError{Code: o.Code, Message: o.Message}

@@ -150,7 +150,7 @@ func (mem *Memory) begin(p *events.Forked, at time.Time) {
 	}
 	c.ForkedFrom = &Origin{Run: p.Run, At: p.At, Depth: depth}
 	// The call that the parent answers has its answer from the parent.
-	c.Parent = nil
+	c.Parent, c.Admission = nil, nil
 	c.Wake, c.Attempts, c.Paused = map[events.State]uint64{}, nil, false
 	for i := range c.Calls {
 		call := &c.Calls[i]

@@ -27,6 +27,7 @@ var revisions = [...]string{
 	"b1d23ad04a4366a676a53adf661564044bc4107a2fbeab4eaffe9d686fb832f9",
 	"89b9f86281e0b4f2c9a7eaaa0ef984c11cdad768fce04a221f3dcc520576c15d",
 	"9042b2ed35351a647e913587c740588593b8df7dad7c32fedc5568222df3369e",
+	"99cda426023a16de91fed3548c5c3d49cce5638407df9cc11b2a9feb9cf555b5",
 }
 
 // rowsSince has the rows of the built-in table that are younger than their types, with the

@@ -229,6 +229,9 @@ type Control struct {
 	// ForkedFrom is where a fork goes on from, nil for a run that was started.
 	ForkedFrom *Origin `json:"forked_from,omitempty"`
 
+	// Admission is how far a run is that began in the queue; nil: it did not.
+	Admission *Admission `json:"admission,omitempty"`
+
 	// Head is the hash of the last body, LastID the id of the last event that
 	// could be read, LastResult the pool whose actor ends a batch that has all
 	// its results.
@@ -289,6 +292,15 @@ type Control struct {
 	Stored bool `json:"stored,omitempty"`
 	// Poison describes the first record that was not legal.
 	Poison *events.Poison `json:"poison,omitempty"`
+}
+
+// Admission is what became of a run that began in the queue. It never changes; memory gets
+// another one.
+type Admission struct {
+	// Queued is true until the run is admitted, at the time At.
+	Queued   bool            `json:"queued,omitempty"`
+	Priority events.Priority `json:"priority,omitempty"`
+	At       time.Time       `json:"at,omitzero"`
 }
 
 // Counts are the counts that a user's message starts again in chat mode.

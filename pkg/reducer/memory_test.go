@@ -61,6 +61,7 @@ var mayWrite = map[events.Type]string{
 	events.TypeResumed:                 "",
 	events.TypeBudgetRaised:            "budget",
 	events.TypeCustomMemorySet:         "custom",
+	events.TypeAdmitted:                "",
 	events.TypeHandedOff:               "system_prompt tools config blacklist react_context",
 }
 

@@ -225,7 +225,7 @@ func TestEdges(t *testing.T) {
 	}
 	ended := " error.agents error.default"
 	for from, want := range map[events.State]string{
-		events.Idle: "acting.*" + ended + " observing.default paging.default parallel_acting.* planning.default reflecting.default waiting_for_human.default waiting_for_user.default",
+		events.Idle: "acting.*" + ended + " none.default observing.default paging.default parallel_acting.* planning.default reflecting.default waiting_for_human.default waiting_for_user.default",
 		events.Planning: "acting.* done.agents done.default" + ended + " none.default parallel_acting.* planning.default" +
 			" reflecting.default waiting_for_human.default waiting_for_user.default",
 		events.Reflecting:      strings.TrimSpace(ended) + " none.default planning.default",

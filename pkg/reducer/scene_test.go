@@ -48,7 +48,7 @@ func origin(mem *reducer.Memory, p events.Payload) events.State {
 		if p.Interrupted() {
 			return events.Planning
 		}
-	case *events.CancelledRun, *events.Paused, *events.Resumed, *events.BudgetRaised, *events.CustomMemorySet:
+	case *events.CancelledRun, *events.Paused, *events.Resumed, *events.BudgetRaised, *events.CustomMemorySet, *events.Admitted:
 		return events.Control
 	case *events.UserMessage:
 		if mem.State != events.WaitingForUser {

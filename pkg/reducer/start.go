@@ -14,8 +14,18 @@ import (
 var startRules = []rule{
 	{
 		typ: events.TypeStart, moves: []move{{events.Idle, events.Planning}}, from: own,
-		check: checkStart, legality: 2, fold: foldStart,
-		form:  func(_ *Memory, e *events.Event) int { return toolsSince(e.Data.(*events.Start).Tools) },
+		check: checkStart, legality: 3, fold: foldStart,
+		ways: only(plain(events.Planning), nobody),
+		route: func(_ *Memory, p events.Payload) (events.State, string) {
+			if p.(*events.Start).Queued {
+				return events.Nobody, events.DefaultPool
+			}
+			return events.Planning, events.DefaultPool
+		},
+		form: func(_ *Memory, e *events.Event) int {
+			p := e.Data.(*events.Start)
+			return max(queueSince(p), toolsSince(p.Tools))
+		},
 		trace: traced(func(p *events.Start) string { return events.Shown(p.Task, p.Parts) }),
 	},
 	{
@@ -50,10 +60,21 @@ func modelsSince(a *events.Agent) int {
 	return 4
 }
 
+// queueSince is the revision that brought the form of a queued start.
+func queueSince(p *events.Start) int {
+	if p.Queued || p.Priority != "" {
+		return 6
+	}
+	return 1
+}
+
 func checkStart(_ *Memory, e *events.Event) error {
 	p := e.Data.(*events.Start)
 	if p.Mode != events.ModeTask && p.Mode != events.ModeChat {
 		return fmt.Errorf("mode %q is neither task nor chat", p.Mode)
+	}
+	if !p.Priority.Valid() {
+		return fmt.Errorf("priority %q is not high, normal or low", p.Priority)
 	}
 	return checkClientTools(p.Tools)
 }
@@ -68,6 +89,9 @@ func foldStart(mem *Memory, e *events.Event) {
 	mem.Control.StorageAgent = p.Agent.Name
 	mem.Started = e.Time
 	mem.Control.TableHash, mem.Control.Parent = p.TableHash, p.Parent
+	if p.Queued {
+		mem.Control.Admission = &Admission{Queued: true, Priority: p.Priority}
+	}
 	for key, value := range p.Custom {
 		mem.Keep(key, value)
 	}

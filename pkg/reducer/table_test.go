@@ -60,7 +60,7 @@ acting HumanApprovalRequired waiting_for_human
 // specStay are the events that leave the state as it is.
 const specStay = `UserMessage LlmAttemptFailed ToolCallDispatched ToolCallStarted ToolCallResult HumanDecision
 	ContextWindowExpanded ToolCallsAddedToContext WorkingMemoryAdded WorkingMemoryRemoved StorageSaved StorageLoaded
-	Paused Resumed BudgetRaised HandedOff CustomMemorySet`
+	Paused Resumed BudgetRaised HandedOff CustomMemorySet Admitted`
 
 func TestTheTableIsTheSpecifications(t *testing.T) {
 	table := reducer.DefaultTable()
@@ -292,6 +292,7 @@ var shapes = map[int]string{
 	2: "b0e2836b1d906c59",
 	3: "a0f8b5b7b6c99440",
 	4: "4eed3725a5ef942d",
+	5: "7b91f4abc4e540f1",
 }
 
 // shapeOf describes a type as JSON sees it.

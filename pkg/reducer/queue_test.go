@@ -1,0 +1,62 @@
+package reducer_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+func queued(p *events.Start) { p.Queued, p.Priority = true, events.PriorityHigh }
+
+// TestQueuedRun: a queued run has no work, whatever comes from outside, until it is admitted once.
+func TestQueuedRun(t *testing.T) {
+	s := started(t, queued)
+	require.Equal(t, events.Nobody, lastSubject(t, s).To, "nobody is woken")
+	require.Empty(t, s.keys())
+	s.do(&events.Paused{}, &events.Resumed{}, &events.UserMessage{MessageID: "m", Content: "more"})
+	require.Empty(t, s.keys())
+	s.do(&events.Admitted{})
+	require.Equal(t, events.Planning, lastSubject(t, s).To)
+	require.Len(t, s.keys(), 1)
+	require.Equal(t, &reducer.Admission{Priority: events.PriorityHigh, At: s.Mem.Updated}, s.Mem.Control.Admission)
+	s.refuses(&events.Admitted{}, "is not queued")
+	s.do(&events.LLMFinalAnswer{Reply: events.Reply{Content: "done"}})
+	require.Equal(t, events.Done, s.Mem.State)
+	started(t).refuses(&events.Admitted{}, "is not queued")
+	newScene(t).refuses(startWith(func(p *events.Start) { p.Priority = "urgent" }), "is not high, normal or low")
+}
+
+// TestForkOfAQueuedRun: a fork is not queued, whatever its parent was.
+func TestForkOfAQueuedRun(t *testing.T) {
+	s := started(t, queued)
+	f, err := s.Fork(s.Mem.N, events.Forked{})
+	require.NoError(t, err)
+	require.False(t, f.Mem.Queued())
+	require.True(t, s.Mem.Queued())
+}
+
+// TestQueuedRunsNeedTheirRevision: no run of an earlier revision is queued.
+func TestQueuedRunsNeedTheirRevision(t *testing.T) {
+	older, err := reducer.DefaultTable().At(5)
+	require.NoError(t, err)
+	newScene(t).refuses(startWith(queued, func(p *events.Start) { p.TableHash = older.Hash() }), "is of revision 6, and its run of revision 5")
+}
+
+func startWith(change ...func(*events.Start)) *events.Start {
+	p := reducertest.StartOf("find it", events.ModeTask)
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func lastSubject(t *testing.T, s *scene) events.Subject {
+	t.Helper()
+	subject, err := events.ParseSubject(s.Records[len(s.Records)-1].Subject)
+	require.NoError(t, err)
+	return subject
+}
