@@ -91,6 +91,7 @@ func (s *source) internal() (own, outside []string) {
 // may import. This is the table "Layers" of the design.
 var lower = map[string][]string{
 	"internal/codec":            {},
+	"internal/meter":            {},
 	"internal/media":            {},
 	"pkg/events":                {"internal/codec", "internal/media"},
 	"pkg/reducer":               {"pkg/events", "internal/codec"},
@@ -110,9 +111,9 @@ var lower = map[string][]string{
 	"internal/groupcommit":      {"pkg/events", "pkg/journal"},
 	"internal/sharedlog":        {"internal/journalcheck", "pkg/events", "pkg/journal", "internal/retry"},
 	"internal/livetext":         {"pkg/events", "pkg/journal"},
-	"internal/runlog":           {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/codec"},
+	"internal/runlog":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/codec"},
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
-	"internal/worker":           {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
+	"internal/worker":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {},
 	"internal/llmhttp":          {"internal/media", "pkg/llm", "internal/providers", "internal/retry"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
@@ -142,7 +143,7 @@ var ports = map[string][]string{
 	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
 	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/oauth", "internal/retry", "internal/truncate"},
 	"internal/toolset": {"pkg/tool", "internal/toolset"},
-	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/ports", "internal/recordline"},
+	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/recordline"},
 	"internal/tokens":  {"internal/tokens"},
 }
 
@@ -191,7 +192,7 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/semver"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "internal/media", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp"}
+var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp"}
 
 var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom"}
 
@@ -200,7 +201,7 @@ var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/capability", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/statepatch", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media",
-	"internal/livetext", "internal/sharedlog", "internal/ports", "internal/journalcheck",
+	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel", "internal/compare",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 	"internal/recordline", "internal/buildinfo",
@@ -234,7 +235,7 @@ func ofRole(role string) []string {
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest",
-	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewayclient", "internal/lkj", "internal/mcpserve",
+	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewayclient", "internal/lkj", "internal/mcpserve", "internal/metrics",
 	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/roles", "internal/runprint", "internal/session", "internal/terminal", "internal/watch", "internal/wire"}
 
 // worlds are packages of tests that are large enough for ordinary files. Nobody imports

@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/toolset"
@@ -103,6 +104,12 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		return err
 	}
 	defer stopProfiles()
+	registry, probe := metrics.New(), &cli.Probe{}
+	stopMetrics, err := f.role.ServeMetrics(registry.Handler(), probe, logger)
+	if err != nil {
+		return err
+	}
+	defer stopMetrics()
 	options, err := f.options(docs, listener, logger)
 	if err != nil {
 		return err
@@ -128,12 +135,13 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	wire.Connect(f.tools, conn.Bus.Conn())
 	defer f.tools.Start(ctx, logger)()
 	wire.AwaitTools(ctx, f.tools, logger)
-	options.Bus, options.Ready = conn.Bus, conn.Bus.Ready
+	options.Bus, options.Ready, options.Metrics = conn.Bus, conn.Bus.Ready, registry
 	options.Snapshots, options.SnapshotEvery, options.Tombstones = conn.Bus, f.snapshotEvery, conn.Bus
 	h, err := host.New(options)
 	if err != nil {
 		return err
 	}
+	probe.Set(conn.Bus.Ready)
 	return runHost(ctx, h, func(ctx context.Context) error {
 		defer f.keep.start(ctx, conn, logger)()
 		return body(ctx, h, conn.Bus)

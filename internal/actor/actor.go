@@ -223,6 +223,9 @@ func (a *Actor) announceChanges(ctx context.Context, changed <-chan struct{}, ru
 // Step works on one delivery of Acting or ParallelActing.
 func (a *Actor) Step(ctx context.Context) error { return a.worker.Step(ctx) }
 
+// Ready returns nil if the bus has the consumers that the role needs.
+func (a *Actor) Ready(ctx context.Context) error { return a.worker.Ready(ctx) }
+
 // Specs returns a pool's tools as they are announced.
 func Specs(tools *toolset.Registry, pool string) []events.ToolSpec {
 	specs := []events.ToolSpec{}

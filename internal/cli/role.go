@@ -28,14 +28,17 @@ type RoleFlags struct {
 	Drain time.Duration
 	// pprof is where profiles are served; empty: nowhere.
 	pprof string
-	flags *pflag.FlagSet
+	// metrics is where metrics and probes are served; empty: nowhere.
+	metrics string
+	flags   *pflag.FlagSet
 }
 
 // DrainWait is the default of --drain. What is cut short then, and the server that
 // stops after it, may take seconds more: a role ends within 10 s of SIGTERM.
 const DrainWait = 5 * time.Second
 
-// AddRoleFlags adds --instance, --concurrency, --drain, --pprof and --insecure-no-auth.
+// AddRoleFlags adds --instance, --concurrency, --drain, --pprof, --metrics-listen and
+// --insecure-no-auth.
 func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
 	f := &RoleFlags{flags: flags}
 	AddInsecureFlag(flags)
@@ -51,6 +54,7 @@ func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
 	NotNegative(flags, "concurrency")
 	Positive(flags, "drain")
 	flags.StringVar(&f.pprof, "pprof", "", "`address` to serve profiles on, as in :6060, which is loopback (default: none)")
+	f.addMetricsFlag(flags, os.Getenv)
 	return f
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -98,6 +99,9 @@ type Options struct {
 	// call of a handler; 0: the default.
 	States       func(*Host) map[events.State]custom.Handler
 	StateTimeout time.Duration
+	// Metrics keeps the numbers of the process, which HTTP serves at /metrics. Default: a
+	// registry of the host's own.
+	Metrics *metrics.Registry
 	// Concurrency and Drain are those of every role; 0: its defaults.
 	Concurrency int
 	Drain       time.Duration
@@ -165,7 +169,10 @@ func (o *Options) prepare(snapshots ports.Snapshots) *Process {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	store := runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: snapshots, Logger: o.Logger})
+	if o.Metrics == nil {
+		o.Metrics = metrics.New()
+	}
+	store := runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: snapshots, Meter: o.Metrics, Logger: o.Logger})
 	return o.process(store)
 }
 
@@ -309,7 +316,7 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 	h.http, err = httpapi.New(httpapi.Config{
 		Control: h.gateway, Feed: o.Bus, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
 		Faces:      []route.Face{face, a2a.New(a2a.Config{Control: h.gateway, Feed: o.Bus, Agent: o.A2AAgent, Token: o.Token != ""})},
-		MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Logger: o.Logger,
+		MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Metrics: o.Metrics.Handler(), Logger: o.Logger,
 	})
 	return err
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/openapitest"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -74,8 +75,9 @@ func newRig(t *testing.T, b controltest.Bus, tweak func(*config)) *rig {
 	r := &rig{World: controltest.NewWorld(t, b)}
 	r.announce("a", searchTool)
 	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
-	cfg := config{Config: control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b, Blobs: b, Storage: b,
+	registry := metrics.New()
+	cfg := config{http: httpapi.Config{Metrics: registry.Handler()}, Config: control.Config{
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b, Meter: registry}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b, Blobs: b, Storage: b,
 		Validator: schema.New(schema.Options{}),
 		CheckScript: func(script json.RawMessage) error {
 			if !bytes.HasPrefix(script, []byte("[")) {

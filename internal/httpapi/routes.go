@@ -10,10 +10,12 @@ import (
 	"path"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/web"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -131,7 +133,7 @@ func (s *Server) outermost(next http.Handler) http.Handler {
 					p = nil
 				}
 			}
-			s.counts.request(counted.code)
+			meter.Add(s.meter, meter.Requests, 1, strconv.Itoa(counted.code))
 			if p != nil {
 				panic(http.ErrAbortHandler)
 			}

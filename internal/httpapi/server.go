@@ -14,14 +14,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
@@ -29,6 +24,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/httpapi/web"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/sharedlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -60,6 +56,8 @@ type Config struct {
 	// address. A request beyond them is 429. Default [MaxStreams] and
 	// [MaxClientStreams].
 	MaxStreams, MaxClientStreams int
+	// Metrics serves GET /metrics. Nil: there are none.
+	Metrics http.Handler
 	// Logger gets failures that are not the caller's fault. Default: discarded.
 	Logger *slog.Logger
 }
@@ -74,10 +72,10 @@ const (
 type Server struct {
 	cfg     Config
 	control *control.Controller
+	meter   meter.Meter
 	// streams end when Run's context ends, frames are what they send.
 	streams *sse.Streams
 	frames  frames
-	counts  counters
 	handler http.Handler
 	// pages is the console.
 	pages http.Handler
@@ -105,12 +103,14 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = http.HandlerFunc(noMetrics)
+	}
 	s := &Server{
-		cfg: cfg, control: cfg.Control,
-		counts: counters{requests: map[int]int64{}},
+		cfg: cfg, control: cfg.Control, meter: cfg.Control.Store.Meter(),
 		streams: sse.New(sse.Options{
 			Log: sharedlog.New(cfg.Control.Log, sharedlog.Options{Logger: cfg.Logger}), Heartbeat: cfg.Heartbeat,
-			WriteTimeout: cfg.WriteTimeout, Max: cfg.MaxStreams, MaxClient: cfg.MaxClientStreams, Logger: cfg.Logger,
+			WriteTimeout: cfg.WriteTimeout, Max: cfg.MaxStreams, MaxClient: cfg.MaxClientStreams, Meter: cfg.Control.Store.Meter(), Logger: cfg.Logger,
 		}),
 	}
 	var err error
@@ -120,6 +120,9 @@ func New(cfg Config) (*Server, error) {
 	s.frames = frames{codec: s.codec(), kept: map[position]*madeFrame{}}
 	s.openAPI = sync.OnceValues(func() ([]byte, error) { return openapi.Document(s.table()) })
 	s.handler = s.routes()
+	if s.meter != nil {
+		s.meter.Read(s.readCounts)
+	}
 	return s, nil
 }
 
@@ -226,41 +229,19 @@ func (s *Server) ready(ctx context.Context) error {
 	}
 }
 
-type counters struct {
-	mu       sync.Mutex
-	requests map[int]int64
-}
-
-func (c *counters) request(code int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.requests[code]++
-}
-
-func (s *Server) metrics() string {
-	c := &s.counts
-	var b strings.Builder
-	metric := func(name, kind, help string, value *atomic.Int64) {
-		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n%s %d\n", name, help, name, kind, name, value.Load())
-	}
-	metric("moorebus_gateway_runs_started_total", "counter", "Runs that this gateway started.", &s.control.Started)
-	metric("moorebus_gateway_events_appended_total", "counter", "Events that this gateway appended for requests.", &s.control.Appended)
-	metric("moorebus_gateway_stream_clients", "gauge", "Clients that read an event stream now.", &s.streams.Clients)
-	metric("moorebus_gateway_stream_clients_lost_total", "counter", "Clients that went away or read too slowly.", &s.streams.Lost)
-	name := "moorebus_gateway_http_requests_total"
-	fmt.Fprintf(&b, "# HELP %s HTTP requests by status.\n# TYPE %s counter\n", name, name)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, code := range slices.Sorted(maps.Keys(c.requests)) {
-		fmt.Fprintf(&b, "%s{code=%q} %d\n", name, strconv.Itoa(code), c.requests[code])
-	}
-	return b.String()
-}
-
-func (s *Server) getMetrics(w http.ResponseWriter, _ *http.Request) error {
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write([]byte(s.metrics())) // a client that is gone needs no error
+func (s *Server) getMetrics(w http.ResponseWriter, r *http.Request) error {
+	s.cfg.Metrics.ServeHTTP(w, r)
 	return nil
+}
+
+// readCounts tells of the event streams at a scrape.
+func (s *Server) readCounts(_ context.Context, emit meter.Emit) {
+	emit(meter.FeedClients, float64(s.streams.Clients.Load()), meter.Values{})
+}
+
+// noMetrics answers where nothing is counted.
+func noMetrics(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 }
 
 func (s *Server) getOpenAPI(w http.ResponseWriter, _ *http.Request) error {

@@ -294,7 +294,7 @@ func (s *Server) otherRows() []route.Route {
 		},
 		{
 			Pattern: "GET /metrics", Handle: s.getMetrics, Streams: []string{"text/plain"},
-			Summary: "Returns metrics as Prometheus text: events appended, runs started, requests by status, open and lost stream clients (moorebus_gateway_…).",
+			Summary: "Returns the metrics of this gateway and of what waits on the bus, for Prometheus. docs/metrics.md lists them.",
 		},
 		{
 			Pattern: "GET /openapi.json", Handle: s.getOpenAPI, Open: true, Summary: "Returns this description as an OpenAPI 3.1 document.",

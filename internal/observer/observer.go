@@ -90,6 +90,9 @@ func (o *Observer) Run(ctx context.Context) error {
 // Step works on one delivery of Observing or Paging.
 func (o *Observer) Step(ctx context.Context) error { return o.worker.Step(ctx) }
 
+// Ready returns nil if the bus has the consumers that the role needs.
+func (o *Observer) Ready(ctx context.Context) error { return o.worker.Ready(ctx) }
+
 // observe plans Observing.
 func (o *Observer) observe(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	p, _ := o.Follow(run, mem, e)

@@ -154,6 +154,9 @@ func (p *Planner) Run(ctx context.Context) error {
 // Step works on one delivery of Planning or Reflecting.
 func (p *Planner) Step(ctx context.Context) error { return p.worker.Step(ctx) }
 
+// Ready returns nil if the bus has the consumers that the role needs.
+func (p *Planner) Ready(ctx context.Context) error { return p.worker.Ready(ctx) }
+
 // dispatch sends one call of a batch to its pool.
 func dispatch(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 	return func(context.Context) worker.Result {

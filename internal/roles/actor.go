@@ -48,21 +48,22 @@ call that needs approval runs only if the log holds the approval.`,
 			wire.Connect(registry, r.Bus.Conn())
 			defer registry.Start(ctx, r.Logger)()
 			wire.AwaitTools(ctx, registry, r.Logger)
-			var roles []func(context.Context) error
+			var roles, checks []func(context.Context) error
 			if own := slices.DeleteFunc(slices.Clone(pools), isAgents); len(own) > 0 || len(pools) == 0 {
 				a, err := r.Actor(actor.Config{Tools: registry, Pools: own, Results: actor.Results{Secrets: secrets, Patterns: redact}})
 				if err != nil {
 					return err
 				}
-				roles = append(roles, a.Run)
+				roles, checks = append(roles, a.Run), append(checks, a.Ready)
 			}
 			if len(agents) > 0 {
 				s, err := r.Subagents(subagent.Config{Tools: agents, CheckScript: scripted.CheckScript})
 				if err != nil {
 					return err
 				}
-				roles = append(roles, s.Run)
+				roles, checks = append(roles, s.Run), append(checks, s.Ready)
 			}
+			r.Ready(checks...)
 			return worker.RunAll(ctx, roles...)
 		})
 }

@@ -77,11 +77,12 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			server, err := httpapi.New(httpapi.Config{
 				Control: c, Feed: r.Bus, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
 				Faces:      []route.Face{face, a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(wire.TokenVariable) != ""})},
-				MaxStreams: clients.Max, MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Logger: r.Logger,
+				MaxStreams: clients.Max, MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Metrics: r.Metrics.Handler(), Logger: r.Logger,
 			})
 			if err != nil {
 				return errors.Join(err, listener.Close())
 			}
+			r.Ready(c.Ready)
 			r.Logger.Info("listening", "address", listener.Addr().String())
 			return worker.RunAll(ctx, c.Run, server.Run)
 		})

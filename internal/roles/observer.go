@@ -22,6 +22,7 @@ snapshots of long runs, so that other roles need not read a run from its beginni
 			if err != nil {
 				return err
 			}
+			r.Ready(o.Ready)
 			return o.Run(ctx)
 		})
 }

@@ -55,6 +55,7 @@ open files (ulimit -n) of this process and of that server, or bound the sockets 
 			if err != nil {
 				return err
 			}
+			r.Ready(p.Ready)
 			return p.Run(ctx)
 		})
 }

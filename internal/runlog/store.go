@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -34,6 +35,12 @@ type Options struct {
 	Snapshots ports.Snapshots
 	// Logger gets why a snapshot is not used. Default: discarded.
 	Logger *slog.Logger
+	// Meter counts what happens to runs. Default: nothing is counted.
+	Meter meter.Meter
+	// Appended is called for each event that this process appended, before the memory folds
+	// it and under the run's lock. It may read both but not keep them, and must not block.
+	// Default: nothing is called.
+	Appended func(mem *reducer.Memory, e *events.Event)
 	// Capacity is how many unused runs are kept. Default 4096.
 	Capacity int
 	// MaxBytes bounds the unused runs by the length of their events' bodies, in bytes. A
@@ -57,6 +64,8 @@ type Store struct {
 	clock     func() time.Time
 	newID     func() string
 	bound     bindings
+	meter     meter.Meter
+	appended  func(mem *reducer.Memory, e *events.Event)
 
 	mu   sync.Mutex
 	runs map[events.Run]*Run
@@ -69,7 +78,7 @@ type Store struct {
 // New returns a store.
 func New(o Options) *Store {
 	s := &Store{
-		log: o.Log, machine: o.Machine, snapshots: o.Snapshots, logger: o.Logger, capacity: o.Capacity, maxBytes: o.MaxBytes, clock: o.Clock, newID: o.NewID,
+		log: o.Log, machine: o.Machine, snapshots: o.Snapshots, logger: o.Logger, capacity: o.Capacity, maxBytes: o.MaxBytes, clock: o.Clock, newID: o.NewID, meter: o.Meter, appended: o.Appended,
 		runs: map[events.Run]*Run{}, idle: list.New(),
 	}
 	if s.machine == nil {
@@ -83,6 +92,9 @@ func New(o Options) *Store {
 	}
 	if s.maxBytes <= 0 {
 		s.maxBytes = 64 << 20
+	}
+	if s.appended == nil {
+		s.appended = func(*reducer.Memory, *events.Event) {}
 	}
 	if s.clock == nil {
 		s.clock = time.Now
@@ -108,6 +120,9 @@ func (s *Store) Log() journal.Log { return s.log }
 
 // Machine returns the store's machine.
 func (s *Store) Machine() *reducer.Machine { return s.machine }
+
+// Meter returns what counts what this process does; nil: nothing is counted.
+func (s *Store) Meter() meter.Meter { return s.meter }
 
 // Now returns the store's time, NewID a new id.
 func (s *Store) Now() time.Time { return s.clock() }

@@ -153,6 +153,9 @@ func (s *Subagents) Run(ctx context.Context) error {
 // Step works on one delivery.
 func (s *Subagents) Step(ctx context.Context) error { return s.worker.Step(ctx) }
 
+// Ready returns nil if the bus has the consumers that the role needs.
+func (s *Subagents) Ready(ctx context.Context) error { return s.worker.Ready(ctx) }
+
 // Tool is an agent as a tool.
 type Tool struct {
 	// Name is the tool's name. Default: the agent's.

@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -25,6 +27,25 @@ import (
 type Role struct {
 	*host.Process
 	Bus *natsbus.Bus
+	// Metrics has the numbers of the process.
+	Metrics *metrics.Registry
+	probe   *cli.Probe
+}
+
+// Ready says what makes the process ready while the bus is connected: that each check returns
+// nil. /readyz of --metrics-listen tells.
+func (r *Role) Ready(checks ...func(context.Context) error) {
+	r.probe.Set(func(ctx context.Context) error {
+		if conn := r.Bus.Conn(); !conn.IsConnected() {
+			return fmt.Errorf("the connection to the bus is %s", conn.Status())
+		}
+		for _, check := range checks {
+			if err := check(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // RoleCommand returns the command of a role's process. It has the flags of every role
@@ -58,6 +79,12 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			return err
 		}
 		defer stopProfiles()
+		registry, probe := metrics.New(), &cli.Probe{}
+		stopMetrics, err := role.ServeMetrics(registry.Handler(), probe, logger)
+		if err != nil {
+			return err
+		}
+		defer stopMetrics()
 		conn, err := bus.Open(cmd.Context(), cli.OpenOptions{
 			Name: "moorebus/" + name + "/" + role.Instance, RemoteOnly: true, Wait: true, Logger: logger,
 		})
@@ -70,10 +97,10 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 		defer conn.Close()
 		logger.Info("ready", "bus", conn.Where, "named_by", conn.From, "shards", conn.Bus.Shards())
 		base := worker.Base{
-			Instance: role.Instance, Store: runlog.New(storeOptions(name, conn.Bus, logger)),
+			Instance: role.Instance, Store: runlog.New(storeOptions(name, conn.Bus, registry, logger)),
 			Concurrency: role.Concurrency, Drain: role.Drain, Logger: logger,
 		}
-		return run(cmd.Context(), Role{Process: host.NewProcess(base, conn.Bus, conn.Bus, nil), Bus: conn.Bus})
+		return run(cmd.Context(), Role{Process: host.NewProcess(base, conn.Bus, conn.Bus, nil), Bus: conn.Bus, Metrics: registry, probe: probe})
 	}
 	return cmd
 }
@@ -86,8 +113,8 @@ func AddSnapshotFlag(flags *pflag.FlagSet, every *int) {
 
 // storeOptions say how a role reads runs. An actor changes the world, so it trusts
 // stored events only: a snapshot is the observer's word.
-func storeOptions(role string, bus *natsbus.Bus, logger *slog.Logger) runlog.Options {
-	o := runlog.Options{Log: bus, Snapshots: bus, Logger: logger}
+func storeOptions(role string, bus *natsbus.Bus, registry *metrics.Registry, logger *slog.Logger) runlog.Options {
+	o := runlog.Options{Log: bus, Snapshots: bus, Meter: registry, Logger: logger}
 	if role == "actor" {
 		o.Snapshots = nil
 	}

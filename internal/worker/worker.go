@@ -357,6 +357,16 @@ func RunAll(ctx context.Context, parts ...func(context.Context) error) error {
 	return errors.Join(errs...)
 }
 
+// Ready returns nil if the bus has the consumers of all inboxes, or has had them a moment ago.
+func (w *Worker) Ready(ctx context.Context) error {
+	for _, inbox := range w.cfg.Inboxes {
+		if _, err := w.cfg.Queue.AckWait(ctx, inbox); err != nil {
+			return fmt.Errorf("inbox %v of pool %s: %w", inbox.States, inbox.Pool, err)
+		}
+	}
+	return nil
+}
+
 // Step waits for one delivery, works on it, and returns when it has its verdict. It is for
 // debugging and tests. If ctx ends before, it returns the context's error.
 func (w *Worker) Step(ctx context.Context) error {

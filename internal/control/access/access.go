@@ -10,11 +10,11 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
-	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -33,8 +33,6 @@ type Access struct {
 	Source string
 	// Namespace is for requests that name none.
 	Namespace string
-	// Started and Appended count the runs and events that this process appended.
-	Started, Appended atomic.Int64
 }
 
 // Result is a run's state and number of events after a request.
@@ -151,7 +149,7 @@ func (a *Access) Commit(ctx context.Context, run *runlog.Run, decide runlog.Deci
 		return drafts, err
 	})
 	if appended {
-		a.Appended.Add(int64(count))
+		meter.Add(a.Store.Meter(), meter.GatewayAdded, float64(count))
 	}
 	return err
 }
@@ -170,8 +168,8 @@ func (a *Access) Open(ctx context.Context, at events.Run, o launch.Opening) (Res
 	if err != nil {
 		return Result{}, err
 	}
-	a.Appended.Add(1)
-	a.Started.Add(1)
+	meter.Add(a.Store.Meter(), meter.GatewayAdded, 1)
+	meter.Add(a.Store.Meter(), meter.GatewayRuns, 1)
 	return Result{State: state, N: n}, nil
 }
 

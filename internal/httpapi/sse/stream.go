@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/meter"
 )
 
 // Stream writes server-sent events. Each write has a deadline, so a client that does not read
@@ -140,7 +142,7 @@ func (st *Stream) write(data []byte) error {
 // sent counts a client that could not be written to.
 func (st *Stream) sent(err error) error {
 	if err != nil {
-		st.s.Lost.Add(1)
+		meter.Add(st.s.o.Meter, meter.FeedLost, 1)
 	}
 	return err
 }

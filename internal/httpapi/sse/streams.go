@@ -13,12 +13,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/sharedlog"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Options are the settings of [Streams]. All are required.
+// Options are the settings of [Streams]. All but Meter are required.
 type Options struct {
 	// Log is what the streams follow.
 	Log *sharedlog.Log
@@ -28,15 +29,16 @@ type Options struct {
 	WriteTimeout time.Duration
 	// Max bounds the open streams, MaxClient those of one remote address.
 	Max, MaxClient int
-	Logger         *slog.Logger
+	// Meter counts clients that are lost, and the delay of records. May be nil.
+	Meter  meter.Meter
+	Logger *slog.Logger
 }
 
 // Streams are the event streams of a server. They are safe for concurrent use.
 type Streams struct {
 	o Options
-	// Clients counts the clients that read a stream now, Lost those that went away or read
-	// too slowly.
-	Clients, Lost atomic.Int64
+	// Clients counts the clients that read a stream now.
+	Clients atomic.Int64
 
 	// closing is closed when the streams are to end.
 	closing   chan struct{}
@@ -127,6 +129,7 @@ type Record struct {
 // Follow sends a shard's records to out until the context ends. Then it closes done.
 func (s *Streams) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64, out chan<- Record) (done chan struct{}) {
 	done = make(chan struct{})
+	began := time.Now()
 	go func() {
 		defer close(done)
 		for rec, err := range s.o.Log.Follow(ctx, shard, filter, after) {
@@ -138,6 +141,9 @@ func (s *Streams) Follow(ctx context.Context, shard int, filter journal.Filter, 
 			}
 			select {
 			case out <- Record{shard, rec}:
+				if rec.Stored.After(began) {
+					meter.Since(s.o.Meter, meter.FeedDelay, rec.Stored)
+				}
 			case <-ctx.Done():
 				return
 			}

@@ -1,0 +1,126 @@
+package meter
+
+import "slices"
+
+// The labels that several metrics have. Those with Outside are bounded by [MaxValues].
+var (
+	state    = Label{Name: "state", Outside: true}
+	agent    = Label{Name: "agent", Outside: true}
+	tool     = Label{Name: "tool", Outside: true}
+	pool     = Label{Name: "pool", Outside: true}
+	outcome  = Label{Name: "outcome", Outside: true}
+	kind     = Label{Name: "kind", Outside: true}
+	shard    = Label{Name: "shard"}
+	result   = Label{Name: "result"}
+	role     = Label{Name: "role"}
+	provider = Label{Name: "gen_ai_provider_name", Outside: true}
+	model    = Label{Name: "gen_ai_request_model", Outside: true}
+	failure  = Label{Name: "error_type", Outside: true}
+)
+
+// The buckets: of seconds from a tenth of a millisecond to ten minutes, of numbers that are
+// gathered, and of tokens as the GenAI conventions have them.
+var (
+	seconds = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+	numbers = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000}
+	tokens  = []float64{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864}
+)
+
+// Who has a metric.
+const (
+	everyRole = "every role"
+	planner   = "planner"
+	actor     = "actor, gateway"
+	gateway   = "gateway"
+	server    = "a process with the embedded server"
+)
+
+var all []*Metric
+
+// All returns every metric in the order of the pages: those of Go and of the process come from
+// the library beside them.
+func All() []*Metric { return slices.Clone(all) }
+
+func add(kind Kind, by, name, help string, buckets []float64, labels ...Label) *Metric {
+	m := &Metric{Kind: kind, By: by, Name: name, Help: help, Buckets: buckets, Labels: labels, index: len(all)}
+	all = append(all, m)
+	return m
+}
+
+func counter(by, name, help string, labels ...Label) *Metric {
+	return add(Counter, by, name, help, nil, labels...)
+}
+
+func gauge(by, name, help string, labels ...Label) *Metric {
+	return add(Gauge, by, name, help, nil, labels...)
+}
+
+func histogram(by, name, help string, buckets []float64, labels ...Label) *Metric {
+	return add(Histogram, by, name, help, buckets, labels...)
+}
+
+// The metrics. A label that the text does not explain means what its name says.
+var (
+	Build = gauge(everyRole, "moorebus_build_info", "1, with the version of the build and the revision of what it can read.", Label{Name: "version"}, Label{Name: "revision"})
+
+	// Runs and events. A process counts what it appended itself, so the sum over all processes
+	// is what the log has.
+	Transitions = counter(everyRole, "moorebus_transitions_total", "Events that this process appended, by the states before and after.",
+		Label{Name: "from", Outside: true}, Label{Name: "to", Outside: true}, Label{Name: "type", Outside: true})
+	Starts     = counter(everyRole, "moorebus_runs_started_total", "Runs that this process started, forks included.", agent)
+	Ends       = counter(everyRole, "moorebus_runs_ended_total", "Runs that ended by an event of this process, by their last state and that event's type.", agent, state, Label{Name: "type", Outside: true})
+	Poisoned   = counter(everyRole, "moorebus_runs_poisoned_total", "Runs that this process ended because their log has a record that is no legal event.")
+	Stalls     = counter(gateway, "moorebus_runs_stalled_total", "Runs with work and no event for the time of --stall: redriven once, ended the second time.", result)
+	OverBudget = counter(everyRole, "moorebus_runs_over_budget_total", "Runs that ended because their budget was used up.", agent)
+	Failures   = counter(everyRole, "moorebus_attempts_failed_total", "Attempts that the log counts as failed and that are made again, by the kind of the failure.", state, kind)
+	LostRaces  = counter(everyRole, "moorebus_lost_races_total", "Appends that were refused because another process appended to the run first.")
+	Unknown    = counter(everyRole, "moorebus_unknown_appends_total", "Appends of which it was not known at first whether they are stored.")
+	AppendTime = histogram(everyRole, "moorebus_append_duration_seconds", "Time until the log answered an append, flush included.", seconds)
+	Cache      = counter(everyRole, "moorebus_run_cache_total", "Runs that were needed: hit, in this process's memory; miss, to be read.", result)
+	Snapshots  = counter(everyRole, "moorebus_snapshots_total", "Snapshots that were looked for when a run was read: used, missing, or unusable.", result)
+
+	// Deliveries, by the state that the event entered.
+	Stages = histogram(everyRole, "moorebus_delivery_stage_seconds",
+		"Stages of a delivery: queued, from storing the event to its delivery, by the clocks of server and worker; worked, from there to the append of the last outcome; acknowledged, from there to the verdict.", seconds, state, Label{Name: "stage"})
+	Redeliveries = counter(everyRole, "moorebus_redeliveries_total", "Deliveries that were not the first ones of their event.", state)
+
+	// Models. Names and labels are those of the GenAI conventions of OpenTelemetry, where they have one.
+	ModelTime = histogram(planner, "gen_ai_client_operation_duration_seconds", "Time of calls of models; error_type is empty for a reply.",
+		seconds, Label{Name: "gen_ai_operation_name"}, provider, model, failure)
+	FirstChunk = histogram(planner, "gen_ai_client_operation_time_to_first_chunk_seconds", "Time from the call of a model to the first chunk of its reply.",
+		seconds, Label{Name: "gen_ai_operation_name"}, provider, model)
+	TokenUsage = histogram(everyRole, "gen_ai_client_token_usage", "Tokens of calls of models, by what the replies in the log say; gen_ai_token_type is input or output.",
+		tokens, Label{Name: "gen_ai_operation_name"}, provider, model, Label{Name: "gen_ai_token_type"})
+	CachedTokens = counter(everyRole, "moorebus_model_cached_tokens_total", "Input tokens that the provider took from its cache, which are part of the input tokens.", provider, model)
+	Cost         = counter(everyRole, "moorebus_model_cost_usd_total", "What calls of models cost in US dollars, by the events in the log.", provider, model)
+
+	// Tools, of every kind: builtin, HTTP, command, MCP, service, agents.
+	ToolTime = histogram(actor, "moorebus_tool_call_duration_seconds", "Time of calls of tools; outcome is the code of the result, ok for a success.", seconds, tool, pool, outcome)
+
+	// How much is stored and flushed together.
+	Batches    = histogram(everyRole, "moorebus_append_batch_appends", "Appends that were stored as one atomic batch (group commit); 1 is a lone append.", numbers)
+	Flushes    = histogram(server, "moorebus_flush_records", "Records that one flush to the disk covered (group flush).", numbers)
+	FlushTime  = histogram(server, "moorebus_flush_duration_seconds", "Time of one flush to the disk (group flush).", seconds)
+	DiskFree   = gauge(server, "moorebus_disk_free_bytes", "Free space of the file system that has the data directory.")
+	DiskTotal  = gauge(server, "moorebus_disk_size_bytes", "Size of the file system that has the data directory.")
+	DiskFull   = gauge(server, "moorebus_disk_full", "1 while the embedded server stores nothing since its disk has too little room.")
+	LogBytes   = gauge(gateway, "moorebus_log_bytes", "Size of a shard of the log.", shard)
+	LogLimit   = gauge(gateway, "moorebus_log_limit_bytes", "Largest size of a shard of the log; -1: there is no limit.", shard)
+	LogRecords = gauge(gateway, "moorebus_log_records", "Records that a shard of the log has.", shard)
+
+	// What waits, and who is there. Only the gateway asks, at most every 5 s.
+	Waiting  = gauge(gateway, "moorebus_backlog_waiting", "Events that were never delivered, by the state that they entered; acting stands for parallel_acting, too.", state, pool)
+	InFlight = gauge(gateway, "moorebus_backlog_in_flight", "Events that were delivered and have no verdict yet.", state, pool)
+	Oldest   = gauge(gateway, "moorebus_backlog_oldest_seconds", "Age of the oldest event that has no verdict yet; 0 if there is none.", state, pool)
+	Tokens   = gauge(gateway, "moorebus_backlog_tokens", "Estimated size in tokens of the requests that wait for planners.")
+	Workers  = gauge(gateway, "moorebus_workers", "Live planners and actors, by what they announce.", role, pool)
+	Observed = gauge(gateway, "moorebus_bus_observed", "1 if the last look at what waits succeeded, else 0: then the gauges of the log and of what waits are missing.")
+
+	// HTTP.
+	Requests     = counter(gateway, "moorebus_gateway_http_requests_total", "HTTP requests by status.", Label{Name: "code"})
+	GatewayRuns  = counter(gateway, "moorebus_gateway_runs_started_total", "Runs that this gateway started for requests.")
+	GatewayAdded = counter(gateway, "moorebus_gateway_events_appended_total", "Events that this gateway appended for requests.")
+	FeedClients  = gauge(gateway, "moorebus_gateway_stream_clients", "Clients that read an event stream now.")
+	FeedLost     = counter(gateway, "moorebus_gateway_stream_clients_lost_total", "Clients that went away or read too slowly.")
+	FeedDelay    = histogram(gateway, "moorebus_gateway_stream_delay_seconds", "Time from storing an event to handing it to a client's stream, for events that were stored while it was open.", seconds)
+)
