@@ -38,7 +38,7 @@ func TestStartPinsEverything(t *testing.T) {
 		require.Equal(t, events.ModeChat, start.Agent.Mode)
 		require.Equal(t, 10, start.Agent.Config.ContextWindowSize, "the mode's own default")
 		require.Equal(t, "calculation", start.TaskType)
-		require.Equal(t, reducer.DefaultTable().Hash(), start.TableHash)
+		require.Equal(t, reducer.DefaultTable().Pins(start), start.TableHash)
 		d, err := agentfile.ParseDefinition([]byte(inline), agentfile.JSON, agentfile.Options{})
 		require.NoError(t, err)
 		require.Equal(t, agentfile.Hash(d), start.AgentHash)

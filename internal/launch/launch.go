@@ -125,7 +125,8 @@ type Task struct {
 	AgentHash string
 }
 
-// Pin returns the Start event of a run, with the tools as they are announced now. Errors are the
+// Pin returns the Start event of a run, with the tools as they are announced now and without the
+// table, which [Launcher.Open] pins. Errors are the
 // bus's, or a *[refusal.Error].
 func (l *Launcher) Pin(ctx context.Context, a events.Agent, task Task) (*events.Start, error) {
 	hash := task.AgentHash
@@ -148,7 +149,6 @@ func (l *Launcher) Pin(ctx context.Context, a events.Agent, task Task) (*events.
 	}
 	start := &events.Start{
 		Agent: a, AgentHash: hash, Task: task.Text, Mode: a.Mode, TaskType: task.TaskType, Tools: tools,
-		TableHash: l.cfg.Store.Machine().Table().Hash(),
 	}
 	if start.TaskType == "" {
 		start.TaskType = DefaultTaskType

@@ -95,7 +95,6 @@ func TestPin(t *testing.T) {
 		require.Equal(t, events.ModeChat, start.Mode, "the task's mode goes before the definition's")
 		require.Equal(t, agentfile.Hash(worker(nil)), start.AgentHash, "the hash is the definition's as it was given")
 		require.Equal(t, launch.DefaultTaskType, start.TaskType)
-		require.Equal(t, reducer.DefaultTable().Hash(), start.TableHash)
 		require.Equal(t, "works", start.Tools[0].Description)
 	})
 }

@@ -32,7 +32,7 @@ type Opening struct {
 	Check func(mem *reducer.Memory) error
 }
 
-// Open sets the run's timer, appends its first event, and returns the run's state and number of
+// Open pins the transition table, sets the run's timer, appends its first event, and returns the run's state and number of
 // events. If the append fails, the timer later finds no run and does nothing. Errors are those
 // of Check and of the log, or a refusal.CodeTooLarge.
 func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.State, uint64, error) {
@@ -47,6 +47,9 @@ func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.S
 	}
 	if err := l.SetCheck(ctx, at, store.Now().Add(first)); err != nil {
 		return "", 0, err
+	}
+	if start, ok := o.First.(*events.Start); ok {
+		start.TableHash = store.Machine().Table().Pins(start)
 	}
 	if o.Parent != nil {
 		run.Adopt(o.Parent)

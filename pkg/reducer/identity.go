@@ -54,6 +54,10 @@ const lossesInARow = 3
 // context window.
 const compactsRequests = 4
 
+// previous is the revision of the builds that the release before this one has. A run that
+// needs nothing newer pins it, so builds of both releases can work on it.
+const previous = 5
+
 // facts is the text whose digest stands in revisions.
 func facts() string {
 	lines := make([]string, 0, len(rules))
@@ -104,12 +108,23 @@ func (t *Table) identify() {
 		t.revisions[t.identity(r)] = r
 	}
 	t.hash = t.identity(t.revision)
+	t.older = t.identity(min(previous, t.revision))
+}
+
+// Pins returns the hash that a Start is to pin: that of the release before this one, if
+// that can read the Start, so that the roles of an installation can be replaced in any
+// order; else the table's own. The run is then held to what that release knows.
+func (t *Table) Pins(p *events.Start) string {
+	if max(queueSince(p), toolsSince(p.Tools)) <= previous {
+		return t.older
+	}
+	return t.hash
 }
 
 // Hash identifies what a program with this table can read: the table's rows, who may
 // publish each event, what is legal, and the versions of the payloads. Equal tables of
-// one [Revision] have equal hashes, whatever order their rows were given in. A
-// Start pins it.
+// one [Revision] have equal hashes, whatever order their rows were given in. See also
+// [Table.Pins].
 func (t *Table) Hash() string { return t.hash }
 
 // At returns the table as builds of an earlier revision had it, from 1. They know

@@ -78,6 +78,8 @@ type Table struct {
 	revision  int
 	hash      string
 	revisions map[string]int
+	// older is the hash of the release before this one.
+	older string
 }
 
 // NewTable checks a table: no row twice, none out of a terminal state, every
