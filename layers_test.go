@@ -98,6 +98,8 @@ var lower = map[string][]string{
 	"internal/effects":          {"pkg/events", "pkg/reducer"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
+	"internal/tracecontext":     {},
+	"internal/spanid":           {"internal/tracecontext", "pkg/reducer"},
 	"internal/oauth":            {},
 	"internal/truncate":         {},
 	"internal/diskspace":        {},
@@ -115,7 +117,7 @@ var lower = map[string][]string{
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
 	"internal/worker":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {},
-	"internal/llmhttp":          {"internal/media", "pkg/llm", "internal/providers", "internal/retry"},
+	"internal/llmhttp":          {"internal/media", "pkg/llm", "internal/providers", "internal/retry", "internal/tracecontext"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
 	"internal/agentfile/strict": {},
 	"internal/docschema":        {"pkg/events", "pkg/tool", "internal/agentfile", "internal/providers"},
@@ -125,7 +127,7 @@ var lower = map[string][]string{
 	"internal/clientmodel":      {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal"},
 	"internal/replyfacts":       {"pkg/events", "pkg/llm"},
 	"internal/refusal":          {},
-	"internal/launch":           {"internal/ports", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal"},
+	"internal/launch":           {"internal/ports", "internal/tracecontext", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal"},
 	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
 	"internal/output":           {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
@@ -141,7 +143,7 @@ var lower = map[string][]string{
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
 	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
-	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/oauth", "internal/retry", "internal/truncate"},
+	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
 	"internal/toolset": {"pkg/tool", "internal/toolset"},
 	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/recordline"},
 	"internal/tokens":  {"internal/tokens"},
@@ -192,7 +194,7 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/semver"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp"}
+var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp", "internal/tracecontext", "internal/spanid"}
 
 var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom"}
 
@@ -204,7 +206,7 @@ var rolesMay = []string{
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel", "internal/compare",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
-	"internal/recordline", "internal/buildinfo",
+	"internal/recordline", "internal/buildinfo", "internal/tracecontext", "internal/spanid",
 }
 
 // partsOf are the packages that belong to one role, with the role, and onTop those that

@@ -27,6 +27,7 @@ import (
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -260,7 +261,7 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e effects.Effect) worke
 		return toolcall.NoCurrentCall
 	}
 	c := call{
-		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
+		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments, TraceParent: spanid.OfTool(mem, state.ID)},
 		at:   run, pool: state.Pool, batch: mem.Control.Batch, info: mem.Tools[state.Name], policy: mem.Control.Agent.Approval,
 		started: e.Started > 0 || !tool.Effect(state.Effect).Repeatable(),
 	}
@@ -396,7 +397,6 @@ func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
 		}
 	}
 	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool}
-	c.TraceParent = a.guard.TraceParent(c.at)
 	out := a.cfg.Tools.Execute(capability.WithUnwanted(asked.under(kept.under(ctx)), worker.ErrUnwanted), c.Call)
 	if question := asked.unanswered(); question != "" && out.Failure != nil && ctx.Err() == nil && c.mayAsk() {
 		return a.ask(c, question)

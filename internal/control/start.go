@@ -42,8 +42,6 @@ type StartRequest struct {
 	// custom memory begins with, by key.
 	MessageID string
 	Custom    map[string]json.RawMessage
-	// TraceParent is the W3C trace context that the run belongs to. May be empty.
-	TraceParent string
 	// Messages follow the task. The run begins with all of them or does not begin.
 	Messages []UserMessage
 }
@@ -84,7 +82,7 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if err != nil {
 		return StartResult{}, err
 	}
-	opened, err := c.Open(ctx, at, launch.Opening{First: start, Rest: rest, Budget: start.Agent.Budget, TraceParent: req.TraceParent})
+	opened, err := c.Open(ctx, at, launch.Opening{First: start, Rest: rest, Budget: start.Agent.Budget})
 	if err != nil {
 		return StartResult{}, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi/web"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -143,6 +144,9 @@ func (s *Server) outermost(next http.Handler) http.Handler {
 			writeError(counted, refusal.New(refusal.Forbidden, refusal.CodeForbidden,
 				"the host name %q is not one of this gateway; use localhost or an IP address, allow the name with --host, or set a token", r.Host))
 			return
+		}
+		if trace := r.Header.Get(tracecontext.Header); tracecontext.Valid(trace) { // another form is ignored, as W3C demands
+			r = r.WithContext(tracecontext.With(r.Context(), trace))
 		}
 		next.ServeHTTP(counted, r)
 	})

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"mime"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -22,10 +21,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// traceParent is the form of a W3C trace context. What has another form is ignored, as the
-// specification demands.
-var traceParent = regexp.MustCompile("^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
-
 func (s *Server) postRun(ctx context.Context, r *route.Request) (any, error) {
 	node, err := r.Node()
 	if err != nil {
@@ -34,9 +29,6 @@ func (s *Server) postRun(ctx context.Context, r *route.Request) (any, error) {
 	req, err := s.parseStart(node)
 	if err != nil {
 		return nil, err
-	}
-	if trace := r.Header.Get("traceparent"); traceParent.MatchString(trace) {
-		req.TraceParent = trace
 	}
 	result, err := s.control.Start(ctx, r.Namespace(), req)
 	if err == nil {

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -25,7 +27,8 @@ type Opening struct {
 	Rest   []events.Payload
 	Parent *runlog.Fold
 	Budget *events.Budget
-	// TraceParent is the W3C trace context of the first event; may be empty.
+	// TraceParent is the W3C trace context of the first event; empty: that of the context,
+	// if it has one.
 	TraceParent string
 	// Check, if not nil, may refuse the run right before the append. It gets the run's
 	// memory, which has events if another process was faster.
@@ -54,7 +57,7 @@ func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.S
 	if o.Parent != nil {
 		run.Adopt(o.Parent)
 	}
-	_, err := run.Commit(ctx, runlog.Stamp{Source: l.cfg.Source, TraceParent: o.TraceParent}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+	_, err := run.Commit(ctx, runlog.Stamp{Source: l.cfg.Source, TraceParent: cmp.Or(o.TraceParent, tracecontext.From(ctx))}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if o.Check != nil {
 			if err := o.Check(mem); err != nil {
 				return nil, err

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 )
 
 // Options are the options that all adapters have; see theirs.
@@ -244,6 +245,7 @@ func (c *Client) send(ctx context.Context, body []byte, accept string) (*http.Re
 	req.Header.Set("Accept", accept)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "moorebus")
+	tracecontext.SetHeader(ctx, req.Header.Set)
 	c.row.Sign(req.Header, c.opts.APIKey)
 	for name, values := range c.opts.Header {
 		req.Header[http.CanonicalHeaderKey(name)] = values

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -165,9 +166,11 @@ func TestHeaders(t *testing.T) {
 	defer server.Close()
 	sent := func(name string, opts Options) http.Header {
 		opts.BaseURL = server.URL
-		_, err := call(t.Context(), open(t, name, opts), false)
+		_, err := call(tracecontext.With(t.Context(), "00-trace"), open(t, name, opts), false)
 		require.NoError(t, err)
-		return <-headers
+		h := <-headers
+		require.Equal(t, "00-trace", h.Get("Traceparent"))
+		return h
 	}
 	h := sent(providers.OpenAI, Options{APIKey: testKey, Header: http.Header{"x-extra": {"1", "2"}}})
 	require.Equal(t, "Bearer "+testKey, h.Get("Authorization"))

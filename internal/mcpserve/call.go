@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -73,13 +74,26 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	if s.o.Agent != nil {
 		start.AgentName, start.Agent = "", s.o.Agent
 	}
-	if err := s.start(ctx, start); err != nil {
+	if err := s.start(traced(ctx, req), start); err != nil {
 		if mayExist(err) {
 			s.cancel(ctx, run)
 		}
 		return s.refused(ctx, err)
 	}
 	return s.finish(ctx, c, run)
+}
+
+// traced returns the context with the trace context of the request: that of its _meta, or of
+// the HTTP request that brought it.
+func traced(ctx context.Context, req *mcp.CallToolRequest) context.Context {
+	text, _ := req.Params.Meta[tracecontext.Header].(string)
+	if !tracecontext.Valid(text) && req.Extra != nil {
+		text = req.Extra.Header.Get(tracecontext.Header)
+	}
+	if !tracecontext.Valid(text) {
+		return ctx
+	}
+	return tracecontext.With(ctx, text)
 }
 
 // finish waits for the end of the run, or until the client has to be asked.

@@ -23,8 +23,10 @@ import (
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -192,7 +194,7 @@ func (p *Planner) planWith(said *clientmodel.Message, run events.Run, mem *reduc
 	pl := planning{
 		Planner: p, bill: bill, check: ch, first: mem.Step == 0, kept: storedParts(mem),
 		call: modelCall{
-			run: run, key: e.Key, before: e.Failed, req: req, asked: ch.asked, messageID: ch.messageID, more: more, records: ch.records,
+			run: run, key: e.Key, before: e.Failed, trace: spanid.OfChat(mem, e.Key, e.Failed), req: req, asked: ch.asked, messageID: ch.messageID, more: more, records: ch.records,
 			compacts: p.compactable(mem), compacted: mem.Control.Compacted != "", said: said,
 		},
 	}
@@ -321,8 +323,10 @@ func (p *Planner) nextQueued(ch *replyChecker, call events.Call) worker.Work {
 type modelCall struct {
 	run    events.Run
 	before reducer.Attempt
-	req    llm.Request
-	asked  llm.Asked
+	// trace is the traceparent that the request carries.
+	trace string
+	req   llm.Request
+	asked llm.Asked
 	// messageID names the reply; empty for a summary, which nobody is shown.
 	messageID string
 	// more says that the agent has another model to ask, records that all reasoning is
@@ -371,7 +375,7 @@ func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Respo
 	if wait > 0 {
 		return nil, limited(c, wait)
 	}
-	reply, err := caller.Call(ctx, c.req, p.noticeServing(ticket, stream))
+	reply, err := caller.Call(tracecontext.With(ctx, c.trace), c.req, p.noticeServing(ticket, stream))
 	p.limits.record(ticket, err)
 	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}

@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/replyfacts"
+	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -305,7 +306,7 @@ func (p *Planner) reflectWith(said *clientmodel.Message, run events.Run, mem *re
 	if e.Client && said == nil {
 		return p.await(run, mem)
 	}
-	c := modelCall{run: run, before: e.Failed, req: req, asked: p.asked(req), compacted: mem.Control.Compacted == reducer.CompactedSummary, said: said}
+	c := modelCall{run: run, before: e.Failed, trace: spanid.OfChat(mem, e.Key, e.Failed), req: req, asked: p.asked(req), compacted: mem.Control.Compacted == reducer.CompactedSummary, said: said}
 	return func(ctx context.Context) worker.Result {
 		s := p.silent(run) // a summary is nothing that is said to the user
 		p.streams.add(s)

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -72,7 +73,7 @@ func (s *Subagents) lends(mem *reducer.Memory, e effects.Effect) bool {
 // inWork copies what the work on a call needs from the run's memory.
 func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.CallState) call {
 	c := call{
-		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments},
+		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments, TraceParent: spanid.OfTool(mem, state.ID)},
 		run:  run, subrun: s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, state.ID)),
 		batch: mem.Control.Batch, queued: len(mem.Control.Queued) > 0, depth: 1, maxDepth: mem.Config.MaxDepth, share: shareOf(mem),
 		mode: mem.Mode, handedOff: state.HandedOff,
@@ -203,7 +204,7 @@ func (s *Subagents) startSubrun(ctx context.Context, c call) error {
 		return tool.Failf(CodeRunPurged, "the run %s, which answered, was purged", c.subrun.ID)
 	}
 	_, _, err = s.launcher.Open(ctx, c.subrun, launch.Opening{
-		First: start, Budget: start.Agent.Budget, TraceParent: s.guard.TraceParent(c.run),
+		First: start, Budget: start.Agent.Budget, TraceParent: c.TraceParent,
 		Check: func(mem *reducer.Memory) error {
 			if mem.N > 0 {
 				return errThere

@@ -56,8 +56,6 @@ type pin struct {
 	fork     *events.Forked
 	// delegates says that some tools are agents, so that the run may be handed over.
 	delegates bool
-	// trace is the record's W3C trace context.
-	trace string
 }
 
 // NewGuard makes the guard of an actor. policies evaluates approval policies; nil: those
@@ -167,17 +165,7 @@ func (g *Guard) readPin(ctx context.Context, run events.Run, depth int) (*pin, e
 	if err != nil {
 		return nil, err
 	}
-	p.trace = e.TraceParent
 	return p, nil
-}
-
-// TraceParent returns the W3C trace context of the run's first record, or nothing. The run's
-// call was checked by [Guard.Refusal] before, which read the record.
-func (g *Guard) TraceParent(run events.Run) string {
-	if p, ok := g.pins.Get(run); ok {
-		return p.trace
-	}
-	return ""
 }
 
 // readFirst returns the event of the run's first record.

@@ -132,6 +132,7 @@ func foldForked(mem *Memory, e *events.Event) {
 	*mem = *parent
 	mem.RunID, mem.N, mem.State, mem.Started, mem.messageIDs = run, n, e.From, e.Time, nil
 	mem.begin(e.Data.(*events.Forked), e.Time)
+	mem.Control.TraceParent = e.TraceParent
 	// The fork's first event is the one that all of its work answers.
 	mem.Control.Armed, mem.Control.DispatchAfter = n, n
 	for i := range mem.WorkingMemory {

@@ -226,6 +226,8 @@ type Control struct {
 	StorageAgent string         `json:"storage_agent"`
 	TableHash    string         `json:"table_hash"`
 	Parent       *events.Parent `json:"parent,omitempty"`
+	// TraceParent is the W3C trace context in which the run was started; empty: none.
+	TraceParent string `json:"traceparent,omitempty"`
 	// ForkedFrom is where a fork goes on from, nil for a run that was started.
 	ForkedFrom *Origin `json:"forked_from,omitempty"`
 

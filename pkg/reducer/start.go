@@ -88,7 +88,7 @@ func foldStart(mem *Memory, e *events.Event) {
 	mem.pin(p.Agent, p.AgentHash, p.Tools)
 	mem.Control.StorageAgent = p.Agent.Name
 	mem.Started = e.Time
-	mem.Control.TableHash, mem.Control.Parent = p.TableHash, p.Parent
+	mem.Control.TableHash, mem.Control.Parent, mem.Control.TraceParent = p.TableHash, p.Parent, e.TraceParent
 	if p.Queued {
 		mem.Control.Admission = &Admission{Queued: true, Priority: p.Priority}
 	}

@@ -292,7 +292,7 @@ var shapes = map[int]string{
 	2: "b0e2836b1d906c59",
 	3: "a0f8b5b7b6c99440",
 	4: "4eed3725a5ef942d",
-	5: "7b91f4abc4e540f1",
+	5: "f25471ed1b8ef75a",
 }
 
 // shapeOf describes a type as JSON sees it.

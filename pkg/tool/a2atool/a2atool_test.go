@@ -261,9 +261,12 @@ func TestOutcomes(t *testing.T) {
 		require.Contains(t, f.Message, "because")
 	}
 	require.ElementsMatch(t, []string{"task of run-1/a2a_input_required", "task of run-1/a2a_auth_required"}, r.canceled, "nobody will answer")
-	result, err := made.Run(t.Context(), call("say"))
+	traced := call("say")
+	traced.TraceParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	result, err := made.Run(t.Context(), traced)
 	require.NoError(t, err)
 	require.Equal(t, "said", result)
+	require.Equal(t, traced.TraceParent, r.header.Get("Traceparent"))
 	require.Equal(t, "1.0", r.header.Get("A2A-Version"))
 	require.Equal(t, "Bearer s3cret", r.header.Get("Authorization"))
 	_, err = made.Run(t.Context(), tool.Call{Run: "r", ID: "c", Arguments: `{}`})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -72,6 +73,7 @@ type task struct {
 
 // Run sends the call's message and waits for the end of its task.
 func (t *agentTool) Run(ctx context.Context, call tool.Call) (string, error) {
+	ctx = tracecontext.With(ctx, call.TraceParent)
 	said, err := t.message(call)
 	if err != nil {
 		return "", err
@@ -240,6 +242,7 @@ func (s *source) do(ctx context.Context, method, target string, body, out any) e
 		req.Header.Set(name, value)
 	}
 	req.Header.Set("A2A-Version", version)
+	tracecontext.SetHeader(ctx, req.Header.Set)
 	if sent != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

@@ -39,7 +39,8 @@
 // # Environment
 //
 // The environment is not inherited. The command gets [defaultPath] as PATH, MOOREBUS_RUN,
-// MOOREBUS_CALL and MOOREBUS_IDEMPOTENCY_KEY (`<run>/<call id>`), and [Options].Env. The
+// MOOREBUS_CALL and MOOREBUS_IDEMPOTENCY_KEY (`<run>/<call id>`), TRACEPARENT if the call has a
+// W3C trace context, and [Options].Env. The
 // command itself is looked up in the PATH of this process, at every call.
 package exectool
 
@@ -277,6 +278,9 @@ func (t *execTool) environment(call tool.Call) []string {
 		} else if value, ok := os.LookupEnv(entry); ok {
 			env = append(env, entry+"="+value)
 		}
+	}
+	if call.TraceParent != "" {
+		env = append(env, "TRACEPARENT="+call.TraceParent)
 	}
 	return append(env,
 		"MOOREBUS_RUN="+call.Run,

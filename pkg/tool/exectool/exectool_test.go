@@ -32,7 +32,7 @@ func inMode(t *testing.T, mode string, opts Options) tool.Tool {
 
 func run(t *testing.T, mode string, opts Options) (string, error) {
 	t.Helper()
-	return inMode(t, mode, opts).Run(t.Context(), tool.Call{Run: "r", ID: "c", Name: "cmd", Arguments: `{"a":1.50}`})
+	return inMode(t, mode, opts).Run(t.Context(), tool.Call{Run: "r", ID: "c", Name: "cmd", Arguments: `{"a":1.50}`, TraceParent: "00-trace"})
 }
 
 // mark is a file that commands which hang write to, and hold a lock on as long as
@@ -132,7 +132,7 @@ func TestEnvironmentIsNotInherited(t *testing.T) {
 	got = regexp.MustCompile(`(?m)^TMPDIR=.*\n`).ReplaceAllString(got, "")
 	require.ElementsMatch(t, []string{
 		"PATH=" + defaultPath, "EXECTOOL_LISTED=listed value", "FIXED=a=b", modeEnv + "=env", fastExit,
-		"MOOREBUS_RUN=r", "MOOREBUS_CALL=c", "MOOREBUS_IDEMPOTENCY_KEY=r/c",
+		"MOOREBUS_RUN=r", "MOOREBUS_CALL=c", "MOOREBUS_IDEMPOTENCY_KEY=r/c", "TRACEPARENT=00-trace",
 	}, strings.Split(got, "\n"))
 	got, err = run(t, "env", Options{Env: []string{"PATH=/only"}})
 	require.NoError(t, err)

@@ -36,6 +36,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -221,6 +222,9 @@ func (t *httpTool) request(ctx context.Context, call tool.Call) (*http.Request, 
 	req.Header.Set(headerKey, call.IdempotencyKey())
 	req.Header.Set(headerRun, call.Run)
 	req.Header.Set(headerCall, call.ID)
+	if call.TraceParent != "" {
+		req.Header.Set(tracecontext.Header, call.TraceParent)
+	}
 	return req, nil
 }
 

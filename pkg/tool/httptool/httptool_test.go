@@ -22,7 +22,7 @@ import (
 
 const secret = "Bearer s3cret-value"
 
-var call = tool.Call{Run: "run-1", ID: "call_1", Name: "ask", Arguments: `{"n": 12345678901234567890.50}`}
+var call = tool.Call{Run: "run-1", ID: "call_1", Name: "ask", Arguments: `{"n": 12345678901234567890.50}`, TraceParent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 
 func serve(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 	t.Helper()
@@ -115,7 +115,7 @@ func TestRequest(t *testing.T) {
 	require.Equal(t, "PUT", got.Method)
 	require.Equal(t, "/path?fixed=1", got.URL.String())
 	for name, want := range map[string]string{
-		"Idempotency-Key": "run-1/call_1", "X-Moorebus-Run": "run-1", "X-Moorebus-Call": "call_1",
+		"Idempotency-Key": "run-1/call_1", "X-Moorebus-Run": "run-1", "X-Moorebus-Call": "call_1", "Traceparent": call.TraceParent,
 		"X-Own": "own", "Authorization": secret, "Content-Type": "application/json",
 	} {
 		require.Equal(t, want, got.Header.Get(name))

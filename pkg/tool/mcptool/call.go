@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -41,6 +42,10 @@ func (r *remote) Run(ctx context.Context, call tool.Call) (said string, err erro
 		return "", err
 	}
 	meta := mcp.Meta{metaIdempotencyKey: call.IdempotencyKey(), metaRun: call.Run, metaCall: call.ID}
+	if call.TraceParent != "" {
+		meta[tracecontext.Header] = call.TraceParent
+		ctx = tracecontext.With(ctx, call.TraceParent)
+	}
 	err = r.server.request(ctx, func(ctx context.Context, client *mcp.ClientSession) (err error) {
 		said, err = r.ask(ctx, client, arguments, meta)
 		return err

@@ -94,6 +94,21 @@ func TestCallBeforeItsServer(t *testing.T) {
 	require.Equal(t, tool.CodeNotFound, r.failure(t, "nothing").Code, "its server is there without it")
 }
 
+// A call has its trace context in its _meta, and over HTTP in a header as well.
+func TestTraceContext(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, r *rig) {
+		trace := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+		out := r.Execute(t.Context(), tool.Call{Run: "r", ID: "c", Name: "srv.trace", Arguments: "{}", TraceParent: trace})
+		require.Nil(t, out.Failure)
+		if strings.HasSuffix(t.Name(), "http") {
+			require.Equal(t, trace+" "+trace, out.Result)
+		} else {
+			require.Equal(t, trace+" ", out.Result)
+		}
+	})
+}
+
 // A server that was restarted knows nothing of the sessions before.
 func TestHTTPServerThatIsRestarted(t *testing.T) {
 	t.Parallel()

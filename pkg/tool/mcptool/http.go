@@ -18,6 +18,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/oauth"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -191,6 +192,7 @@ func (e *endpoint) headed(req *http.Request, ctx context.Context) *http.Request 
 	for name, value := range e.headers {
 		req.Header.Set(name, value)
 	}
+	tracecontext.SetHeader(ctx, req.Header.Set)
 	return req
 }
 

@@ -201,6 +201,13 @@ func newServer(mode string) *mcp.Server {
 	add("key", &mcp.ToolAnnotations{IdempotentHint: true, DestructiveHint: ptr(false)}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return words(fmt.Sprint(r.Params.Meta[metaIdempotencyKey])), nil
 	})
+	add("trace", nil, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		header := ""
+		if r.Extra != nil {
+			header = r.Extra.Header.Get("traceparent")
+		}
+		return words(fmt.Sprint(r.Params.Meta["traceparent"], " ", header)), nil
+	})
 	add("fail", nil, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		res := words("no such city")
 		res.IsError = true
