@@ -3,13 +3,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -62,12 +55,7 @@ func newSite(t *testing.T) *site {
 	}
 	s.env = environment(t.TempDir())
 	s.env[0] = "PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH")
-	if _, err := exec.LookPath("openssl"); err == nil {
-		s.do(s.block("openssl"))
-	} else {
-		t.Log("the README's commands make no certificates here: there is no openssl")
-		writeCertificates(t, filepath.Join(s.dir, "tls"))
-	}
+	s.do(s.block("moorebus certs"))
 	return s
 }
 
@@ -135,41 +123,6 @@ func (s *site) awaitPort(port string) {
 		conn, err := net.DialTimeout("tcp", "127.0.0.1:"+s.port[port], time.Second)
 		return err == nil && conn.Close() == nil
 	}, startTime, 10*time.Millisecond, "port %s", port)
-}
-
-// writeCertificates makes an authority and a certificate for 127.0.0.1 that is
-// good for both sides of a connection.
-func writeCertificates(t *testing.T, dir string) {
-	t.Helper()
-	require.NoError(t, os.MkdirAll(dir, 0o700))
-	write := func(name, kind string, der []byte) {
-		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
-	}
-	key := func() *ecdsa.PrivateKey {
-		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		require.NoError(t, err)
-		return k
-	}
-	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	server := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "server"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	authorityKey, serverKey := key(), key()
-	der, err := x509.CreateCertificate(rand.Reader, authority, authority, &authorityKey.PublicKey, authorityKey)
-	require.NoError(t, err)
-	write("ca.pem", "CERTIFICATE", der)
-	der, err = x509.CreateCertificate(rand.Reader, server, authority, &serverKey.PublicKey, authorityKey)
-	require.NoError(t, err)
-	write("server.pem", "CERTIFICATE", der)
-	der, err = x509.MarshalPKCS8PrivateKey(serverKey)
-	require.NoError(t, err)
-	write("server.key", "PRIVATE KEY", der)
 }
 
 // guardedTools serve two pools; dump's result is too large for the log.

@@ -36,7 +36,7 @@ the bus. planner, actor, observer, gateway and replay are also programs of their
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		exportCommand(), importCommand(), purgeCommand(),
-		deadCommand(), initCommand(), doctorCommand(),
+		deadCommand(), initCommand(), certsCommand(), doctorCommand(),
 		roles.Planner(), roles.Actor(), roles.Observer(), roles.Gateway(), replaycmd.New(os.Getenv),
 	)
 	return root
