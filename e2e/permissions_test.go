@@ -27,7 +27,7 @@ type site struct {
 }
 
 // lasting are the commands that run until they are told to end.
-var lasting = regexp.MustCompile(`^(\w+=\S+ )*(nats-server|gateway|planner|observer|actor|moorebus tap)( |$)`)
+var lasting = regexp.MustCompile(`^(\w+=\S+ )*(nats-server|gateway|planner|observer|actor|moorebus tap|moorebus server)( |$)`)
 
 func newSite(t *testing.T) *site {
 	t.Helper()

@@ -11,10 +11,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/setup"
 )
-
-// serverHosts are the names of a server that only this machine reaches.
-var serverHosts = []string{"localhost", "127.0.0.1", "::1"}
 
 // certName is a name of a file.
 var certName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
@@ -43,7 +41,7 @@ ones. Keep ca.key elsewhere: only certs needs it.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Server, "name", "server", "name of the server's files")
-	flags.StringSliceVar(&o.Hosts, "host", serverHosts, "names and addresses by which the servers are reached; may be repeated")
+	flags.StringSliceVar(&o.Hosts, "host", setup.LocalHosts(), "names and addresses by which the servers are reached; may be repeated")
 	flags.StringSliceVar(&o.Clients, "role", nil, "names of clients that get a certificate, such as planner; may be repeated")
 	flags.IntVar(&days, "days", 825, "how many days the certificates are valid; the authority is valid for ten years")
 	flags.BoolVar(&o.Renew, "renew", false, "make certificates anew that are there, for the same keys")

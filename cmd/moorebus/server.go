@@ -16,7 +16,7 @@ import (
 const serverAddress = "127.0.0.1:4222"
 
 func serveCommand() *cobra.Command {
-	s := setup.Bus{}
+	s, secure := setup.Bus{}, setup.Secure{}
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Run a server for roles in processes of their own",
@@ -28,11 +28,18 @@ Unlike a nats-server it flushes events to the disk in groups (--fsync): an event
 acknowledged and delivered when it is on the disk, and all events that wait share one
 flush. This needs a data directory on ext4. On other file systems it flushes each event.
 
-Clients must present NATS_TOKEN if it is set here. Beyond loopback it has to be, unless
---insecure-no-auth says otherwise. The connections are not encrypted, and every client
-may do everything: on a network that others use, take a nats-server with TLS and a user
-for each role.`,
+With --secure DIR the server speaks TLS and has a user for each role, with exactly the
+permissions of init --print-permissions. DIR/tls has its certificate (see certs), and
+DIR/keys the users' keys; what is missing is made. A role needs its own key and
+DIR/tls/ca.pem. Name all pools, services and storage at each start: who is not named has
+no user. The server need not know the keys of others than the operator if --permissions
+names a file that init --print-permissions has written.
+
+Without --secure, clients must present NATS_TOKEN if it is set here. Beyond loopback it
+has to be, unless --insecure-no-auth says otherwise. The connections are not encrypted
+then, and every client may do everything.`,
 		Example: `  moorebus server --data /var/lib/moorebus
+  moorebus server --data /var/lib/moorebus --secure /etc/moorebus --host bus.example.org --nats-listen :4222 --pools web,gpu
   NATS_TOKEN=… moorebus server --data /var/lib/moorebus --nats-listen 10.0.0.5:4222 --pools web,gpu`,
 		Args: cobra.NoArgs,
 	}
@@ -45,6 +52,11 @@ for each role.`,
 	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, beside default")
 	states := flags.StringSlice("states", nil, "states of an application's own graph that get a consumer, beside the built-in ones")
 	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
+	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is created, may be repeated")
+	flags.StringVar(&secure.Dir, "secure", "", "`DIR` with certificates and keys: TLS, and a user for each role (default: neither)")
+	flags.StringSliceVar(&secure.Hosts, "host", nil, "with --secure: names and addresses by which clients reach the server (default: those of its certificate, else of this machine)")
+	flags.StringVar(&secure.File, "permissions", "", "with --secure: `FILE` of users, in place of those for --pools, --storage and --service")
+	flags.StringArrayVar(&secure.Users.Services, "service", nil, "with --secure: `NAME=SUBJECT,SUBJECT` is a NATS service and the subjects of its endpoints, which actors may call; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !listen.Changed {
 			if err := listen.Value.Set(serverAddress); err != nil {
@@ -61,9 +73,19 @@ for each role.`,
 		if err := s.Check(); err != nil {
 			return err
 		}
+		if secure.Dir == "" && (len(secure.Hosts) > 0 || secure.File != "" || len(secure.Users.Services) > 0) {
+			return cli.Usage("--host, --permissions and --service are for --secure")
+		}
+		serve.Users = secure.Dir != ""
 		how, err := serve.Serve()
 		if err != nil {
 			return err
+		}
+		if serve.Users {
+			secure.Users.Pools, secure.Users.Shards, secure.Users.Storage = s.Init.Pools, s.Init.Shards, s.Storage
+			if how.Config, how.NKey, err = secure.Config(); err != nil {
+				return &cli.ExitError{Code: cli.ExitConfig, Err: fmt.Errorf("--secure: %w", err)}
+			}
 		}
 		s.Init.MaxBytes = how.Init.MaxBytes
 		how.Alone, how.Init = true, s.Init
@@ -72,6 +94,9 @@ for each role.`,
 			return err
 		}
 		defer conn.Close()
+		if shards := conn.Bus.Shards(); serve.Users && secure.File == "" && shards != max(1, s.Init.Shards) {
+			return cli.NotConfigured("the log has %d shards, and users have permissions for %d: use --shards %d", shards, max(1, s.Init.Shards), shards)
+		}
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the server is up: NATS_URL=%s (Ctrl-C ends it)\n", conn.Server.ClientURL())
 		<-cmd.Context().Done()
 		return nil

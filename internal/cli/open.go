@@ -74,6 +74,8 @@ type Serve struct {
 	Listen string
 	// Token is what other processes must present.
 	Token string
+	// Config and NKey are accounts and users in place of Token, see [embedded.Options].
+	Config, NKey string
 	// Fsync says when the log is flushed to the disk.
 	Fsync Fsync
 	// Alone refuses a directory that another process serves, instead of joining
@@ -120,6 +122,8 @@ type ServeFlags struct {
 	maxBytes      Size
 	flags         *pflag.FlagSet
 	getenv        func(string) string
+	// Users says that the server has users, so that a listener needs no token.
+	Users bool
 }
 
 // AddServeFlags adds the flags of commands that start a server: --nats-listen,
@@ -144,7 +148,7 @@ func (f *ServeFlags) Serve() (*Serve, error) {
 		return nil, Usage("--fsync: %q is not known; use auto, group, always or relaxed", f.fsync)
 	}
 	serve := &Serve{Listen: f.listen, Fsync: Fsync(f.fsync), Init: natsbus.InitOptions{MaxBytes: int64(f.maxBytes)}}
-	if f.listen == "" {
+	if f.listen == "" || f.Users {
 		return serve, nil
 	}
 	at, err := net.ResolveTCPAddr("tcp", f.listen)
@@ -218,7 +222,7 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 	settings := embedded.Options{Dir: dir, Logger: o.Logger, Fatal: flushFailed}
 	FsyncAuto.set(&settings)
 	if s := o.Serve; s != nil {
-		settings.Listen, settings.Token = s.Listen, s.Token
+		settings.Listen, settings.Token, settings.Config, settings.NKey = s.Listen, s.Token, s.Config, s.NKey
 		s.Fsync.set(&settings)
 	} else if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("there are no runs to look at: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)

@@ -3,6 +3,7 @@ package natsbus
 import (
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsconn"
@@ -28,7 +29,7 @@ func NewGrants(shards int) *Grants {
 // Services are the subjects that the account of the log has to offer to the
 // account of the users; streamed are those that answer with several messages.
 func Services() (single, streamed []string) {
-	return []string{"moore.>", api.AckPrefix + ">", kvSubjectPrefix + ">", "$O.>", timerSubjects}, []string{api.Prefix + ">"}
+	return []string{"moore.>", api.AckPrefix + ">", kvSubjectPrefix + ">", "$O.>", timerSubjects, flushSubject + ">"}, []string{api.Prefix + ">"}
 }
 
 // Feeds are the subjects that the account of the log sends to the other one.
@@ -62,12 +63,15 @@ func (g *Grants) read(stream string) { g.api("STREAM.INFO."+stream, "DIRECT.GET.
 func (g *Grants) Inbox(prefix string) { g.subscribe[prefix+".>"] = true }
 
 // ReadLog allows to open the bus and to read all of the log: reading cannot be
-// limited to some runs.
+// limited to some runs. What is read may have to be flushed first.
 func (g *Grants) ReadLog() {
 	g.eachShard(func(stream string) {
 		g.read(stream)
 		g.api("STREAM.MSG.GET." + stream)
 	})
+	for shard := range g.shards {
+		g.publish[flushSubject+strconv.Itoa(shard)] = true
+	}
 }
 
 // WhoIs allows to ask the server who one is.

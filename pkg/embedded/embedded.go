@@ -40,6 +40,11 @@ type Options struct {
 	// Token is what TCP and in-process connections must present; empty: nothing.
 	// [Server.Connect] presents it by itself.
 	Token string
+	// Config is the part of nats-server's configuration with accounts, users and TLS, in place of
+	// Token. NKey is then the path of the seed of the user as which [Server.Connect] connects;
+	// the streams are in that user's account. A directory whose streams are in another account
+	// is refused.
+	Config, NKey string
 	// SyncAlways makes the server flush every message to the disk before it
 	// acknowledges it, so that no acknowledged event is lost with the power.
 	SyncAlways bool
@@ -67,7 +72,8 @@ type Options struct {
 // Server is a running server. Its methods are safe for concurrent use.
 type Server struct {
 	lock         *lock
-	token, dir   string
+	dir          string
+	identity     identity
 	settings     server.Options
 	startTimeout time.Duration
 	reserve      uint64
@@ -109,13 +115,17 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	who, err := o.identity(settings)
+	if err != nil {
+		return nil, errors.Join(err, held.release())
+	}
 	group, err := o.chooseFlush(settings.StoreDir)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("embedded server: %w", err), held.release())
 	}
 	settings.SyncAlways = o.SyncAlways && !group
 	s := &Server{
-		token: o.Token, dir: o.Dir, settings: *settings, startTimeout: o.StartTimeout, reserve: o.Reserve, log: newServerLog(o.Logger),
+		identity: who, dir: o.Dir, settings: *settings, startTimeout: o.StartTimeout, reserve: o.Reserve, log: newServerLog(o.Logger),
 		group: group, onFatal: o.Fatal,
 	}
 	if s.nats, err = boot(ctx, s.settings, s.log, o.StartTimeout); err != nil {
@@ -124,7 +134,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if addr, ok := s.nats.Addr().(*net.TCPAddr); ok && addr != nil {
 		s.settings.Port = addr.Port // the same one after a restart
 	}
-	if err := held.announce(s.listenURL(), o.Token, s.beyondLoopback()); err != nil {
+	if err := held.announce(s.listenURL(), o.Token, s.beyondLoopback() && o.Config == ""); err != nil {
 		s.stop()
 		return nil, errors.Join(err, held.release())
 	}
@@ -149,6 +159,11 @@ func (o Options) settings() (*server.Options, error) {
 		SyncAlways:    o.SyncAlways,
 		MaxPayload:    int32(o.MaxPayload),
 		Authorization: o.Token,
+	}
+	if o.Config != "" {
+		if err := settings.ProcessConfigString(o.Config); err != nil {
+			return nil, fmt.Errorf("embedded server: %w", err)
+		}
 	}
 	if o.Listen == "" {
 		return settings, nil
@@ -215,8 +230,8 @@ const reconnectWait = 100 * time.Millisecond
 // options are added to those that it needs.
 func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	all := []nats.Option{nats.InProcessServer(s), nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait)}
-	if s.token != "" {
-		all = append(all, nats.Token(s.token))
+	if s.identity.connect != nil {
+		all = append(all, s.identity.connect)
 	}
 	conn, err := nats.Connect("", append(all, opts...)...)
 	if err != nil {
@@ -265,10 +280,14 @@ func (s *Server) listenURL() string {
 	if !ok || addr == nil {
 		return ""
 	}
-	if addr.IP.IsUnspecified() {
-		return "nats://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(addr.Port))
+	scheme := "nats://"
+	if s.settings.TLSConfig != nil {
+		scheme = "tls://"
 	}
-	return "nats://" + addr.String()
+	if addr.IP.IsUnspecified() {
+		return scheme + net.JoinHostPort("127.0.0.1", strconv.Itoa(addr.Port))
+	}
+	return scheme + addr.String()
 }
 
 // Shutdown stops the server cleanly, waits until it has, and gives the

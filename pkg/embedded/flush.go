@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/groupflush"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/nats-io/nats-server/v2/server"
 )
 
 // GroupFlush reports whether streams are flushed by [Server.Flush].
@@ -34,7 +35,7 @@ func (s *Server) Flush(ctx context.Context, stream string, seq uint64) error {
 	}
 	f, ok := s.flushers.Load(stream)
 	if !ok {
-		f, _ = s.flushers.LoadOrStore(stream, newFlusher(filepath.Join(s.settings.StoreDir, "jetstream", "$G", "streams", stream), s.fatal))
+		f, _ = s.flushers.LoadOrStore(stream, newFlusher(filepath.Join(s.settings.StoreDir, server.JetStreamStoreDir, s.identity.account, "streams", stream), s.fatal))
 	}
 	if err := f.(*flusher).Wait(ctx, seq); err != nil {
 		return fmt.Errorf("flush stream %s: %w", stream, err)
