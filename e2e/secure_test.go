@@ -41,6 +41,7 @@ func TestSecureServer(t *testing.T) {
 	require.NoError(t, a.persist(ctx, "POST", "/v1/runs/"+run.ID+"/decisions", map[string]any{"call_id": "pay", "decision": "approved", "by": "ann"}, nil))
 	s.awaitState(ctx, a, run.ID, "done")
 	s.shell("NATS_NKEY=keys/tap.nk NATS_INBOX_PREFIX=_INBOX_tap replay verify --all")
+	require.Contains(t, s.shell("NATS_NKEY=keys/operator.nk moorebus init --check --pools web"), "nothing to do")
 	terminateAll(t, roles)
 	for _, role := range roles {
 		require.NotContains(t, role.log.String(), "violation", "%s may do what it does", role.name)

@@ -35,12 +35,16 @@ exists and removes nothing. (run and dev set up their own server themselves.)
 
 The number of shards cannot be changed later: it determines the stream of a run.
 
+With --check it changes nothing and says what it would do with the same flags. The exit
+code is 0 if there is nothing to do, and 7 if there is.
+
 With --print-permissions it talks to no bus and writes a part of nats-server's
 configuration: accounts, and a user for each role (an actor for each pool) with exactly
 the permissions that the transition table gives it. See deploy/nats.`,
 		Example: `  moorebus init --nats nats://bus.example:4222
   NATS_URL=nats://127.0.0.1:4222 moorebus init --shards 4 --pools web,gpu --wait
   moorebus init --replicas 3
+  moorebus init --check -o json
   moorebus init --max-bytes 200GiB
   moorebus init --pool-max-ack-pending gpu=4
   moorebus init --pool-tools payments=pay,refund --pool-tools web=search
@@ -63,6 +67,8 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	flags.Var(&maxBytes, "max-bytes", "largest size of each stream of the log, such as 20GiB (default: as it was set, else the streams share two thirds of what the server may store, if its monitoring reports that)")
 	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the monitoring of a server of the bus (default: port 8222 of the server that is reached)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait until the bus is up")
+	check, output := flags.Bool("check", false, "say what would change, and change nothing"), ""
+	addOutputFlag(cmd, &output, console.Text, console.JSON)
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
 	flags.StringVar(&p.Format, "format", setup.FormatConf, "with --print-permissions: nats-conf or json")
 	flags.StringVar(&p.Credentials, "credentials", "", "with --print-permissions: directory of the users' nkeys; missing ones are created (default: passwords by variables)")
@@ -82,6 +88,13 @@ the permissions that the transition table gives it. See deploy/nats.`,
 		}
 		if p.Credentials != "" || flags.Changed("format") || len(p.Services) > 0 {
 			return cli.Usage("--credentials, --format and --service are for --print-permissions")
+		}
+		format, err := console.ParseFormat(output, console.Text, console.JSON)
+		if err != nil {
+			return err
+		}
+		if flags.Changed("output") && !*check {
+			return cli.Usage("--output is for --check")
 		}
 		if err := cli.NeedsBus("moorebus init", "", url != "", os.Getenv); err != nil {
 			return err
@@ -106,6 +119,9 @@ the permissions that the transition table gives it. See deploy/nats.`,
 			return err
 		}
 		defer conn.Close()
+		if *check {
+			return s.Plan(cmd.Context(), conn, cmd.OutOrStdout(), format)
+		}
 		return s.Run(cmd.Context(), conn, cmd.OutOrStdout())
 	}
 	return cmd

@@ -43,6 +43,8 @@ const (
 	ExitRunCancelled = 5
 	// ExitIncomplete is for a run that is done, and whose answer was cut off.
 	ExitIncomplete = 6
+	// ExitChanges is for a check that found something to change.
+	ExitChanges = 7
 	// ExitBusAway is for a bus that does not answer or is not set up: a retry may help.
 	ExitBusAway = 75
 	// ExitConfig is for settings that are missing or wrong.

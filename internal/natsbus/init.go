@@ -106,6 +106,17 @@ func SyncOf(always bool) Sync {
 // would part runs from their logs. A user who may not do all of it is told so at
 // once.
 func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
+	return o.guarded(ctx, conn, func(ctx context.Context) error {
+		js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(initTimeout))
+		if err != nil {
+			return err
+		}
+		return o.run(ctx, js)
+	})
+}
+
+// guarded calls run, ends it when the user may not do all of it, and says what an error means.
+func (InitOptions) guarded(ctx context.Context, conn *nats.Conn, run func(context.Context) error) error {
 	defaults := Options{}.withDefaults()
 	b, unhook, err := api.New(conn, defaults.RequestTimeout, defaults.Logger)
 	if err != nil {
@@ -115,7 +126,7 @@ func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	defer b.OnRefused(api.AnySubject, refuse)()
-	err = o.run(ctx, conn)
+	err = run(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -134,11 +145,7 @@ func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
 // disk, which on a busy disk can take seconds.
 const initTimeout = 30 * time.Second
 
-func (o *InitOptions) run(ctx context.Context, conn *nats.Conn) error {
-	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(initTimeout))
-	if err != nil {
-		return err
-	}
+func (o *InitOptions) run(ctx context.Context, js jetstream.JetStream) error {
 	if err := o.resolve(ctx, js); err != nil {
 		return err
 	}

@@ -159,12 +159,7 @@ const initTimeout = 2 * time.Minute
 func (s *Bus) try(ctx context.Context, conn *nats.Conn) (notes []string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, initTimeout, nats.ErrTimeout)
 	defer cancel()
-	if said, err := natsconn.Monitor(ctx, conn, s.Monitor); err == nil {
-		s.Init.Storable, s.Init.Reserved = said.Storable, said.Reserved
-		if said.Own {
-			s.Init.Sync = natsbus.SyncOf(said.SyncAlways)
-		}
-	} else if s.Monitor != "" {
+	if err := s.ask(ctx, conn); err != nil {
 		return nil, err
 	}
 	s.Init.Say = func(line string) { notes = append(notes, line) }
@@ -173,6 +168,19 @@ func (s *Bus) try(ctx context.Context, conn *nats.Conn) (notes []string, err err
 		err = fmt.Errorf("JetStream does not answer; start nats-server with -js: %w", err)
 	}
 	return notes, err
+}
+
+// ask sets what the server's monitoring says.
+func (s *Bus) ask(ctx context.Context, conn *nats.Conn) error {
+	if said, err := natsconn.Monitor(ctx, conn, s.Monitor); err == nil {
+		s.Init.Storable, s.Init.Reserved = said.Storable, said.Reserved
+		if said.Own {
+			s.Init.Sync = natsbus.SyncOf(said.SyncAlways)
+		}
+	} else if s.Monitor != "" {
+		return err
+	}
+	return nil
 }
 
 // surveyTimeout bounds a survey.
