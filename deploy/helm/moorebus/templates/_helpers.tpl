@@ -8,7 +8,7 @@
 {{- define "moorebus.selector" -}}
 app.kubernetes.io/name: {{ .root.Chart.Name }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
-{{- with .component }}
+{{- with get . "component" }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end }}
@@ -33,9 +33,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 
 {{/* The name that the chart of NATS gives its objects. */}}
 {{- define "moorebus.nats" -}}
-{{- $name := default "nats" .Values.nats.nameOverride -}}
+{{- $name := default "nats" (get .Values.nats "nameOverride") -}}
 {{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
-{{- default $full .Values.nats.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- default $full (get .Values.nats "fullnameOverride") | trunc 63 | trimSuffix "-" -}}
 {{- end }}
 
 {{- define "moorebus.bus" -}}
@@ -74,11 +74,14 @@ values, args, consumers (what wakes it), files (of its ConfigMap).
 {{- with $values.tools }}{{ $_ := set $files "tools.yaml" . }}{{ $args = concat $args (list "--tools" "/etc/moorebus/tools.yaml") }}{{ end }}
 {{- if $values.services }}{{ $args = append $args "--services" }}{{ end }}
 {{- $consumers := list (printf "acting_%s" $pool) }}
-{{- if eq $pool "agents" }}{{ $consumers = concat $consumers (list "done_agents" "errored_agents" "cancelled_agents") }}{{ end }}
+{{- if eq $pool "agents" }}{{ $consumers = concat $consumers (list "done_agents" "error_agents" "cancelled_agents") }}{{ end }}
 {{- $roles = append $roles (dict "component" (printf "actor-%s" $pool) "role" "actor" "user" (printf "actor_%s" $pool) "values" $values "args" $args "consumers" $consumers "files" $files) }}
 {{- end }}
 {{- if $v.telemetry.enabled }}
 {{- $roles = append $roles (dict "component" "telemetry" "role" "telemetry" "user" "telemetry" "values" $v.telemetry "args" list "consumers" list "files" dict) }}
+{{- end }}
+{{- range $roles }}
+{{- $_ := set . "values" (merge (deepCopy .values) (dict "concurrency" 0 "secrets" list "autoscaling" (dict "enabled" false))) }}
 {{- end }}
 {{- toJson (dict "roles" $roles) }}
 {{- end }}
