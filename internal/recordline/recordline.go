@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"time"
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -22,6 +23,7 @@ const Max = 4 << 20
 type line struct {
 	Subject string          `json:"subject"`
 	Seq     uint64          `json:"seq"`
+	Stored  *time.Time      `json:"stored,omitempty"`
 	Body    json.RawMessage `json:"body,omitempty"`
 	Base64  *[]byte         `json:"body_base64,omitempty"`
 }
@@ -42,8 +44,17 @@ func Decode(text []byte, to any) error {
 // Append appends a record's line, with its newline, and returns the result. The error is that of
 // a subject that JSON cannot hold.
 func Append(to []byte, rec journal.Record) ([]byte, error) {
+	return appendLine(to, line{Subject: rec.Subject, Seq: rec.Seq}, rec)
+}
+
+// AppendStored is Append with a key "stored" as well: when the log took the record.
+func AppendStored(to []byte, rec journal.Record) ([]byte, error) {
+	return appendLine(to, line{Subject: rec.Subject, Seq: rec.Seq, Stored: &rec.Stored}, rec)
+}
+
+func appendLine(to []byte, l line, rec journal.Record) ([]byte, error) {
 	// The body is put in by hand: the encoder would change it.
-	head, err := json.Marshal(line{Subject: rec.Subject, Seq: rec.Seq})
+	head, err := json.Marshal(l)
 	if err != nil {
 		return to, err
 	}
@@ -78,6 +89,9 @@ func Parse(text []byte) (journal.Record, error) {
 		return journal.Record{}, err
 	}
 	rec := journal.Record{Subject: l.Subject, Seq: l.Seq, Body: l.Body}
+	if l.Stored != nil {
+		rec.Stored = *l.Stored
+	}
 	switch {
 	case l.Subject == "":
 		return rec, errors.New("no subject")

@@ -1,0 +1,209 @@
+package natsbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// ownDescription begins the description of every bucket that this package declares.
+	ownDescription = "Moorebus: "
+	noteBucket     = "restored"
+	noteKey        = "last"
+	// valuesBytes bounds a page of values, in bytes.
+	valuesBytes = 4 << 20
+)
+
+var _ ports.Keeper = (*Bus)(nil)
+
+// keptHeaders are the headers of values that mean something on another bus.
+var keptHeaders = []string{kvOperation, headerSchedule, headerTarget}
+
+// unkept are the buckets that mean nothing on another bus: snapshots follow from the log, and
+// positions are numbers of this log's records.
+var unkept = []string{objectStreamPrefix + snapshotBucket, kvStreamPrefix + "positions", kvStreamPrefix + noteBucket}
+
+// Born returns when the first stream was made.
+func (b *Bus) Born(ctx context.Context) (time.Time, error) {
+	info, err := b.shardInfo(ctx, 0)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.Created.UTC(), nil
+}
+
+// Buckets returns every bucket and store that this package declares, and the stream of timers,
+// but for what has a lifetime.
+func (b *Bus) Buckets(ctx context.Context) ([]ports.Bucket, error) {
+	names, err := b.StreamNames(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list buckets: %w", err)
+	}
+	slices.Sort(names)
+	var all []ports.Bucket
+	for _, name := range names {
+		objects := strings.HasPrefix(name, objectStreamPrefix)
+		if slices.Contains(unkept, name) || !objects && !strings.HasPrefix(name, kvStreamPrefix) && name != timerStream {
+			continue
+		}
+		info, err := b.Stream(ctx, name)
+		if errors.Is(err, journal.ErrNotReady) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("bucket %s: %w", name, err)
+		}
+		if !strings.HasPrefix(info.Config.Description, ownDescription) || info.Config.MaxAge > 0 {
+			continue
+		}
+		config, err := json.Marshal(info.Config)
+		if err != nil {
+			return nil, fmt.Errorf("bucket %s: %w", name, err)
+		}
+		all = append(all, ports.Bucket{
+			Name: name, Objects: objects, Config: config,
+			First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs,
+		})
+	}
+	return all, nil
+}
+
+// Values yields a bucket's values, with the history that it has. Of the timers it yields those
+// that do not follow from a run.
+func (b *Bus) Values(ctx context.Context, bucket string) iter.Seq2[ports.Value, error] {
+	return func(yield func(ports.Value, error) bool) {
+		name, isBucket := strings.CutPrefix(bucket, kvStreamPrefix)
+		filter := kvSubjectPrefix + name + ".>"
+		if !isBucket {
+			filter = timerSet + ">"
+		}
+		for after, silent := uint64(0), 0; ; {
+			before := after
+			more, err := b.Page(ctx, bucket, api.PageRecords, api.GetRequest{Seq: after + 1, NextFor: filter, Batch: api.PageRecords, MaxBytes: valuesBytes},
+				func(msg *nats.Msg, rec journal.Record) bool {
+					after = rec.Seq
+					kind := rec.Subject[strings.LastIndexByte(rec.Subject, '.')+1:]
+					if bucket == timerStream && slices.Contains(journal.TimerKinds(), kind) {
+						return true
+					}
+					return yield(valueOf(msg, rec), nil)
+				})
+			switch {
+			case errors.Is(err, api.ErrStopped), err == nil && more == 0:
+				return
+			case err == nil, after > before && ctx.Err() == nil:
+				silent = 0
+				continue
+			}
+			if silent++; silent >= api.SilentPages || !retry.Wait(ctx, api.ReadRetry) {
+				yield(ports.Value{}, fmt.Errorf("values of %s: %w", bucket, b.Explain(ctx, bucket, err)))
+				return
+			}
+		}
+	}
+}
+
+func valueOf(msg *nats.Msg, rec journal.Record) ports.Value {
+	v := ports.Value{Subject: rec.Subject, Data: rec.Body}
+	for _, key := range keptHeaders {
+		if text := api.Header(msg, key); text != "" {
+			if v.Header == nil {
+				v.Header = map[string]string{}
+			}
+			v.Header[key] = text
+		}
+	}
+	return v
+}
+
+// Objects yields the large results that a store has.
+func (b *Bus) Objects(ctx context.Context, bucket string, after uint64) iter.Seq2[ports.Object, error] {
+	return func(yield func(ports.Object, error) bool) {
+		name := strings.TrimPrefix(bucket, objectStreamPrefix)
+		for rec, err := range b.RecordsOn(ctx, bucket, "$O."+name+".M.*", after, 0) {
+			var info objectInfo
+			if err == nil {
+				err = json.Unmarshal(rec.Body, &info)
+			}
+			if err != nil {
+				yield(ports.Object{}, fmt.Errorf("objects of %s: %w", bucket, err))
+				return
+			}
+			ref := events.Ref{Bucket: name, Key: info.Name, Size: info.Size, SHA256: info.Name}
+			if !info.Deleted && !yield(ports.Object{Ref: ref, Seq: rec.Seq}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// MakeBucket makes a bucket's stream, with the replicas of this log.
+func (b *Bus) MakeBucket(ctx context.Context, bucket ports.Bucket) error {
+	_, err := b.Stream(ctx, bucket.Name)
+	if !errors.Is(err, journal.ErrNotReady) {
+		return err
+	}
+	var cfg jetstream.StreamConfig
+	if err := json.Unmarshal(bucket.Config, &cfg); err != nil {
+		return fmt.Errorf("bucket %s: %w", bucket.Name, err)
+	}
+	cfg.Replicas, cfg.Placement = b.Replicas, nil
+	return b.Do(ctx, "STREAM.CREATE."+bucket.Name, func(ctx context.Context) error {
+		_, err := b.JS.CreateStream(ctx, cfg)
+		return err
+	})
+}
+
+// PutValue stores a value as it was.
+func (b *Bus) PutValue(ctx context.Context, v ports.Value) error {
+	msg := nats.NewMsg(v.Subject)
+	msg.Data = v.Data
+	for key, text := range v.Header {
+		msg.Header.Set(key, text)
+	}
+	var err error
+	if strings.HasPrefix(v.Subject, timerSet) {
+		err = b.publishTimer(ctx, msg)
+	} else {
+		_, err = b.store(ctx, msg)
+	}
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", v.Subject, err)
+	}
+	return nil
+}
+
+// Note returns what this bus was restored from.
+func (b *Bus) Note(ctx context.Context) ([]byte, error) {
+	rec, err := b.HeadOn(ctx, kvStreamPrefix+noteBucket, kvSubjectPrefix+noteBucket+"."+noteKey)
+	if errors.Is(err, journal.ErrNotReady) {
+		err = journal.ErrNotFound
+	}
+	return rec.Body, err
+}
+
+// PutNote writes down what this bus is restored from.
+func (b *Bus) PutNote(ctx context.Context, note []byte) error {
+	return b.put(ctx, bucketConfig(noteBucket, ownDescription+"what was restored into this bus", b.Replicas), noteKey, note)
+}
+
+// ReadAll allows to read the log and everything beside it, for backups: no subject of a bucket is
+// left out, so agents' storage and large results are among it.
+func (g *Grants) ReadAll() {
+	g.ReadLog()
+	g.api("STREAM.NAMES", "STREAM.INFO.*", "STREAM.MSG.GET.*", "DIRECT.GET.*")
+}
