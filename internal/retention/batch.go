@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
+	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 const (
@@ -95,11 +96,35 @@ func (m *importer) putBlob(ctx context.Context, ref events.Ref, data []byte) err
 	return err
 }
 
+// unsure returns the calls of class once that a run was about to begin at its last record.
+func (m *importer) unsure(ctx context.Context, a *arrival) ([]string, error) {
+	last, err := m.codec.Decode(a.records[len(a.records)-1].Body)
+	if err != nil || last.To != events.Acting && last.To != events.ParallelActing {
+		return nil, nil // it is poison, or no call is open
+	}
+	store := runlog.New(runlog.Options{Log: m.from, Machine: m.o.Machine})
+	run := store.Acquire(a.run)
+	defer store.Release(run)
+	run.Lock()
+	defer run.Unlock()
+	if err := run.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, call := range run.Memory().Control.Calls {
+		if !call.Answered && call.Started == 0 && !call.Client && !call.Delegated() && !tool.Effect(call.Effect).Repeatable() {
+			ids = append(ids, call.ID)
+		}
+	}
+	return ids, nil
+}
+
 // resume starts work on a run again: what wakes its worker may lie among the
 // events that wake nobody. A run that waits for somebody outside, is paused, or
 // has ended stays as it is; unless it is fresh, so does one with work of which
-// all has a delivery, since somebody may be at it.
-func (m *importer) resume(ctx context.Context, to events.Run, fresh bool) (bool, error) {
+// all has a delivery, since somebody may be at it. Calls that count as begun are
+// noted in the same append. It reports whether the run was resumed.
+func (m *importer) resume(ctx context.Context, to events.Run, fresh bool, begun []string) (resumed bool, err error) {
 	run := m.store.Acquire(to)
 	defer m.store.Release(run)
 	run.Lock()
@@ -107,13 +132,23 @@ func (m *importer) resume(ctx context.Context, to events.Run, fresh bool) (bool,
 	if err := run.Refresh(ctx); err != nil {
 		return false, err
 	}
-	return run.Commit(ctx, runlog.Stamp{Source: m.o.Source}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
-		due := len(run.Effects()) > 0 && fresh || stranded(mem, run.Effects())
-		if run.Terminal() || mem.Control.Paused || mem.Control.Poison != nil || !due {
+	_, err = run.Commit(ctx, runlog.Stamp{Source: m.o.Source}, func(mem *reducer.Memory) (drafts []runlog.Draft, err error) {
+		resumed = false
+		if run.Terminal() || mem.Control.Poison != nil {
 			return nil, nil
 		}
-		return []runlog.Draft{{Origin: events.Control, Payload: &events.Resumed{By: events.By{Reason: "imported"}}}}, nil
+		for _, id := range begun {
+			if call := mem.Call(id); call != nil && !call.Answered && call.Started == 0 {
+				drafts = append(drafts, runlog.Draft{Origin: mem.State, Payload: &events.ToolCallStarted{CallID: id}})
+			}
+		}
+		due := len(run.Effects()) > 0 && fresh || stranded(mem, run.Effects())
+		if resumed = due && !mem.Control.Paused; resumed {
+			drafts = append(drafts, runlog.Draft{Origin: events.Control, Payload: &events.Resumed{By: events.By{Reason: "imported"}}})
+		}
+		return drafts, nil
 	})
+	return resumed && err == nil, err
 }
 
 // stranded reports whether there is work that no delivery is responsible for, since

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -39,6 +40,15 @@ type ImportOptions struct {
 	Runs []events.Run
 	// NoResume appends nothing to runs that have not ended, and sets no timers.
 	NoResume bool
+	// CallsMayHaveRun says that runs may have gone on elsewhere behind their last record. Then
+	// a call of class once that was about to begin counts as begun: its worker ends it with an
+	// unknown outcome, or asks a human, as after a lost worker.
+	CallsMayHaveRun bool
+	// Orphans imports forks whose parent is neither in the source nor in the target, too.
+	// None of their events wakes anybody: nobody can read them without the parent.
+	Orphans bool
+	// Parallel is how many runs are imported at once; 0: 1.
+	Parallel int
 	// Source names the importer in the events that it appends itself.
 	Source string
 	// Machine folds runs that have not ended; nil for the default one.
@@ -68,6 +78,12 @@ type ImportedRun struct {
 	Events int
 	// Resumed says that work on it was started again.
 	Resumed bool
+	// fork says that it was forked from another run.
+	fork bool
+	// Begun is how many calls count as begun, see [ImportOptions].CallsMayHaveRun.
+	Begun int
+	// Orphan says that it is a fork without its parent.
+	Orphan bool
 }
 
 // ErrRefused says that at least one run was refused, and so nothing imported.
@@ -111,22 +127,65 @@ func Import(ctx context.Context, from Source, to Target, o ImportOptions) ([]Imp
 		return nil, err
 	}
 	results := make([]ImportedRun, len(runs))
-	refused := false
-	for i, run := range runs {
-		if results[i], err = m.check(ctx, run); err != nil {
-			return nil, err
-		}
-		refused = refused || results[i].Fate == FateRefused
+	var forks, others []int
+	for i := range runs {
+		others = append(others, i)
 	}
-	if refused {
+	err = m.each(ctx, others, func(ctx context.Context, i int) (err error) {
+		results[i], err = m.check(ctx, runs[i])
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(results, func(r ImportedRun) bool { return r.Fate == FateRefused }) {
 		return results, ErrRefused
 	}
-	for i := range results {
+	others = slices.DeleteFunc(others, func(i int) bool {
+		if results[i].fork {
+			forks = append(forks, i)
+		}
+		return results[i].fork
+	})
+	bring := func(ctx context.Context, i int) error {
 		if err := m.bring(ctx, &results[i]); err != nil {
-			return results, fmt.Errorf("import run %s: %w", runs[i].ID, err)
+			return fmt.Errorf("import run %s: %w", runs[i].ID, err)
+		}
+		return nil
+	}
+	if err := m.each(ctx, others, bring); err != nil {
+		return results, err
+	}
+	for _, i := range forks { // each comes behind its parent
+		if err := bring(ctx, i); err != nil {
+			return results, err
 		}
 	}
 	return results, nil
+}
+
+// each calls fn for each number, several at once, until one fails.
+func (m *importer) each(ctx context.Context, numbers []int, fn func(ctx context.Context, i int) error) error {
+	queue := make(chan int, len(numbers))
+	for _, i := range numbers {
+		queue <- i
+	}
+	close(queue)
+	g := logwalk.NewGroup(ctx)
+	for range max(1, m.o.Parallel) {
+		g.Go(func(ctx context.Context) error {
+			for i := range queue {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				if err := fn(ctx, i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 // importer is one import.
@@ -167,6 +226,8 @@ type arrival struct {
 	last uint64
 	// dormant says that the run has no life of its own in the target.
 	dormant bool
+	// unsure are the calls that count as begun.
+	unsure []string
 	// stone is the target's tombstone of it, nil if it has none.
 	stone *ports.Tombstone
 }
@@ -216,9 +277,14 @@ func (m *importer) check(ctx context.Context, run events.Run) (ImportedRun, erro
 			return refuse(rec.Seq, fmt.Sprintf("an event of %d bytes, at most %d are allowed", len(rec.Body), journal.MaxBody))
 		}
 	}
-	if reason, err := m.checkParent(ctx, run, records[0]); err != nil || reason != "" {
-		result.Fate, result.Seq, result.Reason = FateRefused, records[0].Seq, reason
+	result.fork = forkOf(m.codec, records[0].Body) != nil
+	switch reason, err := m.checkParent(ctx, run, records[0]); {
+	case err != nil:
 		return result, err
+	case reason != "" && m.o.Orphans:
+		result.Orphan, a.dormant = true, true
+	case reason != "":
+		return refuse(records[0].Seq, reason)
 	}
 	for i := range min(len(records), len(there)) {
 		if !bytes.Equal(records[i].Body, there[i].Body) {
@@ -279,6 +345,12 @@ func (m *importer) bring(ctx context.Context, result *ImportedRun) error {
 	if err != nil {
 		return err
 	}
+	a.dormant = a.dormant || result.Orphan
+	if result.Fate != FateSkipped && !a.dormant && m.o.CallsMayHaveRun {
+		if a.unsure, err = m.unsure(ctx, a); err != nil {
+			return err
+		}
+	}
 	if result.Fate == FateSkipped && (a.dormant || asleep(a.there)) {
 		return nil
 	}
@@ -310,9 +382,11 @@ func (m *importer) bring(ctx context.Context, result *ImportedRun) error {
 		}
 	}
 	// While a tombstone stood, the run had not been resumed.
-	if result.Resumed, err = m.resume(ctx, m.target(a.run), lift || result.Fate != FateSkipped); result.Resumed {
+	result.Resumed, err = m.resume(ctx, m.target(a.run), lift || result.Fate != FateSkipped, a.unsure)
+	if result.Begun = len(a.unsure); result.Resumed {
 		result.Events++
 	}
+	result.Events += len(a.unsure)
 	return err
 }
 
@@ -326,7 +400,8 @@ func (m *importer) appendAll(ctx context.Context, a *arrival) (appended int, err
 				return appended, err
 			}
 		}
-		batch.asleep = batch.asleep || a.dormant
+		// No worker may begin a call before the log says that it counts as begun.
+		batch.asleep = batch.asleep || a.dormant || len(a.unsure) > 0
 		if skip >= len(batch.records) {
 			skip -= len(batch.records)
 			continue
