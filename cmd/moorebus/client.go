@@ -32,6 +32,8 @@ type clientFlags struct {
 	log     *cli.LogFlags
 	output  string
 	formats []console.Format
+	// wait waits for a bus that is not there yet.
+	wait bool
 }
 
 // addClientFlags adds them; the first format is the default.
@@ -146,7 +148,7 @@ func (f *clientFlags) client(cmd *cobra.Command) (*client, *slog.Logger, error) 
 
 // open opens the bus, calls fn and closes the bus.
 func (f *clientFlags) open(cmd *cobra.Command, c *client, a dataUse, logger *slog.Logger, fn func(ctx context.Context, c *client) error) error {
-	options := cli.OpenOptions{Name: "moorebus/" + cmd.Name() + "/" + cli.DefaultInstance(), Logger: logger}
+	options := cli.OpenOptions{Name: "moorebus/" + cmd.Name() + "/" + cli.DefaultInstance(), Logger: logger, Wait: f.wait}
 	at, err := f.bus.Place()
 	if err != nil {
 		return err

@@ -37,6 +37,7 @@ the bus. planner, actor, observer, gateway and replay are also programs of their
 		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		exportCommand(), importCommand(), purgeCommand(),
 		deadCommand(), initCommand(), certsCommand(), doctorCommand(),
+		backupCommand(), restoreCommand(),
 		roles.Planner(), roles.Actor(), roles.Observer(), roles.Gateway(), replaycmd.New(os.Getenv),
 	)
 	return root

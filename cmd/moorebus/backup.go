@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/backup"
+	"github.com/moorebus/moorebus/internal/buildinfo"
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/verify"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+func backupCommand() *cobra.Command {
+	var o backup.Options
+	var every time.Duration
+	cmd := &cobra.Command{
+		Use:   "backup DIR",
+		Short: "Back up a bus into a directory, while it is written to",
+		Long: `Backup reads a bus into a directory: the log of every shard up to where it ends now, and
+then all that is beside it: agents, storage, threads, schedules and other buckets,
+tombstones, and large results. The bus goes on meanwhile. Of each run the backup has the
+events up to some event.
+
+The directory is always the last complete backup, also after a crash: files are written
+under other names and renamed, the manifest last. Without --incremental a new backup takes
+the place of the old one when it is complete. With --incremental it adds what is new.
+restore needs all of it, and can go back to any time since the first one.
+
+The files hold conversations, results and secrets of webhooks. They are readable for their
+owner only, and not encrypted. Copy the directory to another machine, and check it there
+with backup verify. It needs the user operator, or the user backup, which may change nothing.`,
+		Example: `  moorebus backup /var/backups/moorebus
+  moorebus backup /var/backups/moorebus --incremental --every 1h
+  moorebus backup verify /var/backups/moorebus`,
+		Args: cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	cmd.Flags().BoolVar(&o.Incremental, "incremental", false, "add to the backup that is there")
+	cmd.Flags().DurationVar(&every, "every", 0, "repeat at this interval, each time adding to the one before, until a signal ends it")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if every < 0 {
+			return cli.Usage("--every: must not be negative")
+		}
+		o.Build = buildinfo.Read().Version
+		flags.wait = every > 0
+		return flags.useBus(cmd, reads, func(ctx context.Context, c *client) error {
+			if every > 0 {
+				return c.backupEvery(ctx, args[0], o, every)
+			}
+			taken, err := backup.Take(ctx, c.Bus, args[0], o)
+			if err != nil {
+				return err
+			}
+			return c.report(taken, taken.String())
+		})
+	}
+	cmd.AddCommand(backupVerifyCommand())
+	return cmd
+}
+
+// report writes a result as text or JSON.
+func (c *client) report(result any, text string) error {
+	if c.format != console.Text {
+		return console.Write(c.out, c.format, result)
+	}
+	_, err := fmt.Fprintln(c.out, text)
+	return err
+}
+
+// backupEvery backs up again and again. A failure is logged, and tried again a minute later
+// at most.
+func (c *client) backupEvery(ctx context.Context, dir string, o backup.Options, every time.Duration) error {
+	logger := slog.New(slog.NewTextHandler(c.note, nil))
+	for next := time.Now(); ; {
+		taken, err := backup.Take(ctx, c.Bus, dir, o)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			logger.Error("backup failed; it will be tried again", "dir", dir, "reason", err)
+			if !retry.Wait(ctx, min(every, time.Minute)) {
+				return nil
+			}
+			next = time.Now()
+			continue
+		}
+		logger.Info("backed up", "dir", dir, "increment", taken.Number, "events", taken.Records, "values", taken.Values,
+			"objects", taken.Objects, "bytes", taken.Bytes, "elapsed", taken.Elapsed)
+		o.Incremental = true
+		if next = next.Add(every); next.Before(time.Now()) {
+			next = time.Now()
+		}
+		if !retry.Wait(ctx, time.Until(next)) {
+			return nil
+		}
+	}
+}
+
+func backupVerifyCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "verify DIR",
+		Short: "Read a whole backup and check it",
+		Long: `Verify holds every file of a backup to its checksum, every large result to its name, and
+every run to the rules of the log: places, hashes, transitions. It names each damaged file,
+and each run whose events do not follow from one another. It needs no bus. The exit code is
+1 if anything is wrong.`,
+		Example: `  moorebus backup verify /var/backups/moorebus`,
+		Args:    cobra.ExactArgs(1),
+	}
+	addOutputFlag(cmd, &output, console.Text, console.JSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		format, err := console.ParseFormat(output, console.Text, console.JSON)
+		if err != nil {
+			return err
+		}
+		archive, err := backup.Open(cmd.Context(), args[0], time.Time{})
+		if err != nil {
+			return &cli.ExitError{Code: cli.ExitFailure, Err: err}
+		}
+		defer archive.Close()
+		report, err := backup.Verify(cmd.Context(), archive, reducer.NewMachine(reducer.MachineOptions{}))
+		if err != nil {
+			return err
+		}
+		write := report.WriteText
+		if format == console.JSON {
+			write = report.WriteJSON
+		}
+		if err := write(cmd.OutOrStdout()); err != nil {
+			return err
+		}
+		if report.Outcomes[verify.Diverged] > 0 {
+			return &cli.ExitError{Code: cli.ExitFailure}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func restoreCommand() *cobra.Command {
+	var until string
+	o := backup.RestoreOptions{Source: worker.Source("gateway", cli.DefaultInstance())}
+	cmd := &cobra.Command{
+		Use:   "restore DIR",
+		Short: "Restore a backup into an empty bus",
+		Long: `Restore verifies a whole backup and then writes it into a bus that was set up and is
+empty: values and large results first, then the runs, each event as it was. The bus may have
+another number of shards. If it was cut off, repeat it: it goes on and stores nothing twice.
+Afterwards it reads the bus and verifies every run.
+
+Runs go on where the backup ends. Runs that wait for a human or a user still wait, and timers
+are set again: those that came due meanwhile fire within a minute or two. Pure and idempotent
+calls that were at work run again. A call of class once that had begun, or could have begun
+behind the end of the backup, does not run again: its outcome is unknown, and its agent or a
+human decides. What a model decided behind the end of the backup is not known: runs that were
+planning ask it again, and it may call a tool that was called already.
+
+If nothing ran behind the end of the backup, since all roles were stopped before, say
+--calls-may-run-again. --until leaves out what the log took after that time.
+
+Stop the old installation before: runs must not go on in two places.`,
+		Example: `  moorebus init --nats nats://new.example:4222
+  moorebus restore /var/backups/moorebus --nats nats://new.example:4222
+  moorebus restore /var/backups/moorebus --until 2026-03-01T12:00:00Z`,
+		Args: cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	cmd.Flags().StringVar(&until, "until", "", "leave out events that the log took after this `time`, as in 2026-03-01T12:00:00Z")
+	cmd.Flags().BoolVar(&o.CallsMayRunAgain, "calls-may-run-again", false, "nothing ran behind the end of the backup, so calls that had not begun run")
+	cmd.Flags().BoolVar(&o.Diverged, "diverged-too", false, "restore runs, too, whose events do not follow from one another")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var at time.Time
+		if until != "" {
+			var err error
+			if at, err = time.Parse(time.RFC3339Nano, until); err != nil {
+				return cli.Usage("--until: %q is not a time such as 2026-03-01T12:00:00Z", until)
+			}
+		}
+		archive, err := backup.Open(cmd.Context(), args[0], at)
+		if err != nil {
+			return &cli.ExitError{Code: cli.ExitFailure, Err: err}
+		}
+		defer archive.Close()
+		return flags.useBus(cmd, creates, func(ctx context.Context, c *client) error {
+			return c.restore(ctx, archive, o)
+		})
+	}
+	return cmd
+}
+
+// restore restores an archive, and verifies what the bus has then.
+func (c *client) restore(ctx context.Context, a *backup.Archive, o backup.RestoreOptions) error {
+	done, err := backup.Restore(ctx, a, c.Bus, o)
+	if errors.Is(err, backup.ErrNotEmpty) {
+		return &cli.ExitError{Code: cli.ExitFailure, Err: err}
+	}
+	if err != nil {
+		return fmt.Errorf("the restore is not complete; repeat it to go on: %w", err)
+	}
+	report, err := verify.Log(ctx, c.Bus, c.machine, verify.Options{All: true})
+	if err != nil {
+		return err
+	}
+	for _, call := range done.Unknown {
+		c.notef("run %s in namespace %s: %d calls may have run since the backup; their outcome is unknown", call.Run, call.Namespace, call.Calls)
+	}
+	for _, run := range done.Orphans {
+		c.notef("run %s was forked from a run that the backup does not have; nobody works on it", run)
+	}
+	text := fmt.Sprintf("%d runs, %d events, %d values, %d large results in %s\n%d runs wait for somebody, %d were resumed, %d have calls of unknown outcome, %d were purged and are not restored",
+		done.Runs, done.Events, done.Values, done.Objects, done.Elapsed.Round(time.Millisecond), done.Waiting, done.Resumed, len(done.Unknown), done.Removed)
+	if err := c.report(done, text); err != nil {
+		return err
+	}
+	if report.Outcomes[verify.Diverged] > 0 && !o.Diverged {
+		return failed("%d runs of the bus diverge: run moorebus replay verify", report.Outcomes[verify.Diverged])
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package backup
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/klauspost/compress/s2"
+)
+
+// half is what the names of files end with that are being written.
+const half = ".tmp"
+
+// blockBytes is how much is packed at once, and unpacked to read one record.
+const blockBytes = 256 << 10
+
+// writeFile writes a file that is there as a whole or not at all, once its folder is flushed.
+// What was under that name is replaced.
+func writeFile(dir, path string, write func(io.Writer) error) (f File, err error) {
+	to := filepath.Join(dir, path)
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return f, roomError(dir, err)
+	}
+	file, err := os.OpenFile(to+half, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return f, roomError(dir, err)
+	}
+	counted := &counter{digest: sha256.New()}
+	err = write(io.MultiWriter(file, counted))
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(to+half, to)
+	}
+	if err != nil {
+		_ = os.Remove(to + half) // its room may be needed
+		return f, roomError(dir, fmt.Errorf("%s: %w", path, err))
+	}
+	return File{Path: path, Bytes: counted.bytes, SHA256: hex.EncodeToString(counted.digest.Sum(nil))}, nil
+}
+
+func writeAll(data []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}
+}
+
+// roomError says what a full disk means.
+func roomError(dir string, err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("no room for the backup in %s: make room and run it again; the last complete backup is as it was: %w", dir, err)
+	}
+	return err
+}
+
+type counter struct {
+	digest interface {
+		io.Writer
+		Sum(b []byte) []byte
+	}
+	bytes int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.bytes += int64(len(p))
+	return c.digest.Write(p)
+}
+
+// writeLines writes a packed file of lines. lines calls put for each of them.
+func writeLines(dir, path string, lines func(put func(line []byte) error) error) (File, error) {
+	n := 0
+	f, err := writeFile(dir, path, func(w io.Writer) error {
+		zip := s2.NewWriter(w, s2.WriterBlockSize(blockBytes), s2.WriterAddIndex())
+		err := lines(func(line []byte) error {
+			n++
+			_, err := zip.Write(line)
+			return err
+		})
+		return errors.Join(err, zip.Close())
+	})
+	f.Lines = n
+	return f, err
+}
+
+// readLines holds a packed file to its checksum, and then calls take for each line with its
+// offset in the unpacked file. The line is valid until take returns.
+func readLines(dir string, f File, take func(offset int64, line []byte) error) error {
+	if err := check(dir, f); err != nil {
+		return err
+	}
+	file, err := os.Open(filepath.Join(dir, f.Path))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	r := bufio.NewReaderSize(s2.NewReader(file), 1<<20)
+	var long []byte
+	offset, lines := int64(0), 0
+	for {
+		part, err := r.ReadSlice('\n')
+		if errors.Is(err, bufio.ErrBufferFull) {
+			long = append(long, part...)
+			continue
+		}
+		if errors.Is(err, io.EOF) && len(part)+len(long) == 0 {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w: %w", f.Path, ErrDamaged, err)
+		}
+		if len(long) > 0 {
+			long = append(long, part...)
+			part = long
+		}
+		if err := take(offset, part); err != nil {
+			return fmt.Errorf("%s, line %d: %w", f.Path, lines+1, err)
+		}
+		offset, lines, long = offset+int64(len(part)), lines+1, long[:0]
+	}
+	if lines != f.Lines {
+		return fmt.Errorf("%s: %w: it has %d lines and should have %d", f.Path, ErrDamaged, lines, f.Lines)
+	}
+	return nil
+}
+
+// check holds a file to its size and checksum.
+func check(dir string, f File) error {
+	file, err := os.Open(filepath.Join(dir, f.Path))
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s: %w: the file is missing", f.Path, ErrDamaged)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	digest := sha256.New()
+	n, err := io.Copy(digest, file)
+	if err != nil {
+		return fmt.Errorf("%s: %w: %w", f.Path, ErrDamaged, err)
+	}
+	if got := hex.EncodeToString(digest.Sum(nil)); n != f.Bytes || got != f.SHA256 {
+		return fmt.Errorf("%s: %w: it has %d bytes with SHA-256 %s, and should have %d with %s", f.Path, ErrDamaged, n, got, f.Bytes, f.SHA256)
+	}
+	return nil
+}
+
+func objectPath(digest string) string { return filepath.Join(objectFolder, digest[:2], digest) }
+
+// isDigest reports whether a name is that of an object, so that it can be that of a file.
+func isDigest(name string) bool {
+	return len(name) == len(noSum) && strings.Trim(name, "0123456789abcdef") == ""
+}
+
+// objectThere reports whether an object is there and undamaged.
+func objectThere(dir, digest string) bool {
+	data, err := os.ReadFile(filepath.Join(dir, objectPath(digest)))
+	return err == nil && sum(data) == digest
+}
+
+// readObject returns an object, held to its name.
+func readObject(dir, digest string) ([]byte, error) {
+	data, err := os.ReadFile(filepath.Join(dir, objectPath(digest)))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%s: %w: the file is missing", objectPath(digest), ErrDamaged)
+	case err == nil && sum(data) != digest:
+		return nil, fmt.Errorf("%s: %w: its SHA-256 is not its name", objectPath(digest), ErrDamaged)
+	}
+	return data, err
+}
+
+func syncFolder(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

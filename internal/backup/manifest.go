@@ -1,0 +1,162 @@
+// Package backup keeps a bus in a directory, and makes a bus of such a directory again.
+//
+// [Take] reads a bus that is written to meanwhile: the log up to where each shard ended in the
+// beginning, and then all that is beside it, so that whatever an event refers to is there. A
+// backup adds to the one before it, or replaces it. [Open] holds a backup to its checksums, and
+// [Restore] writes it into an empty bus.
+//
+// A directory has these files. Each is written under another name, flushed and renamed, the
+// manifest last, so the directory is always the last complete backup.
+//
+//	manifest.json                   what is there, with the size and SHA-256 of each file
+//	log/NUMBER-SHARD-PART.jsonl.s2  records, as lines of package recordline
+//	buckets/NUMBER-NAME.jsonl.s2    values of a bucket, or references to new objects
+//	objects/XX/DIGEST               large results, images and files, as they are
+package backup
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/ports"
+)
+
+const (
+	manifestName = "manifest.json"
+	format       = "moorebus-backup"
+	// version grows when an older build cannot restore the directory.
+	version = 1
+)
+
+// The folders of a backup.
+const (
+	logFolder    = "log"
+	bucketFolder = "buckets"
+	objectFolder = "objects"
+)
+
+// Manifest says what a backup consists of.
+type Manifest struct {
+	Format  string `json:"format"`
+	Version int    `json:"version"`
+	// SHA256 is that of the file itself, with zeros here.
+	SHA256 string `json:"sha256"`
+	ID     string `json:"id"`
+	// Born tells which log it is of.
+	Born       time.Time   `json:"log_made_at"`
+	Shards     int         `json:"shards"`
+	Increments []Increment `json:"increments"`
+}
+
+// Increment is what one call of [Take] added.
+type Increment struct {
+	Number   int       `json:"number"`
+	Build    string    `json:"build"`
+	Began    time.Time `json:"began"`
+	Finished time.Time `json:"finished"`
+	// Cuts are where the log ended, by shard. It begins behind those of the increment before it.
+	Cuts    []uint64 `json:"cuts"`
+	Records int      `json:"records"`
+	// Log are its files by shard, in order.
+	Log [][]File `json:"log"`
+	// Buckets are all that there were. File is that of an earlier increment if nothing changed.
+	Buckets []Bucket `json:"buckets"`
+}
+
+// Bucket is a bucket and the file with its values, or the names of its new objects.
+type Bucket struct {
+	ports.Bucket
+	File *File `json:"file,omitempty"`
+}
+
+// File is a file of a backup.
+type File struct {
+	Path   string `json:"path"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+	Lines  int    `json:"lines"`
+}
+
+// ErrDamaged says that a backup is not as it was written.
+var ErrDamaged = errors.New("the backup is damaged")
+
+// errNoBackup says that a directory has no manifest.
+var errNoBackup = errors.New("no backup of Moorebus: it has no " + manifestName)
+
+var noSum = strings.Repeat("0", 2*sha256.Size)
+
+// readManifest reads and checks a directory's manifest.
+func readManifest(dir string) (*Manifest, error) {
+	text, err := os.ReadFile(filepath.Join(dir, manifestName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", dir, errNoBackup)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var m Manifest
+	if err := json.Unmarshal(text, &m); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", manifestName, ErrDamaged, err)
+	}
+	if len(m.SHA256) != len(noSum) || sum(bytes.Replace(text, []byte(m.SHA256), []byte(noSum), 1)) != m.SHA256 {
+		return nil, fmt.Errorf("%s: %w: its SHA-256 is another one than it says", manifestName, ErrDamaged)
+	}
+	if m.Format != format || m.Version != version {
+		return nil, fmt.Errorf("%s: a %s of version %d, this build reads %s of version %d", manifestName, m.Format, m.Version, format, version)
+	}
+	return &m, nil
+}
+
+// write puts the manifest in the place of the one before it.
+func (m *Manifest) write(dir string) error {
+	m.SHA256 = noSum
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	m.SHA256 = sum(text)
+	text = bytes.Replace(text, []byte(noSum), []byte(m.SHA256), 1)
+	if _, err := writeFile(dir, manifestName, writeAll(text)); err != nil {
+		return err
+	}
+	return syncFolder(dir)
+}
+
+func sum(data []byte) string {
+	digest := sha256.Sum256(data)
+	return hex.EncodeToString(digest[:])
+}
+
+// last returns the last increment, an empty one if there is none.
+func (m *Manifest) last() Increment {
+	if len(m.Increments) == 0 {
+		return Increment{Cuts: make([]uint64, m.Shards)}
+	}
+	return m.Increments[len(m.Increments)-1]
+}
+
+// files returns all files but objects, each once.
+func (m *Manifest) files() []File {
+	var all []File
+	for _, inc := range m.Increments {
+		for _, parts := range inc.Log {
+			all = append(all, parts...)
+		}
+		for _, b := range inc.Buckets {
+			if b.File != nil && !slices.ContainsFunc(all, func(f File) bool { return f.Path == b.File.Path }) {
+				all = append(all, *b.File)
+			}
+		}
+	}
+	return all
+}

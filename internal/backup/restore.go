@@ -1,0 +1,312 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/logwalk"
+	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/verify"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Target is where a backup is restored.
+type Target interface {
+	retention.Target
+	ports.Keeper
+}
+
+// RestoreOptions say how a backup is restored.
+type RestoreOptions struct {
+	// CallsMayRunAgain says that nothing has run behind the end of the backup. Else a call of
+	// class once that was about to begin there ends with an unknown outcome.
+	CallsMayRunAgain bool
+	// Diverged restores runs, too, whose events do not follow from one another.
+	Diverged bool
+	// Source names the process in the events that it appends.
+	Source string
+	// Machine folds the runs; nil: the built-in one.
+	Machine *reducer.Machine
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+}
+
+// Restored says what was restored, over all calls of [Restore] for this backup.
+type Restored struct {
+	Backup  string    `json:"backup"`
+	Until   time.Time `json:"until"`
+	Runs    int       `json:"runs"`
+	Events  uint64    `json:"events"`
+	Objects int       `json:"objects"`
+	Values  int       `json:"values"`
+	// Waiting are the runs that wait for a human or a user, Resumed those that got a Resumed.
+	Waiting int `json:"waiting"`
+	Resumed int `json:"resumed"`
+	// Unknown are the calls of class once whose outcome is unknown.
+	Unknown []Call `json:"unknown_calls"`
+	// Orphans are forks whose parent the backup does not have; nobody works on them.
+	Orphans []string `json:"orphans"`
+	// Removed are runs that were purged, and so are not restored.
+	Removed int           `json:"removed"`
+	Elapsed time.Duration `json:"elapsed_ns"`
+}
+
+// Call counts a run's calls whose outcome is unknown.
+type Call struct {
+	Run       string `json:"run"`
+	Namespace string `json:"namespace"`
+	Calls     int    `json:"calls"`
+}
+
+// note is what a bus keeps of a restore, so that one that was cut off goes on.
+type note struct {
+	Backup string    `json:"backup"`
+	Until  time.Time `json:"until"`
+	Began  time.Time `json:"began"`
+	Stage  stage     `json:"stage"`
+	// Again is [RestoreOptions].CallsMayRunAgain.
+	Again bool `json:"calls_may_run_again"`
+}
+
+// stage is how far a restore is: values are being put, then runs, and then it is done.
+type stage string
+
+const (
+	stageValues stage = "values"
+	stageRuns   stage = "runs"
+	stageDone   stage = "done"
+)
+
+// ErrNotEmpty says that a bus has something already.
+var ErrNotEmpty = errors.New("a backup is restored into an empty bus only")
+
+// importers is how many runs are restored at once.
+const importers = 32
+
+// Verify folds every run of a backup that was opened.
+func Verify(ctx context.Context, a *Archive, machine *reducer.Machine) (*verify.Report, error) {
+	return verify.Log(ctx, a, machine, verify.Options{All: true})
+}
+
+// Restore writes a backup into an empty bus: first values and objects, then the runs, each under
+// the conditions of an import. A restore of the same backup and time that was cut off goes on.
+// Before anything is written, all of it is verified; nothing is written if a run diverges.
+func Restore(ctx context.Context, a *Archive, to Target, o RestoreOptions) (Restored, error) {
+	if o.Machine == nil {
+		o.Machine = reducer.NewMachine(reducer.MachineOptions{})
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	began := o.Now()
+	r := &restorer{a: a, to: to, o: o, done: Restored{Backup: a.manifest.ID, Until: a.until, Removed: a.gone, Unknown: []Call{}, Orphans: []string{}}}
+	report, err := Verify(ctx, a, o.Machine)
+	if err != nil {
+		return r.done, err
+	}
+	if n := report.Outcomes[verify.Diverged]; n > 0 && !o.Diverged {
+		return r.done, fmt.Errorf("%d runs diverge, run %s at event %d: %s: nothing was restored", n, firstDiverged(report).Run, firstDiverged(report).N, firstDiverged(report).Reason)
+	}
+	if err := r.begin(ctx); err != nil {
+		return r.done, err
+	}
+	for _, step := range []func(context.Context) error{r.values, r.objects, r.runs} {
+		if err := step(ctx); err != nil {
+			return r.done, err
+		}
+	}
+	r.done.Elapsed = o.Now().Sub(began)
+	return r.done, nil
+}
+
+func firstDiverged(report *verify.Report) verify.Finding {
+	for _, f := range report.Findings {
+		if f.Outcome == verify.Diverged {
+			return f
+		}
+	}
+	return verify.Finding{}
+}
+
+// restorer is one call of Restore.
+type restorer struct {
+	a    *Archive
+	to   Target
+	o    RestoreOptions
+	note note
+	done Restored
+}
+
+// begin checks that the bus is empty, or has a part of this restore.
+func (r *restorer) begin(ctx context.Context) error {
+	want := note{Backup: r.a.manifest.ID, Until: r.a.until.UTC(), Began: r.o.Now().UTC(), Stage: stageValues, Again: r.o.CallsMayRunAgain}
+	text, err := r.to.Note(ctx)
+	if err == nil {
+		err = json.Unmarshal(text, &r.note)
+	}
+	switch {
+	case errors.Is(err, journal.ErrNotFound):
+		if err := r.checkEmpty(ctx); err != nil {
+			return err
+		}
+		r.note = want
+		return r.write(ctx, stageValues)
+	case err != nil:
+		return err
+	case r.note.Stage == stageDone:
+		return fmt.Errorf("%w: backup %s was restored into this one at %s", ErrNotEmpty, r.note.Backup, r.note.Began.Format(time.RFC3339))
+	case r.note.Backup != want.Backup || !r.note.Until.Equal(want.Until) || r.note.Again != want.Again:
+		return fmt.Errorf("%w: a restore of backup %s (until %s, calls may run again: %t) was cut off here; repeat that one, or begin with a new bus",
+			ErrNotEmpty, r.note.Backup, r.note.Until.Format(time.RFC3339Nano), r.note.Again)
+	}
+	return nil
+}
+
+// offersBucket has what live gateways remember by themselves.
+const offersBucket = "KV_offers"
+
+func (r *restorer) checkEmpty(ctx context.Context) error {
+	for shard := range r.to.Shards() {
+		last, err := r.to.Last(ctx, shard)
+		if err != nil {
+			return err
+		}
+		if last > 0 {
+			return fmt.Errorf("%w: shard %d has had %d events", ErrNotEmpty, shard, last)
+		}
+	}
+	all, err := r.to.Buckets(ctx)
+	if err != nil {
+		return err
+	}
+	for _, b := range all {
+		if b.Messages > 0 && b.Name != offersBucket && strings.HasPrefix(b.Name, "KV_") {
+			return fmt.Errorf("%w: bucket %s has %d values", ErrNotEmpty, b.Name, b.Messages)
+		}
+	}
+	return nil
+}
+
+func (r *restorer) write(ctx context.Context, s stage) error {
+	r.note.Stage = s
+	text, err := json.Marshal(r.note)
+	if err != nil {
+		return err
+	}
+	return r.to.PutNote(ctx, text)
+}
+
+// values makes the buckets and puts their values. Roles that are at work may change them once
+// runs are there, so it is not done again then.
+func (r *restorer) values(ctx context.Context) error {
+	for _, b := range r.a.buckets {
+		if r.note.Stage != stageValues {
+			r.done.Values += lines(b)
+			continue
+		}
+		if err := r.to.MakeBucket(ctx, b.Bucket); err != nil {
+			return err
+		}
+		if b.Objects || b.File == nil {
+			continue
+		}
+		err := r.a.values(b, func(v ports.Value) error { return r.to.PutValue(ctx, v) })
+		if err != nil {
+			return err
+		}
+		r.done.Values += lines(b)
+	}
+	return nil
+}
+
+func lines(b Bucket) int {
+	if b.Objects || b.File == nil {
+		return 0
+	}
+	return b.File.Lines
+}
+
+// objects stores the objects, several at once.
+func (r *restorer) objects(ctx context.Context) error {
+	r.done.Objects = len(r.a.refs)
+	if r.note.Stage != stageValues {
+		return nil
+	}
+	queue := make(chan events.Ref, len(r.a.refs))
+	for _, ref := range r.a.refs {
+		queue <- ref
+	}
+	close(queue)
+	g := logwalk.NewGroup(ctx)
+	for range fetchers {
+		g.Go(func(ctx context.Context) error {
+			for ref := range queue {
+				data, err := readObject(r.a.dir, ref.SHA256)
+				if err != nil {
+					return err
+				}
+				_, pool, _ := strings.Cut(ref.Bucket, "_")
+				if _, err := r.to.PutBlob(ctx, pool, data); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return r.write(ctx, stageRuns)
+}
+
+// runs imports the runs.
+func (r *restorer) runs(ctx context.Context) error {
+	if len(r.a.order) > 0 {
+		results, err := retention.Import(ctx, r.a, r.to, retention.ImportOptions{
+			CallsMayHaveRun: !r.o.CallsMayRunAgain, Orphans: true, Parallel: importers, Source: r.o.Source, Machine: r.o.Machine,
+		})
+		for _, result := range results {
+			if result.Fate == retention.FateRefused {
+				err = errors.Join(err, fmt.Errorf("run %s: %s", result.Run.ID, result.Reason))
+			}
+		}
+		if err != nil {
+			return err
+		}
+		for _, result := range results {
+			if err := r.count(ctx, result); err != nil {
+				return err
+			}
+		}
+	}
+	return r.write(ctx, stageDone)
+}
+
+func (r *restorer) count(ctx context.Context, result retention.ImportedRun) error {
+	r.done.Runs++
+	r.done.Events += uint64(len(r.a.runs[result.Run].places))
+	if result.Resumed {
+		r.done.Resumed++
+	}
+	if result.Orphan {
+		r.done.Orphans = append(r.done.Orphans, result.Run.ID)
+	}
+	if result.Begun > 0 {
+		r.done.Unknown = append(r.done.Unknown, Call{result.Run.ID, result.Run.Namespace, result.Begun})
+	}
+	head, err := r.a.Head(ctx, result.Run)
+	if err != nil {
+		return err
+	}
+	if e, err := events.DefaultCodec().Decode(head.Body); err == nil && (e.To == events.WaitingForHuman || e.To == events.WaitingForUser) {
+		r.done.Waiting++
+	}
+	return nil
+}

@@ -1,0 +1,408 @@
+package backup
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/logwalk"
+	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/recordline"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// Bus is what is backed up.
+type Bus interface {
+	journal.Log
+	journal.Blobs
+	ports.Keeper
+}
+
+// Options say how a backup is taken.
+type Options struct {
+	// Incremental adds to the backup that is there; else it is replaced once the new one is
+	// complete. Without a backup it makes no difference.
+	Incremental bool
+	// Build names the build in the manifest.
+	Build string
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+}
+
+// Taken says what a backup has added. Bytes are those of its files.
+type Taken struct {
+	Number  int           `json:"number"`
+	Full    bool          `json:"full"`
+	Records int           `json:"records"`
+	Values  int           `json:"values"`
+	Objects int           `json:"objects"`
+	Bytes   int64         `json:"bytes"`
+	Missing int           `json:"missing_objects"`
+	Elapsed time.Duration `json:"elapsed_ns"`
+}
+
+const (
+	// partBytes is how long a file of records becomes before the next one begins, unpacked.
+	partBytes = 64 << 20
+	// fetchers is how many objects are read at once.
+	fetchers = 8
+)
+
+// Take backs up the bus into the directory, which is made if it is not there. A directory that
+// has other files than a backup's is refused, and so is the backup of another log. What an
+// earlier call that was cut off has left is removed.
+func Take(ctx context.Context, bus Bus, dir string, o Options) (Taken, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	began := o.Now().UTC()
+	t := &taker{bus: bus, dir: dir, folders: map[string]bool{".": true}}
+	var err error
+	if t.manifest, err = t.open(ctx); err != nil {
+		return Taken{}, err
+	}
+	t.before = t.manifest.last()
+	number := t.before.Number + 1
+	if !o.Incremental {
+		t.before = Increment{Cuts: make([]uint64, bus.Shards())}
+	}
+	t.inc = Increment{Number: number, Build: o.Build, Began: began}
+	t.done = Taken{Number: number, Full: len(t.before.Log) == 0}
+	for _, read := range []func(context.Context) error{t.log, t.buckets} {
+		if err := read(ctx); err != nil {
+			return Taken{}, err
+		}
+	}
+	t.inc.Finished = o.Now().UTC()
+	if !o.Incremental {
+		t.manifest.Increments = nil
+	}
+	t.manifest.Increments = append(t.manifest.Increments, t.inc)
+	for folder := range t.folders {
+		if err := syncFolder(filepath.Join(dir, folder)); err != nil {
+			return Taken{}, err
+		}
+	}
+	if err := t.manifest.write(dir); err != nil {
+		return Taken{}, err
+	}
+	t.done.Elapsed = o.Now().Sub(began)
+	return t.done, t.clean(true)
+}
+
+// taker is one call of Take.
+type taker struct {
+	bus      Bus
+	dir      string
+	manifest *Manifest
+	// before is what this increment stands on, inc what it becomes.
+	before, inc Increment
+	// folders are those that got new files.
+	folders map[string]bool
+
+	mu   sync.Mutex
+	done Taken
+}
+
+// open reads the manifest, or makes one in an empty directory.
+func (t *taker) open(ctx context.Context) (*Manifest, error) {
+	born, err := t.bus.Born(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m, err := readManifest(t.dir)
+	if errors.Is(err, errNoBackup) {
+		if err := t.checkEmpty(); err != nil {
+			return nil, err
+		}
+		m = &Manifest{Format: format, Version: version, ID: rand.Text(), Born: born, Shards: t.bus.Shards(), Increments: []Increment{}}
+		if err := os.MkdirAll(t.dir, 0o700); err != nil {
+			return nil, roomError(t.dir, err)
+		}
+		return m, m.write(t.dir) // so that what is cut off can be told from other people's files
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !m.Born.Equal(born) || m.Shards != t.bus.Shards() {
+		return nil, fmt.Errorf("%s is the backup of another log, which was made at %s with %d shards; this one was made at %s with %d: name another directory",
+			t.dir, m.Born.Format(time.RFC3339), m.Shards, born.Format(time.RFC3339), t.bus.Shards())
+	}
+	return m, t.clean(false)
+}
+
+func (t *taker) checkEmpty() error {
+	entries, err := os.ReadDir(t.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if e.Name() != manifestName+half {
+			return fmt.Errorf("%s has other files (%s) and no %s: name an empty directory, or that of a backup", t.dir, e.Name(), manifestName)
+		}
+	}
+	return err
+}
+
+// clean removes files that the manifest does not have, and what was half written. Whole objects
+// stay unless all is set: who begins anew finds them.
+func (t *taker) clean(all bool) error {
+	known := map[string]bool{}
+	for _, f := range t.manifest.files() {
+		known[filepath.FromSlash(f.Path)] = true
+	}
+	refs, err := t.manifest.objects(t.dir)
+	if err != nil {
+		return nil //nolint:nilerr // a damaged list: what it names has to stay, and a verify says it
+	}
+	for _, ref := range refs {
+		known[objectPath(ref.SHA256)] = true
+	}
+	for _, folder := range []string{logFolder, bucketFolder, objectFolder} {
+		err := filepath.WalkDir(filepath.Join(t.dir, folder), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			name, err := filepath.Rel(t.dir, path)
+			if err != nil || known[name] || !all && folder == objectFolder && filepath.Ext(name) != half {
+				return err
+			}
+			return os.Remove(path)
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *taker) add(f File) *File {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.done.Bytes += f.Bytes
+	t.folders[filepath.Dir(f.Path)] = true
+	return &f
+}
+
+// log reads what is new in every shard, up to where it ends now.
+func (t *taker) log(ctx context.Context) error {
+	t.inc.Cuts = make([]uint64, t.bus.Shards())
+	t.inc.Log = make([][]File, t.bus.Shards())
+	for shard := range t.inc.Cuts {
+		last, err := t.bus.Last(ctx, shard)
+		if err != nil {
+			return err
+		}
+		if last < t.before.Cuts[shard] {
+			return fmt.Errorf("shard %d ends at %d, and the last backup at %d: the log has lost its end; take a full backup, into another directory if you need the old one", shard, last, t.before.Cuts[shard])
+		}
+		t.inc.Cuts[shard] = last
+	}
+	for shard, cut := range t.inc.Cuts {
+		if err := t.shard(ctx, shard, cut); err != nil {
+			return err
+		}
+	}
+	t.inc.Records = t.done.Records
+	return nil
+}
+
+// shard reads one shard up to its cut.
+func (t *taker) shard(ctx context.Context, shard int, cut uint64) error {
+	after := t.before.Cuts[shard]
+	for part := 1; after < cut; part++ {
+		bytes := 0
+		path := fmt.Sprintf("%s/%06d-%d-%d.jsonl.s2", logFolder, t.inc.Number, shard, part)
+		f, err := writeLines(t.dir, path, func(put func([]byte) error) error {
+			var line []byte
+			for rec, err := range t.bus.Scan(ctx, shard, journal.Filter{}, after) {
+				if err != nil {
+					return err
+				}
+				if rec.Seq > cut {
+					break
+				}
+				after = rec.Seq
+				if line, err = recordline.AppendStored(line[:0], rec); err != nil {
+					return err
+				}
+				if err := put(line); err != nil {
+					return err
+				}
+				if bytes += len(line); bytes > partBytes {
+					return nil
+				}
+			}
+			after = cut
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		t.inc.Log[shard] = append(t.inc.Log[shard], *t.add(f))
+		t.done.Records += f.Lines
+	}
+	return nil
+}
+
+// buckets reads all that is beside the log. It comes after the log, so that what an event
+// refers to is there, and the tombstone of a run that was removed while it was read.
+func (t *taker) buckets(ctx context.Context) error {
+	all, err := t.bus.Buckets(ctx)
+	if err != nil {
+		return err
+	}
+	for _, b := range all {
+		var before Bucket
+		if i := slices.IndexFunc(t.before.Buckets, func(o Bucket) bool { return o.Name == b.Name }); i >= 0 {
+			before = t.before.Buckets[i]
+		}
+		now := Bucket{Bucket: b}
+		switch {
+		case b.Objects:
+			now.File, err = t.objects(ctx, b, before.Last)
+		case before.File != nil && before.First == b.First && before.Last == b.Last && before.Messages == b.Messages:
+			now.File = before.File
+		default:
+			now.File, err = t.values(ctx, b)
+		}
+		if err != nil {
+			return err
+		}
+		t.inc.Buckets = append(t.inc.Buckets, now)
+	}
+	return nil
+}
+
+func (t *taker) bucketPath(name string) string {
+	return fmt.Sprintf("%s/%06d-%s.jsonl.s2", bucketFolder, t.inc.Number, name)
+}
+
+func (t *taker) values(ctx context.Context, b ports.Bucket) (*File, error) {
+	f, err := writeLines(t.dir, t.bucketPath(b.Name), func(put func([]byte) error) error {
+		for v, err := range t.bus.Values(ctx, b.Name) {
+			if err != nil {
+				return err
+			}
+			line, err := json.Marshal(v)
+			if err != nil {
+				return err
+			}
+			if err := put(append(line, '\n')); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.done.Values += f.Lines
+	return t.add(f), nil
+}
+
+// objects reads the objects that a store got since, several at once.
+func (t *taker) objects(ctx context.Context, b ports.Bucket, after uint64) (*File, error) {
+	var refs []events.Ref
+	for object, err := range t.bus.Objects(ctx, b.Name, after) {
+		if err != nil {
+			return nil, err
+		}
+		if isDigest(object.Ref.SHA256) { // others were put by hand, and no event refers to them
+			refs = append(refs, object.Ref)
+		}
+	}
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	queue := make(chan int, len(refs))
+	for i := range refs {
+		queue <- i
+	}
+	close(queue)
+	gone := make([]bool, len(refs))
+	g := logwalk.NewGroup(ctx)
+	for range fetchers {
+		g.Go(func(ctx context.Context) error {
+			for i := range queue {
+				var err error
+				if gone[i], err = t.object(ctx, refs[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	f, err := writeLines(t.dir, t.bucketPath(b.Name), func(put func([]byte) error) error {
+		for i, ref := range refs {
+			if gone[i] {
+				continue
+			}
+			line, err := json.Marshal(ref)
+			if err != nil {
+				return err
+			}
+			if err := put(append(line, '\n')); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t.add(f), nil
+}
+
+// object stores one object, and reports whether the bus does not have it any more.
+func (t *taker) object(ctx context.Context, ref events.Ref) (gone bool, err error) {
+	if objectThere(t.dir, ref.SHA256) {
+		return false, ctx.Err()
+	}
+	data, err := t.bus.Blob(ctx, ref)
+	if errors.Is(err, journal.ErrNotFound) {
+		t.mu.Lock()
+		t.done.Missing++
+		t.mu.Unlock()
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	f, err := writeFile(t.dir, objectPath(ref.SHA256), writeAll(data))
+	if err != nil {
+		return false, err
+	}
+	t.add(f)
+	t.mu.Lock()
+	t.done.Objects++
+	t.mu.Unlock()
+	return false, nil
+}
+
+// String says it for people.
+func (t Taken) String() string {
+	var b strings.Builder
+	kind := "added"
+	if t.Full {
+		kind = "full backup"
+	}
+	fmt.Fprintf(&b, "increment %d (%s): %d events, %d values, %d objects, %d bytes in %s", t.Number, kind, t.Records, t.Values, t.Objects, t.Bytes, t.Elapsed.Round(time.Millisecond))
+	if t.Missing > 0 {
+		fmt.Fprintf(&b, "; %d objects were removed meanwhile", t.Missing)
+	}
+	return b.String()
+}
