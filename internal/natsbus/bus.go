@@ -50,6 +50,7 @@ var (
 	_ ports.Snapshots  = (*Bus)(nil)
 	_ ports.Tombstones = (*Bus)(nil)
 	_ ports.Threads    = (*Bus)(nil)
+	_ ports.Schedules  = (*Bus)(nil)
 	_ ports.Leases     = (*Bus)(nil)
 	_ ports.Positions  = (*Bus)(nil)
 	_ ports.Purger     = (*Bus)(nil)

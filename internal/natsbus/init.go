@@ -337,12 +337,15 @@ func (o *InitOptions) initTimers(ctx context.Context, js jetstream.JetStream) er
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", timerStream, err)
 	}
-	ackWait, maxAckPending, err := o.terms(ctx, stream, durable{name: timerDurable})
-	if err == nil {
-		_, err = stream.CreateOrUpdateConsumer(ctx, timerConsumerConfig(ackWait, maxAckPending))
-	}
-	if err != nil {
-		return fmt.Errorf("consumer %s of %s: %w", timerDurable, timerStream, err)
+	for _, config := range []func(time.Duration, int) jetstream.ConsumerConfig{timerConsumerConfig, alarmConsumerConfig} {
+		name := config(0, 0).Durable
+		ackWait, maxAckPending, err := o.terms(ctx, stream, durable{name: name})
+		if err == nil {
+			_, err = stream.CreateOrUpdateConsumer(ctx, config(ackWait, maxAckPending))
+		}
+		if err != nil {
+			return fmt.Errorf("consumer %s of %s: %w", name, timerStream, err)
+		}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // The headers by which the server keeps time. A schedule replaces the one on the
@@ -35,14 +36,18 @@ func (b *Bus) SetTimer(ctx context.Context, run events.Run, kind string, at time
 		return err
 	}
 	name := timerName(run, kind)
-	msg := nats.NewMsg(timerSet + name)
-	msg.Data = data
-	msg.Header.Set(headerSchedule, "@at "+at.UTC().Format(time.RFC3339Nano))
-	msg.Header.Set(headerTarget, timerDue+name)
-	if err := b.publishTimer(ctx, msg); err != nil {
+	if err := b.setTimer(ctx, name, timerDue+name, at, data); err != nil {
 		return fmt.Errorf("set timer %s of run %s: %w", kind, run.ID, err)
 	}
 	return nil
+}
+
+func (b *Bus) setTimer(ctx context.Context, name, target string, at time.Time, data []byte) error {
+	msg := nats.NewMsg(timerSet + name)
+	msg.Data = data
+	msg.Header.Set(headerSchedule, "@at "+at.UTC().Format(time.RFC3339Nano))
+	msg.Header.Set(headerTarget, target)
+	return b.publishTimer(ctx, msg)
 }
 
 // CancelTimer removes the run's timer if it has not fired.
@@ -50,16 +55,19 @@ func (b *Bus) CancelTimer(ctx context.Context, run events.Run, kind string) erro
 	if err := journalcheck.Timer(b.shards, run, kind, nil); err != nil {
 		return err
 	}
-	name := timerName(run, kind)
+	if err := b.cancelTimer(ctx, timerName(run, kind)); err != nil {
+		return fmt.Errorf("cancel timer %s of run %s: %w", kind, run.ID, err)
+	}
+	return nil
+}
+
+func (b *Bus) cancelTimer(ctx context.Context, name string) error {
 	msg := nats.NewMsg(timerCancelled + name)
 	msg.Header.Set(headerScheduler, timerSet+name)
 	msg.Header.Set(headerScheduleNext, "purge")
 	// The message itself has done its work when it is stored.
 	msg.Header.Set(headerTTL, "1s")
-	if err := b.publishTimer(ctx, msg); err != nil {
-		return fmt.Errorf("cancel timer %s of run %s: %w", kind, run.ID, err)
-	}
-	return nil
+	return b.publishTimer(ctx, msg)
 }
 
 // publishTimer returns when the stream of timers has the message. While the
@@ -109,12 +117,7 @@ func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.
 	if slots < 1 {
 		return fmt.Errorf("consume timers: %d slots: at least one is needed", slots)
 	}
-	due := pull.Source{Stream: timerStream, Consumer: timerDurable, Prepare: func(ctx context.Context) error {
-		return b.awaitConsumer(ctx, timerStream, timerDurable, api.InitCommand, func() error {
-			return b.create(ctx, timerStream, timerConsumerConfig(b.opts.AckWait, b.opts.MaxAckPending))
-		})
-	}}
-	return b.pull(ctx, []pull.Source{due}, slots, func(d journal.Delivery) {
+	return b.consumeTimers(ctx, timerConsumerConfig(b.opts.AckWait, b.opts.MaxAckPending), slots, func(d journal.Delivery) {
 		timer, err := b.parseTimer(d.Record())
 		if err != nil {
 			// It belongs to no run, so nobody waits for it.
@@ -124,6 +127,14 @@ func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.
 		}
 		handle(timerDelivery{d, timer})
 	})
+}
+
+// consumeTimers hands what a consumer of the stream of timers has to handle until ctx ends.
+func (b *Bus) consumeTimers(ctx context.Context, consumer jetstream.ConsumerConfig, slots int, handle func(journal.Delivery)) error {
+	due := pull.Source{Stream: timerStream, Consumer: consumer.Durable, Prepare: func(ctx context.Context) error {
+		return b.awaitConsumer(ctx, timerStream, consumer.Durable, api.InitCommand, func() error { return b.create(ctx, timerStream, consumer) })
+	}}
+	return b.pull(ctx, []pull.Source{due}, slots, handle)
 }
 
 func (b *Bus) parseTimer(rec journal.Record) (journal.Timer, error) {
@@ -161,13 +172,16 @@ func (e *examiner) checkTimers(ctx context.Context) {
 		e.add(Bad, api.InitCommand, "stream %s: %s", timerStream, strings.Join(wrong, "; "))
 		return
 	}
-	consumer, err := e.bus.Consumer(ctx, timerStream, timerDurable)
-	switch {
-	case err != nil:
-		e.failed(api.InitCommand, err)
-	case consumer.CachedInfo().Config.FilterSubject != timerDue+">":
-		e.add(Bad, api.InitCommand, "consumer %s of %s: it filters %q, not %q", timerDurable, timerStream, consumer.CachedInfo().Config.FilterSubject, timerDue+">")
-	default:
-		e.add(Good, "", "stream %s: %d timers", timerStream, info.State.Msgs)
+	for _, want := range []jetstream.ConsumerConfig{timerConsumerConfig(0, 0), alarmConsumerConfig(0, 0)} {
+		consumer, err := e.bus.Consumer(ctx, timerStream, want.Durable)
+		if err != nil {
+			e.failed(api.InitCommand, err)
+			return
+		}
+		if has := consumer.CachedInfo().Config.FilterSubject; has != want.FilterSubject {
+			e.add(Bad, api.InitCommand, "consumer %s of %s: it filters %q, not %q", want.Durable, timerStream, has, want.FilterSubject)
+			return
+		}
 	}
+	e.add(Good, "", "stream %s: %d timers", timerStream, info.State.Msgs)
 }

@@ -305,6 +305,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.KeepThreads()
 	g.DropDead()
 	g.Timers()
+	g.KeepSchedules()
 	for _, of := range l.Storage { // people edit it, what was paged out too
 		g.UseStorage(of, journal.WrittenByActor)
 		g.UseStorage(of, journal.WrittenByObserver)
