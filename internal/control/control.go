@@ -7,7 +7,7 @@
 // the run's own condition, so several controllers may serve the same runs.
 //
 // Its packages are one idea each: access reads and changes single runs, list pages through
-// them, record tells what they did, forking, decisions and subruns are commands on them, timers and pools work in the
+// them, record tells what they did, forking, decisions and subruns are commands on them, timers, schedules and pools work in the
 // background.
 //
 // The error of a request that cannot be carried out is a *refusal.Error with a stable code.
@@ -29,6 +29,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/pools"
 	"github.com/moorebus/moorebus/internal/control/record"
+	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/control/timers"
 	"github.com/moorebus/moorebus/internal/effects"
@@ -70,6 +71,8 @@ type Config struct {
 	// Tombstones are those of purged runs, which cannot start again. Nil: runs are not
 	// purged.
 	Tombstones ports.Tombstones
+	// Schedules keep schedules. Nil: commands on schedules fail.
+	Schedules ports.Schedules
 	// Validator checks output schemas. Nil: they are checked to be objects.
 	Validator tool.Validator
 	// CheckScript checks llm.script of scripted agents, see
@@ -148,6 +151,7 @@ type Controller struct {
 	*forking.Forker
 	*decisions.Decisions
 	*dead.Keeper
+	*schedules.Scheduler
 
 	cfg    Config
 	worker *worker.Worker
@@ -190,6 +194,9 @@ func New(cfg Config) (*Controller, error) {
 		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
+	c.Scheduler = schedules.New(schedules.Config{
+		Access: a, Feed: cfg.Feed, Schedules: cfg.Schedules, Start: c.launch, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+	})
 	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: cfg.PoolWait})
 	of := w
@@ -206,7 +213,7 @@ func New(cfg Config) (*Controller, error) {
 	return c, err
 }
 
-// Run does the role's work until ctx ends: it joins decisions, processes timers, arms the
+// Run does the role's work until ctx ends: it joins decisions, processes timers and schedules, arms the
 // deadlines of clients' calls, and answers the calls of unserved pools. When ctx ends, deliveries get the drain time, and Run returns
 // nil. An error is one that a retry does not fix.
 func (c *Controller) Run(ctx context.Context) error {
@@ -216,7 +223,13 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	defer c.chunks.close()
 	defer stop()
-	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.pools.Run)
+	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.pools.Run, c.Scheduler.Run)
+}
+
+// launch starts the run of a schedule.
+func (c *Controller) launch(ctx context.Context, ns string, l schedules.Launch) error {
+	_, err := c.Start(ctx, ns, StartRequest{AgentName: l.Agent, Task: l.Task, RunID: l.RunID, Custom: l.Custom})
+	return err
 }
 
 // serveClients works on what goes out to clients. A user with the permissions of an older

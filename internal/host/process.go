@@ -123,6 +123,7 @@ func (p *Process) Controller(c control.Config) (*control.Controller, error) {
 	}
 	c.Base, c.Directory, c.Agents, c.Blobs, c.Storage, c.Timers, c.Tombstones = p.Base, p.bus, p.bus, p.bus, p.bus, p.bus, p.tombstones
 	c.Validator, c.CheckApproval, c.CheckEstimator, c.Questions = p.validator, p.policies.Check, p.estimators.Check, p.questions()
+	c.Schedules, _ = p.bus.(ports.Schedules)
 	return control.New(c)
 }
 

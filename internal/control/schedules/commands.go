@@ -1,0 +1,239 @@
+package schedules
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// The numbers of next firings that [Scheduler.Schedule] returns.
+const (
+	DefaultNext = 10
+	MaxNext     = 100
+)
+
+// runGrace is how long the process that was asked to run a schedule now has to do so.
+const runGrace = 10 * time.Second
+
+func (s *Scheduler) key(ns, name string) (ports.ScheduleKey, error) {
+	if s.cfg.Schedules == nil {
+		return ports.ScheduleKey{}, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "this bus keeps no schedules")
+	}
+	ns, err := s.a.CheckNamespace(ns)
+	if err == nil && !events.ValidToken(name) {
+		err = bad("%.100q is not the name of a schedule; use [a-z0-9][a-z0-9_-]{0,62}", name)
+	}
+	return ports.ScheduleKey{Namespace: ns, Name: name}, err
+}
+
+func bad(format string, args ...any) error {
+	return refusal.New(refusal.Invalid, refusal.CodeBadSchedule, format, args...)
+}
+
+// missing makes a refusal of the error that there is no such schedule.
+func missing(key ports.ScheduleKey, err error) error {
+	if !errors.Is(err, journal.ErrNotFound) {
+		return err
+	}
+	return refusal.Wrap(err, refusal.NotFound, refusal.CodeScheduleNotFound, "there is no schedule %q in this namespace", key.Name)
+}
+
+// shows returns what a person sees of a schedule, with its next n firings.
+func (s *Scheduler) shows(st *state, n int) Schedule {
+	shown := st.Schedule
+	// Without its time zone a process can show everything else.
+	if t, err := timesOf(st.Definition, st.Anchor); err == nil && !st.Paused {
+		shown.Next = t.upcoming(st.Handled, n)
+	}
+	return shown
+}
+
+// PutSchedule stores a schedule, in place of one of its name. New times count from now on, and the
+// history stays. Refusals are Invalid for a malformed one, and those of its agent.
+func (s *Scheduler) PutSchedule(ctx context.Context, ns, name string, d Definition) (Schedule, error) {
+	key, err := s.key(ns, name)
+	if err != nil {
+		return Schedule{}, err
+	}
+	if d, err = d.withDefaults(); err == nil {
+		_, err = timesOf(d, time.Time{})
+	}
+	if err != nil {
+		return Schedule{}, bad("%s", err.Error())
+	}
+	a, _, err := s.a.Launcher.Definition(ctx, key.Namespace, d.Agent)
+	if err != nil {
+		return Schedule{}, err
+	}
+	if strings.TrimSpace(d.Task) == "" && strings.TrimSpace(a.Task) == "" {
+		return Schedule{}, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has no task of its own; describe the task")
+	}
+	for {
+		st, revision, err := s.read(ctx, key)
+		if err != nil && !errors.Is(err, journal.ErrNotFound) {
+			return Schedule{}, err
+		}
+		st = s.define(st, key.Name, d)
+		_, err = s.put(ctx, key, st, revision)
+		if repeatable(err) && ctx.Err() == nil {
+			continue
+		}
+		if err == nil {
+			err = s.arm(ctx, key)
+		}
+		return s.shows(st, DefaultNext), err
+	}
+}
+
+// define returns a schedule with another definition; old may be nil.
+func (s *Scheduler) define(old *state, name string, d Definition) *state {
+	now := s.a.Store.Now().UTC().Truncate(time.Millisecond)
+	st := old
+	if old == nil {
+		st = &state{Schedule: Schedule{Name: name, Created: now}, Incarnation: s.a.Store.NewID(), Handled: now, Anchor: now.Truncate(time.Second)}
+	} else if was := old.Definition; was.Cron != d.Cron || was.TZ != d.TZ || was.Every != d.Every {
+		st.Handled, st.Anchor = now, now.Truncate(time.Second)
+	}
+	st.Definition, st.Updated = d, now
+	return st
+}
+
+// Schedule returns a schedule with its next firings, so many as n says, 1 to [MaxNext].
+func (s *Scheduler) Schedule(ctx context.Context, ns, name string, n int) (Schedule, error) {
+	key, err := s.key(ns, name)
+	if err != nil {
+		return Schedule{}, err
+	}
+	if n < 1 || n > MaxNext {
+		return Schedule{}, refusal.New(refusal.Invalid, refusal.CodeBadParameter, "next: must be 1 to %d, is %d", MaxNext, n)
+	}
+	st, _, err := s.read(ctx, key)
+	if err != nil {
+		return Schedule{}, missing(key, err)
+	}
+	return s.shows(st, n), nil
+}
+
+// Schedules returns the schedules of a namespace, sorted by name, each with its next firing and
+// the last one.
+func (s *Scheduler) Schedules(ctx context.Context, ns string) ([]Schedule, error) {
+	of, err := s.key(ns, "all") // any name
+	if err != nil {
+		return nil, err
+	}
+	keys, err := s.cfg.Schedules.ScheduleKeys(ctx, of.Namespace)
+	if err != nil && !errors.Is(err, journal.ErrNotReady) { // without the bucket there is none
+		return nil, err
+	}
+	all := make([]Schedule, 0, len(keys))
+	for _, key := range keys {
+		st, _, err := s.read(ctx, key)
+		if errors.Is(err, journal.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		one := s.shows(st, 1)
+		one.History = one.History[:min(1, len(one.History))]
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// RemoveSchedule removes a schedule. Its runs go on; pending firings start none.
+func (s *Scheduler) RemoveSchedule(ctx context.Context, ns, name string) error {
+	key, err := s.key(ns, name)
+	for err == nil {
+		var revision uint64
+		if _, revision, err = s.cfg.Schedules.Schedule(ctx, key); err != nil {
+			return missing(key, err)
+		}
+		if _, err = s.cfg.Schedules.PutSchedule(ctx, key, nil, revision); err == nil {
+			return s.arm(ctx, key)
+		}
+		if repeatable(err) {
+			err = ctx.Err()
+		}
+	}
+	return err
+}
+
+// PauseSchedule stops the firings of a schedule until it is resumed. Waiting ones stay so.
+func (s *Scheduler) PauseSchedule(ctx context.Context, ns, name string) (Schedule, error) {
+	return s.setPaused(ctx, ns, name, true)
+}
+
+// ResumeSchedule lets a paused schedule fire again. What would have been due meanwhile was not
+// missed.
+func (s *Scheduler) ResumeSchedule(ctx context.Context, ns, name string) (Schedule, error) {
+	return s.setPaused(ctx, ns, name, false)
+}
+
+func (s *Scheduler) setPaused(ctx context.Context, ns, name string, paused bool) (Schedule, error) {
+	key, err := s.key(ns, name)
+	if err != nil {
+		return Schedule{}, err
+	}
+	st, err := s.change(ctx, key, func(st *state) (bool, error) {
+		changed := st.Paused != paused
+		if changed {
+			st.Paused, st.Updated = paused, s.a.Store.Now().UTC().Truncate(time.Millisecond)
+		}
+		if changed && !paused {
+			st.Handled = st.Updated
+		}
+		return changed, nil
+	})
+	if err == nil {
+		err = s.arm(ctx, key)
+	}
+	if err != nil {
+		return Schedule{}, missing(key, err)
+	}
+	return s.shows(st, DefaultNext), nil
+}
+
+// RunSchedule starts a run now, whatever the rule for overlaps says, paused or not, and returns
+// what became of that firing. An Outcome other than Started has its reason.
+func (s *Scheduler) RunSchedule(ctx context.Context, ns, name string) (Firing, error) {
+	key, err := s.key(ns, name)
+	if err != nil {
+		return Firing{}, err
+	}
+	f := Firing{At: s.a.Store.Now().UTC().Truncate(time.Millisecond), RunID: s.a.Store.NewID(), Outcome: Starting, Manual: true}
+	_, err = s.change(ctx, key, func(st *state) (bool, error) {
+		if slices.ContainsFunc(st.Pending, func(p Firing) bool { return p.RunID == f.RunID }) {
+			return false, nil // the outcome was unknown
+		}
+		st.Pending = append(st.Pending, f)
+		return true, nil
+	})
+	if err == nil {
+		// Should this process die, a gateway starts the run.
+		err = s.cfg.Schedules.SetAlarm(ctx, key, f.At.Add(runGrace))
+	}
+	if err == nil {
+		err = s.work(ctx, key)
+	}
+	if err != nil {
+		return f, missing(key, err)
+	}
+	st, _, err := s.read(ctx, key)
+	if err != nil {
+		return f, missing(key, err)
+	}
+	for _, done := range slices.Concat(st.Pending, st.History) {
+		if done.RunID == f.RunID {
+			return done, nil
+		}
+	}
+	return f, nil
+}
