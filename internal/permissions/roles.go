@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -303,6 +304,8 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.StoreResults(events.DefaultPool) // images and files of messages
 	g.ReadPurged()
 	g.KeepThreads()
+	g.KeepWebhooks()
+	g.Keep(ports.Keep{Role: Gateway, Name: "webhooks"})
 	g.DropDead()
 	g.Timers()
 	g.KeepSchedules()
