@@ -7,7 +7,7 @@
 // the run's own condition, so several controllers may serve the same runs.
 //
 // Its packages are one idea each: access reads and changes single runs, list pages through
-// them, record tells what they did, forking, decisions and subruns are commands on them, timers, schedules and pools work in the
+// them, record tells what they did, forking, decisions and subruns are commands on them, timers, schedules, pools and webhooks work in the
 // background.
 //
 // The error of a request that cannot be carried out is a *refusal.Error with a stable code.
@@ -32,6 +32,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/control/timers"
+	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -95,6 +96,11 @@ type Config struct {
 		// there is none.
 		Of(ctx context.Context, run events.Run, n uint64) (clientmodel.ModelRequest, error)
 	}
+	// Webhooks are the operator's settings, WebhookStore keeps webhooks, and Leases choose the
+	// controller that delivers to them. Nil: there are none.
+	Webhooks     webhooks.Settings
+	WebhookStore ports.Webhooks
+	Leases       ports.Leases
 	// Ready is a further check of [Controller.Ready]; may be nil.
 	Ready func(ctx context.Context) error
 
@@ -152,6 +158,7 @@ type Controller struct {
 	*decisions.Decisions
 	*dead.Keeper
 	*schedules.Scheduler
+	*webhooks.Hooks
 
 	cfg    Config
 	worker *worker.Worker
@@ -190,6 +197,7 @@ func New(cfg Config) (*Controller, error) {
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
 	c.Keeper = dead.New(a, c.Forker)
+	c.Hooks = webhooks.New(webhooks.Config{Settings: cfg.Webhooks, Access: a, Store: cfg.WebhookStore, Leases: cfg.Leases, Logger: cfg.Logger})
 	c.timers = timers.New(timers.Config{
 		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
@@ -214,7 +222,7 @@ func New(cfg Config) (*Controller, error) {
 }
 
 // Run does the role's work until ctx ends: it joins decisions, processes timers and schedules, arms the
-// deadlines of clients' calls, and answers the calls of unserved pools. When ctx ends, deliveries get the drain time, and Run returns
+// deadlines of clients' calls, answers the calls of unserved pools, and delivers to webhooks. When ctx ends, deliveries get the drain time, and Run returns
 // nil. An error is one that a retry does not fix.
 func (c *Controller) Run(ctx context.Context) error {
 	stop, err := c.cfg.Feed.WatchAsks(c.chunks.answer)
@@ -223,7 +231,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	defer c.chunks.close()
 	defer stop()
-	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.pools.Run, c.Scheduler.Run)
+	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.pools.Run, c.Scheduler.Run, c.Hooks.Run)
 }
 
 // launch starts the run of a schedule.

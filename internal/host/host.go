@@ -24,6 +24,7 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/agui"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/httpapi"
@@ -94,6 +95,8 @@ type Options struct {
 	StallAfter time.Duration
 	// PoolWait is the gateway's; 0: its default.
 	PoolWait time.Duration
+	// Webhooks are the gateway's settings for them.
+	Webhooks webhooks.Settings
 	// States makes the handlers of the states of the machine's own graph that are served
 	// here, and of built-in states, see custom.Around; nil: none. StateTimeout bounds one
 	// call of a handler; 0: the default.
@@ -322,7 +325,7 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 }
 
 func (o *Options) control() control.Config {
-	return control.Config{StallAfter: o.StallAfter, PoolWait: o.PoolWait, Ready: o.Ready, CheckScript: o.CheckScript, Results: o.Results}
+	return control.Config{StallAfter: o.StallAfter, PoolWait: o.PoolWait, Ready: o.Ready, CheckScript: o.CheckScript, Results: o.Results, Webhooks: o.Webhooks}
 }
 
 // Gateway returns the gateway, to start and control runs with. Its methods work

@@ -57,6 +57,7 @@ const (
 	CodeBadRunID         = "bad_run_id"
 	CodeBadSchedule      = "bad_schedule"
 	CodeBadToolSchema    = "bad_tool_schema"
+	CodeBadWebhook       = "bad_webhook"
 	CodeBlacklisted      = "blacklisted"
 	CodeCallDiffers      = "call_differs"
 	CodeConflict         = "conflict"
@@ -101,6 +102,7 @@ const (
 	CodeUnknownRef       = "unknown_ref"
 	CodeUnknownTool      = "unknown_tool"
 	CodeUnsupportedMedia = "unsupported_media_type"
+	CodeWebhookNotFound  = "webhook_not_found"
 
 	// Those of A2A alone. In upper case they are the reasons that the protocol names.
 	CodeContentType        = "content_type_not_supported"

@@ -55,6 +55,10 @@ var systemCodes = []string{
 	string(llm.KindRateLimited), string(llm.KindOverloaded), string(llm.KindNetwork),
 }
 
+// BySystem reports whether a FatalError of that code was caused neither by the model nor by the
+// agent, so that the run is in the list of the dead.
+func BySystem(code string) bool { return slices.Contains(systemCodes, code) }
+
 // Keeper lists, drops and retries the dead. It is safe for concurrent use.
 type Keeper struct {
 	a      *access.Access
@@ -115,7 +119,7 @@ func (k *Keeper) Dead(ctx context.Context, ns string, o Options) ([]Dead, error)
 			}
 		}
 		for _, d := range ended {
-			if o.All || slices.Contains(systemCodes, d.Code) {
+			if o.All || BySystem(d.Code) {
 				add(d, d.Run)
 			}
 		}

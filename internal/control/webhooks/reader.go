@@ -1,0 +1,440 @@
+package webhooks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/truncate"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+const (
+	// maxPending bounds what waits for a webhook. Beyond it, its reader pauses.
+	maxPending = 1000
+	// noteEvery is how often changes are noted, idleEvery how often only that more was read.
+	// After a crash, what was delivered since is delivered again.
+	noteEvery = time.Second
+	idleEvery = 30 * time.Second
+	// pauseAfter is the pause after the bus failed.
+	pauseAfter = time.Second
+	// noteTime bounds the last note of a reader that ends.
+	noteTime = 2 * time.Second
+	// maxReason bounds what is noted of a failure, in bytes.
+	maxReason = 200
+	// keepDead is how long notices that were given up are kept.
+	keepDead = 30 * 24 * time.Hour
+)
+
+// again is a notice that was given up and is to be tried again, with where that is asked for.
+type again struct {
+	pending
+	key      string
+	revision uint64
+}
+
+// reader reads the log for a webhook and delivers. All of it but reading and posting is done by the
+// goroutine of run.
+type reader struct {
+	*Hooks
+	hook         *hook
+	hookRevision uint64
+	log          journal.Log
+	logger       *slog.Logger
+	places       chan struct{}
+
+	state    *state
+	revision uint64
+	// seen is up to where each shard was read.
+	seen []atomic.Uint64
+	// waiting are those of state.Pending, and busy the runs of those that are on the way.
+	waiting []*pending
+	busy    map[string]bool
+	// changed says that the state is to be noted, and noted when it was.
+	changed bool
+	noted   time.Time
+	// asked are requests to try again that are fulfilled once the state is noted.
+	asked []again
+
+	found chan pending
+	done  chan result
+	again chan []again
+}
+
+// result is how an attempt went.
+type result struct {
+	p *pending
+	// gone says that the notice needs no more attempts, closed that the receiver wants none at all.
+	gone, closed bool
+	// failed is why the attempt failed; empty: it did not, or does not count.
+	failed string
+	after  time.Duration
+}
+
+func newReader(h *Hooks, log journal.Log, w *hook, revision uint64) *reader {
+	return &reader{
+		Hooks: h, hook: w, hookRevision: revision, log: log, logger: h.cfg.Logger.With("namespace", w.Namespace, "webhook", w.Name),
+		busy: map[string]bool{}, found: make(chan pending), done: make(chan result, perHost), again: make(chan []again),
+	}
+}
+
+// run delivers until ctx ends, or until another process notes something for the webhook.
+func (r *reader) run(ctx context.Context) (err error) {
+	if r.state, r.revision, err = r.Hooks.state(ctx, r.hook); err != nil {
+		return err
+	}
+	for i := range r.state.Pending {
+		r.waiting = append(r.waiting, &r.state.Pending[i])
+	}
+	var leave func()
+	r.places, leave = r.sender.enter(r.hook.URL)
+	defer leave()
+	ctx, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	r.seen = make([]atomic.Uint64, len(r.state.Read))
+	for shard, after := range r.state.Read {
+		r.seen[shard].Store(after)
+		all.Go(func() { r.read(ctx, shard, after) })
+	}
+	r.noted = time.Now()
+	err = r.loop(ctx, &all)
+	stop()
+	go func() {
+		all.Wait()
+		close(r.done)
+	}()
+	for res := range r.done {
+		r.finish(res)
+	}
+	if errors.Is(err, journal.ErrConflict) {
+		return err
+	}
+	last, end := context.WithTimeout(context.WithoutCancel(ctx), noteTime)
+	defer end()
+	return errors.Join(err, r.note(last))
+}
+
+// errClosed says that the receiver wants no more notices.
+var errClosed = errors.New("the receiver answers 410 Gone")
+
+func (r *reader) loop(ctx context.Context, all *sync.WaitGroup) error {
+	tick := time.NewTicker(noteEvery)
+	defer tick.Stop()
+	for {
+		wake := r.send(ctx, all)
+		found := r.found
+		if len(r.waiting) >= maxPending {
+			found = nil
+		}
+		select {
+		case p := <-found:
+			r.waiting, r.changed = append(r.waiting, &p), true
+			if r.seen[p.Shard].Load() < p.Seq {
+				r.seen[p.Shard].Store(p.Seq) // else it would be noted as pending and be read again
+			}
+		case asked := <-r.again:
+			r.accept(asked)
+		case res := <-r.done:
+			if r.finish(res) {
+				return r.disable(ctx)
+			}
+		case <-wake:
+		case <-tick.C:
+			if err := r.noteIfDue(ctx); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// read hands on what the webhook is to be told of a shard.
+func (r *reader) read(ctx context.Context, shard int, after uint64) {
+	for rec, err := range r.log.Follow(ctx, shard, journal.Filter{Namespace: r.hook.Namespace}, after) {
+		if err != nil {
+			return // ctx ended
+		}
+		p, wanted, err := r.wanted(ctx, shard, rec)
+		if err != nil {
+			return // ctx ended
+		}
+		if wanted {
+			select {
+			case r.found <- p:
+			case <-ctx.Done():
+				return
+			}
+		}
+		r.seen[shard].Store(rec.Seq)
+	}
+}
+
+// wanted reports whether the webhook is to be told of a record. It fails only when ctx ends.
+func (r *reader) wanted(ctx context.Context, shard int, rec journal.Record) (p pending, wanted bool, err error) {
+	s, err := events.ParseSubject(rec.Subject)
+	if err != nil || s.CheckShard(r.log.Shards()) != nil || !ofPeople(s.To) {
+		return p, false, nil
+	}
+	e := r.cfg.Access.Decode(rec)
+	if e == nil || !events.ValidToken(e.ID) || e.Time.Before(r.hook.Made.Add(-clockSkew)) {
+		return p, false, nil
+	}
+	if kind, _ := kindOf(e); kind == "" || !r.hook.wants(kind) {
+		return p, false, nil
+	}
+	if !r.hook.SubRuns || len(r.hook.Agents) > 0 {
+		var f fact
+		err := retry.Policy{First: pauseAfter}.Do(ctx, func(ctx context.Context) (err error) {
+			f, err = r.facts.of(ctx, s.Run)
+			return err
+		}, func(err error, _ time.Duration) {
+			r.logger.Warn("a run cannot be read", "run", s.Run.ID, "reason", err)
+		})
+		if err != nil {
+			return p, false, err
+		}
+		if f.parent != "" && !r.hook.SubRuns || len(r.hook.Agents) > 0 && !slices.Contains(r.hook.Agents, f.agent) {
+			return p, false, nil
+		}
+	}
+	return pending{Event: e.ID, Run: s.Run.ID, Shard: shard, Seq: rec.Seq}, true, nil
+}
+
+// clockSkew is how much earlier than the webhook an event may be, by the clock of who made it. An
+// import brings older ones.
+const clockSkew = time.Minute
+
+// ofPeople reports whether records that lead to a state may be of a kind.
+func ofPeople(to events.State) bool {
+	switch to {
+	case events.WaitingForHuman, events.WaitingForUser, events.Done, events.Errored, events.Cancelled:
+		return true
+	}
+	return false
+}
+
+// send begins with what is due. The channel gets something when more is.
+func (r *reader) send(ctx context.Context, all *sync.WaitGroup) <-chan time.Time {
+	now, next := time.Now(), time.Time{}
+	first := map[string]bool{}
+	for _, p := range r.waiting {
+		if len(r.busy) >= perHost {
+			return nil // an attempt that ends leads here again
+		}
+		if first[p.Run] || r.busy[p.Run] {
+			continue
+		}
+		first[p.Run] = true
+		if p.Next.After(now) {
+			if next.IsZero() || p.Next.Before(next) {
+				next = p.Next
+			}
+			continue
+		}
+		r.busy[p.Run] = true
+		all.Go(func() { r.done <- r.attempt(ctx, *p, p) })
+	}
+	if next.IsZero() {
+		return nil
+	}
+	return time.After(next.Sub(now))
+}
+
+// attempt makes one attempt.
+func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
+	select {
+	case r.places <- struct{}{}:
+		defer func() { <-r.places }()
+	case <-ctx.Done():
+		return result{p: p}
+	}
+	notice, err := r.notice(ctx, was)
+	if errors.Is(err, journal.ErrNotFound) {
+		r.logger.Warn("a notice is not sent: its run is not in the log any more", "run", was.Run, "event", was.Event)
+		return result{p: p, gone: true}
+	}
+	var body []byte
+	if err == nil {
+		body, err = notice.body(r.hook.Form)
+	}
+	if err != nil {
+		return result{p: p, failed: err.Error(), after: -1}
+	}
+	o := r.sender.post(ctx, r.hook, was.Event+"_"+r.hook.Name, body)
+	logger := r.logger.With("run", was.Run, "event", was.Event, "type", notice.Type, "attempt", was.Attempts+1)
+	switch {
+	case o.delivered():
+		logger.Debug("a notice is delivered", "took", o.Took)
+		return result{p: p, gone: true}
+	case ctx.Err() != nil:
+		return result{p: p}
+	case o.Err == nil && o.Status == 410:
+		return result{p: p, closed: true, failed: errClosed.Error()}
+	}
+	reason := truncate.Prefix(o.reason(), maxReason)
+	if was.Attempts < len(r.cfg.Schedule) {
+		after := max(r.cfg.Schedule[was.Attempts], o.After)
+		logger.Warn("a notice is not delivered, and is tried again", "reason", reason, "after", after)
+		return result{p: p, failed: reason, after: after}
+	}
+	was.Attempts, was.Error = was.Attempts+1, reason
+	if err := r.giveUp(ctx, was, notice.Type); err != nil {
+		return result{p: p, failed: err.Error(), after: -1}
+	}
+	logger.Error("a notice is given up: `moorebus webhooks retry` tries it again", "reason", reason)
+	return result{p: p, gone: true}
+}
+
+// notice makes the notice of an event. An event that is not in the log is [journal.ErrNotFound].
+func (r *reader) notice(ctx context.Context, p pending) (Notice, error) {
+	run := events.Run{Namespace: r.hook.Namespace, ID: p.Run, Shard: p.Shard}
+	rec, err := record(ctx, r.cfg.Access.Log, run, p.Seq-1)
+	if err != nil {
+		return Notice{}, err
+	}
+	e := r.cfg.Access.Decode(rec)
+	if e == nil || e.ID != p.Event {
+		return Notice{}, journal.ErrNotFound
+	}
+	f, err := r.facts.of(ctx, run)
+	if err != nil {
+		return Notice{}, err
+	}
+	data := Data{Namespace: r.hook.Namespace, Webhook: r.hook.Name, Run: p.Run, Agent: f.agent, Parent: f.parent}
+	if r.cfg.ConsoleURL != "" {
+		data.URL = r.cfg.ConsoleURL + "/runs/" + p.Run
+	}
+	n, ok := newNotice(e, data)
+	if !ok {
+		return n, journal.ErrNotFound
+	}
+	return n, nil
+}
+
+// giveUp stores a notice among those that were given up.
+func (r *reader) giveUp(ctx context.Context, p pending, typ string) error {
+	p.Next = time.Time{}
+	data, err := json.Marshal(deadLetter{pending: p, Type: typ, At: time.Now().UTC()})
+	if err != nil {
+		return err
+	}
+	_, err = r.cfg.Store.PutWebhookValue(ctx, key(kindDead, r.hook.Namespace, r.hook.Name, p.Event), data, 0, keepDead)
+	if errors.Is(err, journal.ErrConflict) {
+		return nil // it was, before a crash
+	}
+	return err
+}
+
+// finish notes how an attempt went. It reports whether the receiver wants no more.
+func (r *reader) finish(res result) (closed bool) {
+	delete(r.busy, res.p.Run)
+	switch {
+	case res.gone:
+		r.waiting = slices.DeleteFunc(r.waiting, func(p *pending) bool { return p == res.p })
+	case res.after < 0:
+		r.logger.Warn("the bus failed a notice, which is tried again", "run", res.p.Run, "reason", res.failed)
+		res.p.Next = time.Now().Add(pauseAfter)
+		return false
+	case res.failed != "":
+		res.p.Attempts++
+		res.p.Error, res.p.Next = res.failed, time.Now().Add(res.after).UTC()
+	default:
+		return false
+	}
+	r.changed = true
+	return res.closed
+}
+
+// accept takes what is to be tried again, as far as there is room.
+func (r *reader) accept(all []again) {
+	for _, a := range all {
+		known := slices.ContainsFunc(r.waiting, func(p *pending) bool { return p.Event == a.Event })
+		if slices.ContainsFunc(r.asked, func(o again) bool { return o.key == a.key }) || !known && len(r.waiting) >= maxPending {
+			continue
+		}
+		if !known {
+			p := a.pending
+			p.Attempts, p.Error, p.Next = 0, "", time.Time{}
+			r.waiting = append(r.waiting, &p)
+		}
+		r.asked, r.changed = append(r.asked, a), true
+	}
+}
+
+// noteIfDue notes how far the reader is, if that matters. A failure of the bus is for the next time.
+func (r *reader) noteIfDue(ctx context.Context) error {
+	moved := false
+	for shard := range r.seen {
+		moved = moved || r.seen[shard].Load() != r.state.Read[shard]
+	}
+	if !r.changed && (!moved || time.Since(r.noted) < idleEvery) {
+		return nil
+	}
+	err := r.note(ctx)
+	if err != nil && !errors.Is(err, journal.ErrConflict) {
+		r.logger.Warn("how far delivery is cannot be noted; after a crash, notices are delivered again", "reason", err)
+		return nil
+	}
+	return err
+}
+
+// note stores how far the reader is. What was asked to be tried again is safe then.
+func (r *reader) note(ctx context.Context) error {
+	s := &state{Made: r.hook.Made, Read: make([]uint64, len(r.seen))}
+	for shard := range r.seen {
+		s.Read[shard] = r.seen[shard].Load()
+	}
+	for _, p := range r.waiting {
+		s.Pending = append(s.Pending, *p)
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	revision, err := r.cfg.Store.PutWebhookValue(ctx, key(kindState, r.hook.Namespace, r.hook.Name), data, r.revision, 0)
+	if err != nil {
+		return err
+	}
+	r.state, r.revision, r.changed, r.noted = s, revision, false, time.Now()
+	asked := r.asked
+	r.asked = nil
+	for _, a := range asked {
+		if err := r.cfg.Store.DeleteWebhookValue(ctx, a.key, a.revision); err != nil && !errors.Is(err, journal.ErrConflict) {
+			return fmt.Errorf("a request to try again: %w", err) // it is found again
+		}
+	}
+	return nil
+}
+
+// disable gives up what waits and says in the webhook that its receiver is gone. The error is
+// errClosed, or that of the bus, after which the receiver is asked again.
+func (r *reader) disable(ctx context.Context) error {
+	for _, p := range r.waiting {
+		dead := *p
+		dead.Error = errClosed.Error()
+		typ := ""
+		if n, err := r.notice(ctx, dead); err == nil {
+			typ = n.Type
+		}
+		if err := r.giveUp(ctx, dead, typ); err != nil {
+			return err
+		}
+	}
+	r.waiting = nil
+	closed := *r.hook
+	closed.Disabled = errClosed.Error()
+	if err := r.put(ctx, &closed, r.hookRevision); err != nil {
+		return err
+	}
+	r.logger.Error("a webhook is disabled; put it again to enable it", "reason", errClosed)
+	return errClosed
+}

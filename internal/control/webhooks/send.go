@@ -1,0 +1,179 @@
+package webhooks
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/retry"
+)
+
+const (
+	// attemptTime bounds one attempt, dialTime its connection.
+	attemptTime = 15 * time.Second
+	dialTime    = 5 * time.Second
+	// perHost is how many notices are on the way to one host at once, maxAnswer how much of an
+	// answer is read, so that the connection can be used again.
+	perHost   = 8
+	maxAnswer = 64 << 10
+	// maxRetryAfter bounds what a receiver may ask for.
+	maxRetryAfter = 24 * time.Hour
+)
+
+// sender posts notices. It follows no redirection and uses no proxy, and connects only to addresses
+// that are allowed, whatever a name resolves to.
+type sender struct {
+	client  *http.Client
+	allowed []netip.Prefix
+
+	mu sync.Mutex
+	// hosts have the places of those who post to a host.
+	hosts map[string]*host
+}
+
+type host struct {
+	users  int
+	places chan struct{}
+}
+
+func newSender(allowed []netip.Prefix) *sender {
+	s := &sender{allowed: allowed, hosts: map[string]*host{}}
+	dialer := &net.Dialer{Timeout: dialTime, Control: s.control}
+	s.client = &http.Client{
+		Timeout: attemptTime,
+		Transport: &http.Transport{
+			DialContext: dialer.DialContext, TLSHandshakeTimeout: dialTime, ForceAttemptHTTP2: true,
+			MaxIdleConnsPerHost: perHost, MaxIdleConns: 256, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxAnswer,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return s
+}
+
+// special are networks that reach no other machine of the internet, besides those that package
+// netip knows: shared, reserved and test networks, and those that hold IPv4 addresses.
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.88.99.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("100::/64"),
+	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+}
+
+// mayReach reports whether notices may go to an address.
+func (s *sender) mayReach(address netip.Addr) bool {
+	address = address.Unmap().WithZone("")
+	within := func(p netip.Prefix) bool { return p.Contains(address) }
+	return slices.ContainsFunc(s.allowed, within) ||
+		address.IsGlobalUnicast() && !address.IsPrivate() && !slices.ContainsFunc(special, within)
+}
+
+// errForbidden says that the operator does not allow an address.
+type errForbidden struct{ address string }
+
+func (e *errForbidden) Error() string {
+	return fmt.Sprintf("the address %s is not public; the operator of the gateway may allow it with --webhook-allow", e.address)
+}
+
+// control is called with the address of each connection before it is made.
+func (s *sender) control(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || !s.mayReach(at.Addr()) {
+		return &errForbidden{address}
+	}
+	return nil
+}
+
+// outcome is how an attempt went.
+type outcome struct {
+	// Status is that of the answer; 0: there is none, and Err says why.
+	Status int
+	Err    error
+	// After is how long the receiver asks to be left alone.
+	After time.Duration
+	Took  time.Duration
+}
+
+func (o *outcome) delivered() bool { return o.Err == nil && o.Status/100 == 2 }
+
+// reason says why a notice was not delivered. It has nothing of the URL or the answer's body.
+func (o *outcome) reason() string {
+	switch {
+	case o.Err != nil:
+		return o.Err.Error()
+	case o.Status/100 == 3:
+		return fmt.Sprintf("the receiver answers %d; redirections are not followed", o.Status)
+	}
+	return fmt.Sprintf("the receiver answers %d %s", o.Status, http.StatusText(o.Status))
+}
+
+// post makes one attempt.
+func (s *sender) post(ctx context.Context, h *hook, id string, body []byte) (o outcome) {
+	began := time.Now()
+	defer func() { o.Took = time.Since(began) }()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL, bytes.NewReader(body))
+	if err == nil {
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("User-Agent", "moorebus-webhooks")
+		err = sign(req.Header, h.keys(began), id, began, body)
+	}
+	if err != nil {
+		return outcome{Err: withoutURL(err)}
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return outcome{Err: withoutURL(err)}
+	}
+	defer func() { _ = resp.Body.Close() }()                         // it was only read
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer)) // what is in it does not matter
+	return outcome{Status: resp.StatusCode, After: min(retry.FromHeader(resp.Header, began), maxRetryAfter)}
+}
+
+// withoutURL takes the URL out of an error: it may hold a secret.
+func withoutURL(err error) error {
+	var forbidden *errForbidden
+	if errors.As(err, &forbidden) {
+		return forbidden
+	}
+	var of *url.Error
+	if errors.As(err, &of) {
+		if of.Timeout() {
+			return fmt.Errorf("no answer within %s", attemptTime)
+		}
+		return of.Err
+	}
+	return err
+}
+
+// enter returns the places of a host, for one who posts to it until it leaves.
+func (s *sender) enter(address string) (places chan struct{}, leave func()) {
+	name := ""
+	if u, err := url.Parse(address); err == nil {
+		name = u.Host
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.hosts[name]
+	if h == nil {
+		h = &host{places: make(chan struct{}, perHost)}
+		s.hosts[name] = h
+	}
+	h.users++
+	return h.places, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if h.users--; h.users == 0 {
+			delete(s.hosts, name)
+		}
+	}
+}
