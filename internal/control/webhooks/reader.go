@@ -26,8 +26,10 @@ const (
 	idleEvery = 30 * time.Second
 	// pauseAfter is the pause after the bus failed.
 	pauseAfter = time.Second
-	// noteTime bounds the last note of a reader that ends.
-	noteTime = 2 * time.Second
+	// lingerTime bounds the attempts and noteTime the last note of a reader that ends. Together
+	// they are shorter than what is left of a lease that was lost.
+	lingerTime = 2 * time.Second
+	noteTime   = 2 * time.Second
 	// maxReason bounds what is noted of a failure, in bytes.
 	maxReason = 200
 	// keepDead is how long notices that were given up are kept.
@@ -266,10 +268,15 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	if err == nil {
 		body, err = notice.body(r.hook.Form)
 	}
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return result{p: p}
+	case err != nil:
 		return result{p: p, failed: err.Error(), after: -1}
 	}
-	o := r.sender.post(ctx, r.hook, was.Event+"_"+r.hook.Name, body)
+	posting, stop := lingering(ctx)
+	defer stop()
+	o := r.sender.post(posting, r.hook, was.Event+"_"+r.hook.Name, body)
 	logger := r.logger.With("run", was.Run, "event", was.Event, "type", notice.Type, "attempt", was.Attempts+1)
 	switch {
 	case o.delivered():
@@ -292,6 +299,17 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	}
 	logger.Error("a notice is given up: `moorebus webhooks retry` tries it again", "reason", reason)
 	return result{p: p, gone: true}
+}
+
+// lingering returns a context that ends some time after ctx, so that a receiver's answer that is on
+// the way counts.
+func lingering(ctx context.Context) (longer context.Context, stop func()) {
+	longer, end := context.WithCancel(context.WithoutCancel(ctx))
+	unhook := context.AfterFunc(ctx, func() {
+		retry.Wait(longer, lingerTime)
+		end()
+	})
+	return longer, func() { unhook(); end() }
 }
 
 // notice makes the notice of an event. An event that is not in the log is [journal.ErrNotFound].
