@@ -104,6 +104,7 @@ var lower = map[string][]string{
 	"internal/tracecontext":     {},
 	"internal/spanid":           {"internal/tracecontext", "pkg/reducer"},
 	"internal/oauth":            {},
+	"internal/webhook":          {"internal/retry"},
 	"internal/truncate":         {},
 	"internal/diskspace":        {},
 	"internal/groupflush":       {},
@@ -210,6 +211,7 @@ var rolesMay = []string{
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel", "internal/compare",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 	"internal/recordline", "internal/buildinfo", "internal/tracecontext", "internal/spanid",
+	"internal/webhook",
 }
 
 // partsOf are the packages that belong to one role, with the role, and onTop those that

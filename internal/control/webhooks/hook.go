@@ -1,16 +1,14 @@
 package webhooks
 
 import (
-	"encoding/base64"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
-	"crypto/rand"
-
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/webhook"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -162,8 +160,8 @@ func (c *Change) check() error {
 	if c.Secret == "" {
 		return nil
 	}
-	if _, err := signingKey(c.Secret); err != nil {
-		return bad("secret: must be %s and base64 of 24 to 64 bytes", secretPrefix)
+	if err := webhook.CheckSecret(c.Secret); err != nil {
+		return bad("secret: %s", err.Error())
 	}
 	return nil
 }
@@ -213,13 +211,6 @@ func shownURL(text string, form Form) string {
 	return shown + u.EscapedPath()
 }
 
-// newSecret returns a random secret.
-func newSecret() string {
-	key := make([]byte, 32)
-	_, _ = rand.Read(key) // never fails
-	return secretPrefix + base64.StdEncoding.EncodeToString(key)
-}
-
 // rotate makes a secret the present one. The one before signs for some time more.
 func (h *hook) rotate(key string, now time.Time) {
 	kept := []secret{{Key: key}}
@@ -237,6 +228,11 @@ func (h *hook) keys(now time.Time) (keys []string) {
 		}
 	}
 	return keys
+}
+
+// message is a body on its way to the webhook.
+func (h *hook) message(id string, body []byte) webhook.Message {
+	return webhook.Message{URL: h.URL, ID: id, Secrets: h.keys(time.Now()), Body: body}
 }
 
 // wants reports whether the webhook tells of a kind.

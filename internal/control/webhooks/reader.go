@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/truncate"
+	"github.com/moorebus/moorebus/internal/webhook"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -84,7 +85,7 @@ type result struct {
 func newReader(h *Hooks, log journal.Log, w *hook, revision uint64) *reader {
 	return &reader{
 		Hooks: h, hook: w, hookRevision: revision, log: log, logger: h.cfg.Logger.With("namespace", w.Namespace, "webhook", w.Name),
-		busy: map[string]bool{}, found: make(chan pending), done: make(chan result, perHost), again: make(chan []again),
+		busy: map[string]bool{}, found: make(chan pending), done: make(chan result, webhook.PerHost), again: make(chan []again),
 	}
 }
 
@@ -97,7 +98,7 @@ func (r *reader) run(ctx context.Context) (err error) {
 		r.waiting = append(r.waiting, &r.state.Pending[i])
 	}
 	var leave func()
-	r.places, leave = r.sender.enter(r.hook.URL)
+	r.places, leave = r.sender.Enter(r.hook.URL)
 	defer leave()
 	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -229,7 +230,7 @@ func (r *reader) send(ctx context.Context, all *sync.WaitGroup) <-chan time.Time
 	now, next := time.Now(), time.Time{}
 	first := map[string]bool{}
 	for _, p := range r.waiting {
-		if len(r.busy) >= perHost {
+		if len(r.busy) >= webhook.PerHost {
 			return nil // an attempt that ends leads here again
 		}
 		if first[p.Run] || r.busy[p.Run] {
@@ -276,18 +277,18 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	}
 	posting, stop := lingering(ctx)
 	defer stop()
-	o := r.sender.post(posting, r.hook, was.Event+"_"+r.hook.Name, body)
+	o := r.sender.Post(posting, r.hook.message(was.Event+"_"+r.hook.Name, body))
 	logger := r.logger.With("run", was.Run, "event", was.Event, "type", notice.Type, "attempt", was.Attempts+1)
 	switch {
-	case o.delivered():
+	case o.Delivered():
 		logger.Debug("a notice is delivered", "took", o.Took)
 		return result{p: p, gone: true}
 	case ctx.Err() != nil:
 		return result{p: p}
-	case o.Err == nil && o.Status == 410:
+	case o.Gone():
 		return result{p: p, closed: true, failed: errClosed.Error()}
 	}
-	reason := truncate.Prefix(o.reason(), maxReason)
+	reason := truncate.Prefix(o.Reason(), maxReason)
 	if was.Attempts < len(r.cfg.Schedule) {
 		after := max(r.cfg.Schedule[was.Attempts], o.After)
 		logger.Warn("a notice is not delivered, and is tried again", "reason", reason, "after", after)

@@ -28,6 +28,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/webhook"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -51,6 +52,11 @@ func Schedule() []time.Duration {
 	}
 }
 
+// Loopback returns the networks that only this machine reaches.
+func Loopback() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+}
+
 // Config configures [New].
 type Config struct {
 	Settings
@@ -66,7 +72,7 @@ type Config struct {
 // Hooks keeps webhooks, and delivers to them in [Hooks.Run]. It is safe for concurrent use.
 type Hooks struct {
 	cfg    Config
-	sender *sender
+	sender *webhook.Sender
 	facts  *facts
 	// changed is told when this process has changed a webhook.
 	changed chan struct{}
@@ -78,7 +84,7 @@ func New(cfg Config) *Hooks {
 		cfg.Schedule = Schedule()
 	}
 	cfg.ConsoleURL = strings.TrimRight(cfg.ConsoleURL, "/")
-	return &Hooks{cfg: cfg, sender: newSender(cfg.Allowed), facts: newFacts(cfg.Access), changed: make(chan struct{}, 1)}
+	return &Hooks{cfg: cfg, sender: webhook.NewSender(cfg.Allowed), facts: newFacts(cfg.Access), changed: make(chan struct{}, 1)}
 }
 
 // The keys of the store: the webhook itself, its progress, what was given up, and what is to be
@@ -147,7 +153,7 @@ func (h *Hooks) PutWebhook(ctx context.Context, ns, name string, c Change) (Info
 	}
 	now, made := time.Now().UTC(), ""
 	if c.Secret == "" && (len(w.Secrets) == 0 || c.Rotate) {
-		made = newSecret()
+		made = webhook.NewSecret()
 	}
 	if key := cmp.Or(c.Secret, made); key != "" && (len(w.Secrets) == 0 || w.Secrets[0].Key != key) {
 		w.rotate(key, now)
@@ -312,10 +318,10 @@ func (h *Hooks) TestWebhook(ctx context.Context, ns, name string) (Tested, error
 	if err != nil {
 		return Tested{}, err
 	}
-	o := h.sender.post(ctx, w, "test_"+uuid.NewString(), body)
-	t := Tested{Delivered: o.delivered(), Status: o.Status, Took: o.Took.Milliseconds()}
+	o := h.sender.Post(ctx, w.message("test_"+uuid.NewString(), body))
+	t := Tested{Delivered: o.Delivered(), Status: o.Status, Took: o.Took.Milliseconds()}
 	if !t.Delivered {
-		t.Error = o.reason()
+		t.Error = o.Reason()
 	}
 	return t, nil
 }

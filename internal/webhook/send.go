@@ -1,4 +1,6 @@
-package webhooks
+// Package webhook posts signed messages to URLs that others chose, as Standard Webhooks has it
+// (standardwebhooks.com), and keeps them from reaching what only this machine can reach.
+package webhook
 
 import (
 	"bytes"
@@ -18,21 +20,22 @@ import (
 	"github.com/moorebus/moorebus/internal/retry"
 )
 
+// PerHost is how many messages should be on the way to one host at once.
+const PerHost = 8
+
 const (
 	// attemptTime bounds one attempt, dialTime its connection.
 	attemptTime = 15 * time.Second
 	dialTime    = 5 * time.Second
-	// perHost is how many notices are on the way to one host at once, maxAnswer how much of an
-	// answer is read, so that the connection can be used again.
-	perHost   = 8
+	// maxAnswer is how much of an answer is read, so that the connection can be used again.
 	maxAnswer = 64 << 10
 	// maxRetryAfter bounds what a receiver may ask for.
 	maxRetryAfter = 24 * time.Hour
 )
 
-// sender posts notices. It follows no redirection and uses no proxy, and connects only to addresses
+// Sender posts messages. It is safe for concurrent use. It follows no redirection and uses no proxy, and connects only to addresses
 // that are allowed, whatever a name resolves to.
-type sender struct {
+type Sender struct {
 	client  *http.Client
 	allowed []netip.Prefix
 
@@ -46,14 +49,15 @@ type host struct {
 	places chan struct{}
 }
 
-func newSender(allowed []netip.Prefix) *sender {
-	s := &sender{allowed: allowed, hosts: map[string]*host{}}
+// NewSender returns a Sender that reaches public addresses, and those of the allowed networks.
+func NewSender(allowed []netip.Prefix) *Sender {
+	s := &Sender{allowed: allowed, hosts: map[string]*host{}}
 	dialer := &net.Dialer{Timeout: dialTime, Control: s.control}
 	s.client = &http.Client{
 		Timeout: attemptTime,
 		Transport: &http.Transport{
 			DialContext: dialer.DialContext, TLSHandshakeTimeout: dialTime, ForceAttemptHTTP2: true,
-			MaxIdleConnsPerHost: perHost, MaxIdleConns: 256, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxAnswer,
+			MaxIdleConnsPerHost: PerHost, MaxIdleConns: 256, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxAnswer,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -70,8 +74,8 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
 }
 
-// mayReach reports whether notices may go to an address.
-func (s *sender) mayReach(address netip.Addr) bool {
+// mayReach reports whether messages may go to an address.
+func (s *Sender) mayReach(address netip.Addr) bool {
 	address = address.Unmap().WithZone("")
 	within := func(p netip.Prefix) bool { return p.Contains(address) }
 	return slices.ContainsFunc(s.allowed, within) ||
@@ -86,7 +90,7 @@ func (e *errForbidden) Error() string {
 }
 
 // control is called with the address of each connection before it is made.
-func (s *sender) control(_, address string, _ syscall.RawConn) error {
+func (s *Sender) control(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || !s.mayReach(at.Addr()) {
 		return &errForbidden{address}
@@ -94,20 +98,31 @@ func (s *sender) control(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// outcome is how an attempt went.
-type outcome struct {
-	// Status is that of the answer; 0: there is none, and Err says why.
+// Message is what is posted. Every one of the secrets signs it.
+type Message struct {
+	URL, ID string
+	Secrets []string
+	Body    []byte
+}
+
+// Outcome is how an attempt went.
+type Outcome struct {
+	// Status is that of the answer; 0: there is none, and Err says why, without the URL.
 	Status int
 	Err    error
-	// After is how long the receiver asks to be left alone.
+	// After is how long the receiver asks to be left alone, at most a day.
 	After time.Duration
 	Took  time.Duration
 }
 
-func (o *outcome) delivered() bool { return o.Err == nil && o.Status/100 == 2 }
+// Delivered reports whether the receiver took the message.
+func (o *Outcome) Delivered() bool { return o.Err == nil && o.Status/100 == 2 }
 
-// reason says why a notice was not delivered. It has nothing of the URL or the answer's body.
-func (o *outcome) reason() string {
+// Gone reports whether the receiver wants no more messages.
+func (o *Outcome) Gone() bool { return o.Err == nil && o.Status == http.StatusGone }
+
+// Reason says why a message was not delivered. It has nothing of the URL or the answer's body.
+func (o *Outcome) Reason() string {
 	switch {
 	case o.Err != nil:
 		return o.Err.Error()
@@ -117,26 +132,26 @@ func (o *outcome) reason() string {
 	return fmt.Sprintf("the receiver answers %d %s", o.Status, http.StatusText(o.Status))
 }
 
-// post makes one attempt.
-func (s *sender) post(ctx context.Context, h *hook, id string, body []byte) (o outcome) {
+// Post makes one attempt, which takes at most 15 s.
+func (s *Sender) Post(ctx context.Context, m Message) (o Outcome) {
 	began := time.Now()
 	defer func() { o.Took = time.Since(began) }()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL, bytes.NewReader(m.Body))
 	if err == nil {
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("User-Agent", "moorebus-webhooks")
-		err = sign(req.Header, h.keys(began), id, began, body)
+		err = sign(req.Header, m, began)
 	}
 	if err != nil {
-		return outcome{Err: withoutURL(err)}
+		return Outcome{Err: withoutURL(err)}
 	}
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return outcome{Err: withoutURL(err)}
+		return Outcome{Err: withoutURL(err)}
 	}
 	defer func() { _ = resp.Body.Close() }()                         // it was only read
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer)) // what is in it does not matter
-	return outcome{Status: resp.StatusCode, After: min(retry.FromHeader(resp.Header, began), maxRetryAfter)}
+	return Outcome{Status: resp.StatusCode, After: min(retry.FromHeader(resp.Header, began), maxRetryAfter)}
 }
 
 // withoutURL takes the URL out of an error: it may hold a secret.
@@ -155,8 +170,9 @@ func withoutURL(err error) error {
 	return err
 }
 
-// enter returns the places of a host, for one who posts to it until it leaves.
-func (s *sender) enter(address string) (places chan struct{}, leave func()) {
+// Enter returns the places of a URL's host, [PerHost] of them, for one who posts to it until it
+// leaves. Whoever posts takes a place by sending to the channel.
+func (s *Sender) Enter(address string) (places chan struct{}, leave func()) {
 	name := ""
 	if u, err := url.Parse(address); err == nil {
 		name = u.Host
@@ -165,7 +181,7 @@ func (s *sender) enter(address string) (places chan struct{}, leave func()) {
 	defer s.mu.Unlock()
 	h := s.hosts[name]
 	if h == nil {
-		h = &host{places: make(chan struct{}, perHost)}
+		h = &host{places: make(chan struct{}, PerHost)}
 		s.hosts[name] = h
 	}
 	h.users++
