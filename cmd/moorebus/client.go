@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -178,6 +179,7 @@ func (c *client) newControl(logger *slog.Logger) (err error) {
 	c.controller, err = process.Controller(control.Config{
 		CheckScript: scripted.CheckScript,
 		StallAfter:  4 * firstCheck, // a gateway checks every quarter of it
+		Webhooks:    webhooks.Settings{Allowed: webhooks.Loopback()},
 	})
 	c.control = c.controller
 	return err

@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/record"
+	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/gatewayclient"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -35,6 +36,15 @@ type gateway interface {
 	Dead(ctx context.Context, ns string, o dead.Options) ([]dead.Dead, error)
 	DropDead(ctx context.Context, ns string, names []string) error
 	Retry(ctx context.Context, ns, id, key string) (dead.Retried, error)
+
+	PutWebhook(ctx context.Context, ns, name string, c webhooks.Change) (webhooks.Info, error)
+	Webhook(ctx context.Context, ns, name string) (webhooks.Info, error)
+	Webhooks(ctx context.Context, ns string) ([]webhooks.Info, error)
+	DeleteWebhook(ctx context.Context, ns, name string) error
+	TestWebhook(ctx context.Context, ns, name string) (webhooks.Tested, error)
+	WebhookDead(ctx context.Context, ns, name string) ([]webhooks.Undelivered, error)
+	RetryWebhook(ctx context.Context, ns, name string, ids []string) (int, error)
+	DropWebhook(ctx context.Context, ns, name string, ids []string) (int, error)
 
 	Start(ctx context.Context, ns string, req control.StartRequest) (control.StartResult, error)
 	Cancel(ctx context.Context, ns, id string, by events.By) (access.Result, error)

@@ -227,10 +227,14 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	if err != nil {
 		return host.Options{}, wire.BadConfig(err)
 	}
+	hooks, err := f.gateway.Webhooks(listener)
+	if err != nil {
+		return host.Options{}, err
+	}
 	return host.Options{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
 		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Max, MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
-		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
+		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait, Webhooks: hooks, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }
 

@@ -34,7 +34,7 @@ the bus. planner, actor, observer, gateway and replay are also programs of their
 		tapCommand(), runsCommand(), showCommand(), traceCommand(), diffCommand(), watchCommand(),
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(), returnCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
-		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(), schemaCommand(),
+		agentsCommand(), storageCommand(), webhooksCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		exportCommand(), importCommand(), purgeCommand(),
 		deadCommand(), initCommand(), certsCommand(), doctorCommand(),
 		backupCommand(), restoreCommand(),

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agui"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -32,10 +33,12 @@ func Gateway() *cobra.Command {
 	var redact []string
 	var listener *net.TCPListener
 	var endWaiting func() error
+	var hooks webhooks.Settings
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
 		`Gateway serves the HTTP API and the console. It appends what comes from outside:
 starts, messages, decisions, cancelling. It also owns the timers: approvals expire,
 runs end at their deadline, and stalled work is driven once more and then given up.
+One of several gateways delivers to webhooks.
 Set MOOREBUS_TOKEN to require a bearer token. Without one it listens on loopback
 only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, and
 /healthz 200.`,
@@ -56,6 +59,9 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			if listener, err = cli.Listen(flags, "listen", listen, wire.TokenVariable, os.Getenv); err != nil {
 				return err
 			}
+			if hooks, err = waits.Webhooks(listener); err != nil {
+				return errors.Join(err, listener.Close())
+			}
 			endWaiting = httpapi.ServeWaiting(listener)
 			return nil
 		},
@@ -66,6 +72,7 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			c, err := r.Controller(control.Config{
 				CheckScript: scripted.CheckScript, DefaultNamespace: namespace,
 				StallAfter: waits.StallAfter, PoolWait: waits.PoolWait, Ready: r.Bus.Ready, Results: toolcall.Results{Patterns: redact},
+				Webhooks: hooks,
 			})
 			if err != nil {
 				return errors.Join(err, listener.Close())

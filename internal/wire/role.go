@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
 	"os"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/metrics"
@@ -168,15 +172,57 @@ func (f *HTTPFlags) Hosts(listen string) []string {
 	return append(cli.HostNames(listen), f.hosts...)
 }
 
-// GatewayFlags are --stall and --pool-wait, for processes with a gateway.
-type GatewayFlags struct{ StallAfter, PoolWait time.Duration }
+// GatewayFlags are --stall, --pool-wait, and those of webhooks, for processes with a gateway.
+type GatewayFlags struct {
+	StallAfter, PoolWait time.Duration
 
-// AddGatewayFlags adds --stall and --pool-wait.
+	flags      *pflag.FlagSet
+	consoleURL string
+	allowed    []string
+	retries    []time.Duration
+}
+
+// AddGatewayFlags adds --stall, --pool-wait, --console-url, --webhook-allow and --webhook-retries.
 func AddGatewayFlags(flags *pflag.FlagSet) *GatewayFlags {
-	f := &GatewayFlags{}
+	f := &GatewayFlags{flags: flags}
 	flags.DurationVar(&f.StallAfter, "stall", control.StallAfter,
 		"a run with work to do and no event for this long is driven once more, and ended after as long again; must be longer than any call of a model or a tool")
 	flags.DurationVar(&f.PoolWait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor")
+	flags.StringVar(&f.consoleURL, "console-url", os.Getenv("MOOREBUS_CONSOLE_URL"), "`URL` under which people find the console, for links in webhooks (MOOREBUS_CONSOLE_URL)")
+	flags.StringSliceVar(&f.allowed, "webhook-allow", nil, "`networks` that webhooks may reach besides public addresses, such as 10.1.0.0/16 (default: loopback, if HTTP is served on loopback or not at all)")
+	flags.DurationSliceVar(&f.retries, "webhook-retries", webhooks.Schedule(), "`pauses` after failed attempts to deliver to a webhook; after one attempt more, the notice is given up")
 	cli.Positive(flags, "stall", "pool-wait")
 	return f
+}
+
+// Webhooks returns the settings of webhooks. listener serves HTTP; nil: nothing does.
+func (f *GatewayFlags) Webhooks(listener net.Listener) (webhooks.Settings, error) {
+	s := webhooks.Settings{ConsoleURL: f.consoleURL, Schedule: f.retries}
+	for _, text := range f.allowed {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return s, cli.Usage("--webhook-allow: %q is not a network such as 10.1.0.0/16", text)
+		}
+		s.Allowed = append(s.Allowed, network.Masked())
+	}
+	if u, err := url.Parse(f.consoleURL); f.consoleURL != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
+		return s, cli.Usage("--console-url: %q is not a URL of the form https://host", f.consoleURL)
+	}
+	for _, pause := range f.retries {
+		if pause <= 0 {
+			return s, cli.Usage("--webhook-retries: must be positive, and one is %s", pause)
+		}
+	}
+	if f.flags.Changed("webhook-allow") {
+		return s, nil
+	}
+	local := listener == nil
+	if !local {
+		at, is := listener.Addr().(*net.TCPAddr)
+		local = is && at.IP.IsLoopback()
+	}
+	if local {
+		s.Allowed = webhooks.Loopback()
+	}
+	return s, nil
 }

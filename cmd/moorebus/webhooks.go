@@ -1,0 +1,242 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/wire"
+)
+
+func webhooksCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "webhooks",
+		Short: "Tell other programs what people should know of runs",
+		Long: `Webhooks are URLs to which a gateway posts what a person should know of runs: that
+they wait for a person, ended, failed, were cancelled, used up their budget or could
+not be processed. Every notice arrives at least once, or is given up after some days.
+docs/operations/webhooks.md has the bodies, and how a receiver checks the signature.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(putWebhookCommand(), listWebhooksCommand(), showWebhookCommand(), removeWebhookCommand(), testWebhookCommand(),
+		deadWebhookCommand(), retryWebhookCommand(), dropWebhookCommand())
+	return cmd
+}
+
+// maxSecretFile bounds a file with a secret, in bytes.
+const maxSecretFile = 4096
+
+func putWebhookCommand() *cobra.Command {
+	var change webhooks.Change
+	var on []string
+	var form, secretFile string
+	cmd := &cobra.Command{
+		Use:   "put NAME URL",
+		Short: "Make or change a webhook",
+		Long: `Put makes a webhook, or replaces all of it but its secret. A new one gets the events
+from now on, and so does one that was disabled because its receiver answered 410. It
+prints the secret of a new webhook once. With --rotate it prints another one; the one
+before signs for 24 hours more. The URL is https, or http to a loopback address. (--url
+is that of a gateway.)`,
+		Example: `  moorebus webhooks put pager https://hooks.example/moorebus --on waiting,failed
+  moorebus webhooks put team https://hooks.slack.com/services/T0/B0/x --form slack
+  moorebus webhooks put pager https://hooks.example/moorebus --rotate`,
+		Args: cobra.ExactArgs(2),
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	all := cmd.Flags()
+	all.StringSliceVar(&on, "on", nil, "what to tell of: "+webhooks.Names()+" (default: all)")
+	all.StringSliceVar(&change.Agents, "agent", nil, "only runs that began with this `agent`, may be repeated")
+	all.StringVar(&form, "form", string(webhooks.Standard), "form of the bodies: standard, or slack, a text")
+	all.StringVar(&secretFile, "secret-file", "", "`file` of the signing secret, whsec_ and base64; - is stdin (default: the present one, or a new one, which is printed)")
+	all.BoolVar(&change.Rotate, "rotate", false, "make a new secret and print it")
+	all.BoolVar(&change.SubRuns, "sub-runs", false, "also tell of runs that answer calls of other runs")
+	all.BoolVar(&change.AllowHTTP, "allow-http", false, "allow http to addresses that are not loopback")
+	complete(cmd, "form", string(webhooks.Standard), string(webhooks.Slack))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		change.URL, change.Form = args[1], webhooks.Form(form)
+		for _, kind := range on {
+			change.On = append(change.On, webhooks.Kind(kind))
+		}
+		if secretFile != "" {
+			data, err := readUpTo(cmd.InOrStdin(), secretFile, maxSecretFile)
+			if err != nil {
+				return wire.BadConfig(err)
+			}
+			change.Secret = strings.TrimSpace(string(data))
+		}
+		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
+			info, err := c.control.PutWebhook(ctx, c.namespace, args[0], change)
+			if err != nil {
+				return err
+			}
+			if info.Secret != "" && c.format == console.Table {
+				c.notef("the secret of %s, which is not shown again:", info.Name)
+				_, err = fmt.Fprintln(c.out, info.Secret)
+				return err
+			}
+			return c.showWebhooks([]webhooks.Info{info}, info)
+		})
+	}
+	return cmd
+}
+
+// showWebhooks prints webhooks as a table, or value.
+func (c *client) showWebhooks(all []webhooks.Info, value any) error {
+	if c.format != console.Table {
+		return console.Write(c.out, c.format, value)
+	}
+	rows := make([][]string, len(all))
+	for i, w := range all {
+		kinds := make([]string, len(w.On))
+		for j, kind := range w.On {
+			kinds[j] = string(kind)
+		}
+		note := w.Disabled
+		if note == "" && w.Failing != "" {
+			note = w.Failing + ", again " + w.Next.Local().Format(time.DateTime)
+		}
+		rows[i] = []string{w.Name, console.Plain(w.URL), strings.Join(kinds, ","), cmp.Or(strings.Join(w.Agents, ","), "all"), strconv.Itoa(w.Pending), strconv.Itoa(w.Dead), console.Plain(note)}
+	}
+	return console.WriteTable(c.out, []string{"NAME", "URL", "ON", "AGENTS", "PENDING", "DEAD", ""}, rows)
+}
+
+func listWebhooksCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List the webhooks, and how their delivery stands", Args: cobra.NoArgs}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			all, err := c.control.Webhooks(ctx, c.namespace)
+			if err != nil {
+				return err
+			}
+			return c.showWebhooks(all, all)
+		})
+	}
+	return cmd
+}
+
+func showWebhookCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "show NAME", Short: "Show a webhook, and how its delivery stands", Args: cobra.ExactArgs(1)}
+	flags := addClientFlags(cmd, console.YAML, console.JSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			info, err := c.control.Webhook(ctx, c.namespace, args[0])
+			if err != nil {
+				return err
+			}
+			return console.Write(c.out, c.format, info)
+		})
+	}
+	return cmd
+}
+
+func removeWebhookCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "rm NAME", Short: "Remove a webhook, with what was not delivered", Args: cobra.ExactArgs(1)}
+	flags := addClientFlags(cmd, console.Text)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			return c.control.DeleteWebhook(ctx, c.namespace, args[0])
+		})
+	}
+	return cmd
+}
+
+func testWebhookCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "test NAME",
+		Short: "Send a test to a webhook, once, and say how that went",
+		Long: `Test sends a notice of the type webhook.test. On a bus this process sends it; with
+--url the gateway does, from where notices come, too. It exits with 1 if the receiver
+does not take it.`,
+		Args: cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			tested, err := c.control.TestWebhook(ctx, c.namespace, args[0])
+			switch {
+			case err != nil:
+				return err
+			case c.format != console.Text:
+				err = console.Write(c.out, c.format, tested)
+			case tested.Delivered:
+				_, err = fmt.Fprintf(c.out, "delivered: %d after %d ms\n", tested.Status, tested.Took)
+			}
+			if err == nil && !tested.Delivered {
+				err = failed("not delivered after %d ms: %s", tested.Took, console.Plain(tested.Error))
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+func deadWebhookCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "dead NAME", Short: "List the notices that were given up, the oldest first", Args: cobra.ExactArgs(1)}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			all, err := c.control.WebhookDead(ctx, c.namespace, args[0])
+			if err != nil {
+				return err
+			}
+			if c.format != console.Table {
+				return console.Write(c.out, c.format, all)
+			}
+			rows := make([][]string, len(all))
+			for i, l := range all {
+				rows[i] = []string{l.ID, l.Run, l.Type, strconv.Itoa(l.Attempts), l.Time.Local().Format(time.DateTime), console.Plain(l.Reason)}
+			}
+			return console.WriteTable(c.out, []string{"ID", "RUN", "TYPE", "ATTEMPTS", "GIVEN UP", "REASON"}, rows)
+		})
+	}
+	return cmd
+}
+
+func retryWebhookCommand() *cobra.Command {
+	return lettersCommand("retry", "Deliver notices again that were given up", "will be delivered again",
+		func(ctx context.Context, c *client, name string, ids []string) (int, error) {
+			return c.control.RetryWebhook(ctx, c.namespace, name, ids)
+		})
+}
+
+func dropWebhookCommand() *cobra.Command {
+	return lettersCommand("drop", "Forget notices that were given up", "are forgotten",
+		func(ctx context.Context, c *client, name string, ids []string) (int, error) {
+			return c.control.DropWebhook(ctx, c.namespace, name, ids)
+		})
+}
+
+// lettersCommand returns a command that does something with notices that were given up.
+func lettersCommand(verb, short, done string, do func(ctx context.Context, c *client, name string, ids []string) (int, error)) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use: verb + " NAME ID…", Short: short, Args: cobra.MinimumNArgs(1),
+		Example: fmt.Sprintf("  moorebus webhooks %s pager 0198c5a0-5a6b-7c00-8000-000000000001\n  moorebus webhooks %s pager --all", verb, verb),
+	}
+	flags := addClientFlags(cmd, console.Text)
+	cmd.Flags().BoolVar(&all, "all", false, "all that were given up")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if all == (len(args) > 1) {
+			return cli.Usage("name the notices as `moorebus webhooks dead` lists them, or use --all")
+		}
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			n, err := do(ctx, c, args[0], args[1:])
+			if err == nil {
+				_, err = fmt.Fprintf(c.out, "%d notices %s\n", n, done)
+			}
+			return err
+		})
+	}
+	return cmd
+}
