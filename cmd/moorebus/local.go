@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/metrics"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/toolset"
@@ -126,11 +127,14 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		// Else no role of another process can be connected.
 		serve.Init.Alone = !f.share
 	}
-	conn, err := f.bus.Open(ctx, cli.OpenOptions{Name: "moorebus/" + f.role.Instance, Serve: serve, Logger: logger})
+	conn, err := f.bus.Open(ctx, cli.OpenOptions{Name: "moorebus/" + f.role.Instance, Serve: serve, Bus: natsbus.Options{Meter: registry}, Logger: logger})
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	if conn.Server != nil {
+		registry.ReadDisk(conn.Where, conn.Server.Full)
+	}
 	f.tools, f.dir = options.Tools, conn.Where
 	wire.Connect(f.tools, conn.Bus.Conn())
 	defer f.tools.Start(ctx, logger)()

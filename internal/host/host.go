@@ -175,7 +175,7 @@ func (o *Options) prepare(snapshots ports.Snapshots) *Process {
 	if o.Metrics == nil {
 		o.Metrics = metrics.New()
 	}
-	store := runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: snapshots, Meter: o.Metrics, Logger: o.Logger})
+	store := runlog.New(runlog.Options{Log: o.Bus, Machine: o.Machine, Snapshots: snapshots, Meter: o.Metrics, Appended: o.Metrics.Appended, Logger: o.Logger})
 	return o.process(store)
 }
 

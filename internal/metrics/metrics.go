@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/moorebus/moorebus/internal/buildinfo"
+	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/meter"
 )
 
@@ -215,6 +216,22 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		f := r.families[at.index]
 		to <- prometheus.MustNewConstMetric(f.desc, prometheus.GaugeValue, value, at.values[:len(f.metric.Labels)]...)
 	}
+}
+
+// ReadDisk has each scrape tell of the disk with an embedded server's directory. full is
+// embedded.Server.Full.
+func (r *Registry) ReadDisk(dir string, full func() error) {
+	r.Read(func(_ context.Context, emit meter.Emit) {
+		if free, total, known := diskspace.Free(dir); known {
+			emit(meter.DiskFree, float64(free), meter.Values{})
+			emit(meter.DiskTotal, float64(total), meter.Values{})
+		}
+		stopped := 0.0
+		if full() != nil {
+			stopped = 1
+		}
+		emit(meter.DiskFull, stopped, meter.Values{})
+	})
 }
 
 // Handler serves the numbers in the formats of Prometheus.

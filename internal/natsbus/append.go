@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/groupcommit"
 	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -80,6 +81,7 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 		}
 		if err == nil {
 			_ = b.full.note(a.place, nil)
+			meter.Add(b.opts.Meter, meter.Batches, 1)
 			return ack.Seq, b.checkAck(run.Shard, ack)
 		}
 		if d.opens(err) {

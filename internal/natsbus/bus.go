@@ -24,8 +24,10 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsbus/recent"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -90,6 +92,8 @@ type Options struct {
 	// from the server, where that is in this process. Nil: if the log says that its server
 	// flushes in groups ([SyncGroup]), the process that has the server is asked.
 	Flush func(ctx context.Context, stream string, seq uint64) error
+	// Meter counts batches and flushes; nil: nothing is counted.
+	Meter meter.Meter
 }
 
 func (o Options) withDefaults() Options {
@@ -196,6 +200,7 @@ func (b *Bus) discover(ctx context.Context) error {
 	b.shards, b.Replicas = shards, max(1, first.Config.Replicas)
 	b.sync = Sync(first.Config.Metadata[metaSync])
 	b.grouped = b.grouping(b.sync)
+	b.lastFlushed = make([]atomic.Uint64, shards)
 	b.setFlushing(b.sync, breaks)
 	return nil
 }

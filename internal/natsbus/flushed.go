@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/groupflush"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -165,7 +166,7 @@ func (b *Bus) setFlushing(sync Sync, breaks uint64) *flushing {
 func (b *Bus) flushShard(shard int, wanted uint64) (uint64, error) {
 	if b.opts.Flush != nil {
 		// 0: a flush of its own, whatever was flushed. A purge changes records that were.
-		return wanted, b.opts.Flush(context.Background(), events.StreamName(shard), 0)
+		return wanted, b.flushServer(context.Background(), shard, wanted)
 	}
 	msg := &nats.Msg{Subject: flushSubject + strconv.Itoa(shard), Data: strconv.AppendUint(nil, wanted, 10)}
 	answer, err := b.Request(context.Background(), 0, msg)
@@ -238,7 +239,21 @@ func (b *Bus) flushAll(shard int, wanted uint64) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return end, b.opts.Flush(ctx, stream, 0)
+	return end, b.flushServer(ctx, shard, end)
+}
+
+// flushServer flushes the server in this process. upTo is a record that it covers.
+func (b *Bus) flushServer(ctx context.Context, shard int, upTo uint64) error {
+	began := time.Now()
+	err := b.opts.Flush(ctx, events.StreamName(shard), 0)
+	if err != nil || b.opts.Meter == nil {
+		return err
+	}
+	meter.Since(b.opts.Meter, meter.FlushTime, began)
+	if before := b.lastFlushed[shard].Swap(upTo); before > 0 && upTo > before {
+		meter.Add(b.opts.Meter, meter.Flushes, float64(upTo-before))
+	}
+	return nil
 }
 
 // answerable reports whether this process may publish on a subject that another one names: not
@@ -253,4 +268,6 @@ type flushes struct {
 	flushing atomic.Pointer[flushing]
 	// sync is what the log said when the bus was opened.
 	sync Sync
+	// lastFlushed is, for each shard, the record that the last flush of this process covered.
+	lastFlushed []atomic.Uint64
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/groupcommit"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -92,6 +93,7 @@ func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pe
 		ack, err := b.sendBatch(ctx, d.until(), s)
 		if err == nil && ack.Error == nil {
 			_ = b.full.note(a.place, nil)
+			meter.Add(b.opts.Meter, meter.Batches, float64(len(s.members())))
 			return ack.Seq, b.checkAck(a.shard, ack)
 		}
 		if err == nil {

@@ -60,7 +60,7 @@ func (p *Planner) ask(ctx context.Context, req llm.Request, stream func(llm.Chun
 	if wait > 0 {
 		return nil, &llm.Error{Kind: llm.KindRateLimited, Message: "the provider is rate limited", RetryAfter: wait}
 	}
-	reply, err := caller.Call(ctx, req, stream)
+	reply, err := p.measured(ctx, caller, req, stream)
 	p.limits.record(ticket, err)
 	return reply, err
 }

@@ -375,7 +375,13 @@ func (p *Planner) call(ctx context.Context, c modelCall, s *streamer) (llm.Respo
 	if wait > 0 {
 		return nil, limited(c, wait)
 	}
-	reply, err := caller.Call(tracecontext.With(ctx, c.trace), c.req, p.noticeServing(ticket, stream))
+	ask := p.measured
+	if c.said != nil { // it is here already
+		ask = func(ctx context.Context, caller llm.Caller, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+			return caller.Call(ctx, req, stream)
+		}
+	}
+	reply, err := ask(tracecontext.With(ctx, c.trace), caller, c.req, p.noticeServing(ticket, stream))
 	p.limits.record(ticket, err)
 	if err != nil && errors.Is(context.Cause(ctx), errCallTimeout) {
 		return nil, &llm.Error{Kind: llm.KindNetwork, Message: fmt.Sprintf("no reply within %s", p.cfg.CallTimeout), Err: err}

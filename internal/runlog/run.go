@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -283,11 +284,14 @@ func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, err
 			return true, nil
 		case errors.Is(err, journal.ErrUnknownOutcome):
 			open = true
+			meter.Add(r.store.meter, meter.Unknown, 1)
 		case !errors.Is(err, journal.ErrConflict):
 			if open {
 				err = fmt.Errorf("%w: %w", journal.ErrUnknownOutcome, err)
 			}
 			return false, err
+		default:
+			meter.Add(r.store.meter, meter.LostRaces, 1)
 		}
 		mine, readErr := c.resolve(ctx)
 		open = open && r.seq == before // else another event stands where it belongs
@@ -352,7 +356,9 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 		}
 		ready, entries[i] = append(ready, p), journal.Entry{Subject: p.subject, Body: body}
 	}
+	began := r.store.startTime()
 	seq, err := r.store.log.Append(ctx, r.ID, r.seq, entries...)
+	meter.Since(r.store.meter, meter.AppendTime, began)
 	if err != nil {
 		return err
 	}
@@ -361,6 +367,7 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 	}
 	bytes := 0
 	for i, p := range ready {
+		r.store.appended(r.mem, p.event)
 		// An event that the application's own fold refuses now is in the log all the same,
 		// and in the memory as poison.
 		if err := r.store.machine.ApplyEvent(r.mem, p.subject, p.event, p.hash); err != nil && !Refused(err) {
@@ -399,7 +406,12 @@ func (c *commit) prepare(mem *reducer.Memory, i int, d Draft) (prepared, []byte,
 // at all, and an earlier attempt may have had more or fewer events.
 func (c *commit) resolve(ctx context.Context) (bool, error) {
 	mine := false
-	err := c.run.readUntil(ctx, func(e *events.Event) { mine = mine || slices.Contains(c.ids, e.ID) })
+	err := c.run.readUntil(ctx, func(e *events.Event) {
+		if slices.Contains(c.ids, e.ID) {
+			mine = true
+			c.run.store.appended(c.run.mem, e)
+		}
+	})
 	return mine, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/moorebus/moorebus/internal/codec"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -40,6 +41,7 @@ func (r *Run) loadSnapshot(ctx context.Context) (bool, error) {
 	s, err := r.store.snapshots.Snapshot(ctx, r.ID)
 	switch {
 	case errors.Is(err, journal.ErrNotFound):
+		meter.Add(r.store.meter, meter.Snapshots, 1, "missing")
 		return false, nil
 	case ctx.Err() != nil:
 		return false, err
@@ -71,6 +73,7 @@ func (r *Run) loadSnapshot(ctx context.Context) (bool, error) {
 	if r.seq == 0 {
 		return false, r.ignore(fmt.Errorf("the log ends before %d", s.Seq))
 	}
+	meter.Add(r.store.meter, meter.Snapshots, 1, "used")
 	return true, nil
 }
 
@@ -87,6 +90,7 @@ func Reloaded(mem *reducer.Memory) (*reducer.Memory, error) {
 // ignore logs why a snapshot is not used. It returns nil: the log has everything that a
 // snapshot has.
 func (r *Run) ignore(reason error) error {
+	meter.Add(r.store.meter, meter.Snapshots, 1, "unusable")
 	r.store.logger.Warn("ignoring a snapshot; the run is read from its beginning", "run", r.ID.ID, "reason", reason)
 	return nil
 }

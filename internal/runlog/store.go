@@ -38,7 +38,7 @@ type Options struct {
 	// Meter counts what happens to runs. Default: nothing is counted.
 	Meter meter.Meter
 	// Appended is called for each event that this process appended, before the memory folds
-	// it and under the run's lock. It may read both but not keep them, and must not block.
+	// it, or after that if the log's answer was lost, under the run's lock. It may read both but not keep them, and must not block.
 	// Default: nothing is called.
 	Appended func(mem *reducer.Memory, e *events.Event)
 	// Capacity is how many unused runs are kept. Default 4096.
@@ -124,6 +124,14 @@ func (s *Store) Machine() *reducer.Machine { return s.machine }
 // Meter returns what counts what this process does; nil: nothing is counted.
 func (s *Store) Meter() meter.Meter { return s.meter }
 
+// startTime returns the time for what is measured, if anything is.
+func (s *Store) startTime() (now time.Time) {
+	if s.meter != nil {
+		now = time.Now()
+	}
+	return now
+}
+
 // Now returns the store's time, NewID a new id.
 func (s *Store) Now() time.Time { return s.clock() }
 
@@ -141,11 +149,14 @@ func (s *Store) Acquire(id events.Run) *Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.runs[id]
+	found := "hit"
 	if r == nil {
+		found = "miss"
 		fold := NewFold(s.log, s.machine, id)
 		r = &Run{ID: id, store: s, lock: make(runLock, 1), fold: fold, mem: fold.mem}
 		s.runs[id] = r
 	}
+	meter.Add(s.meter, meter.Cache, 1, found)
 	s.noLongerIdle(r)
 	r.holders++
 	return r

@@ -90,7 +90,7 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 		}
 		defer stopMetrics()
 		conn, err := bus.Open(cmd.Context(), cli.OpenOptions{
-			Name: "moorebus/" + name + "/" + role.Instance, RemoteOnly: true, Wait: true, Logger: logger,
+			Name: "moorebus/" + name + "/" + role.Instance, RemoteOnly: true, Wait: true, Bus: natsbus.Options{Meter: registry}, Logger: logger,
 		})
 		if err != nil {
 			if cmd.Context().Err() != nil {
@@ -118,7 +118,7 @@ func AddSnapshotFlag(flags *pflag.FlagSet, every *int) {
 // storeOptions say how a role reads runs. An actor changes the world, so it trusts
 // stored events only: a snapshot is the observer's word.
 func storeOptions(role string, bus *natsbus.Bus, registry *metrics.Registry, logger *slog.Logger) runlog.Options {
-	o := runlog.Options{Log: bus, Snapshots: bus, Meter: registry, Logger: logger}
+	o := runlog.Options{Log: bus, Snapshots: bus, Meter: registry, Appended: registry.Appended, Logger: logger}
 	if role == "actor" {
 		o.Snapshots = nil
 	}

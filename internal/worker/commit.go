@@ -199,7 +199,7 @@ func (j *delivery) append(ctx context.Context, e effects.Effect, a addition) (bo
 func (j *delivery) tryAppend(ctx context.Context, e effects.Effect, a addition) (bool, error) {
 	defer j.w.inFlight.cancelUnwanted(j.run)
 	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: a.ids}
-	return j.run.Commit(ctx, stamp, func(*reducer.Memory) ([]runlog.Draft, error) {
+	appended, err := j.run.Commit(ctx, stamp, func(*reducer.Memory) ([]runlog.Draft, error) {
 		now, still := j.run.Effect(e.Key)
 		if !still || (a.begins && (now.Held || now.Started != e.Started || now.Wake != e.Wake)) {
 			return nil, nil
@@ -210,6 +210,10 @@ func (j *delivery) tryAppend(ctx context.Context, e effects.Effect, a addition) 
 		}
 		return drafts, nil
 	})
+	if appended && !j.began.IsZero() {
+		j.appended = time.Now()
+	}
+	return appended, err
 }
 
 // origin is the state that the worker publishes from: that of the configuration, else the

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -41,6 +42,9 @@ type delivery struct {
 	borrowed bool
 	// handler goes before that of the configuration, where it is not nil.
 	handler Handler
+	// began is when the delivery came, appended when its last outcome was appended; zero:
+	// nothing counts, nothing was. The latter belongs to who has the run's lock.
+	began, appended time.Time
 }
 
 // errElsewhere says that a call runs under another delivery. Only that delivery may end it.
@@ -63,6 +67,7 @@ func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender,
 		return
 	}
 	held.add(d)
+	job.arrive()
 	lends, err := job.prepare(ctx)
 	if lends {
 		select {
@@ -99,6 +104,32 @@ func (w *Worker) newDelivery(d journal.Delivery) (*delivery, error) {
 	return &delivery{w: w, d: d, run: w.cfg.Store.Acquire(subject.Run), subject: subject}, nil
 }
 
+// arrive notes how long the record waited for its delivery.
+func (j *delivery) arrive() {
+	to, entered := j.w.cfg.Store.Meter(), string(j.subject.To)
+	if to == nil {
+		return
+	}
+	j.began = time.Now()
+	if j.d.Attempt() > 1 {
+		meter.Add(to, meter.Redeliveries, 1, entered)
+		return
+	}
+	if rec := j.d.Record(); !rec.Stored.IsZero() {
+		meter.Add(to, meter.Stages, max(0, j.began.Sub(rec.Stored).Seconds()), entered, "queued")
+	}
+}
+
+// acknowledged notes how long the work of a delivery took that appended something.
+func (j *delivery) acknowledged() {
+	if j.began.IsZero() || j.appended.IsZero() {
+		return
+	}
+	to, entered := j.w.cfg.Store.Meter(), string(j.subject.To)
+	meter.Add(to, meter.Stages, max(0, j.appended.Sub(j.began).Seconds()), entered, "worked")
+	meter.Since(to, meter.Stages, j.appended, entered, "acknowledged")
+}
+
 // release releases the run and stops extending the delivery.
 func (j *delivery) release(held *extender) {
 	j.w.cfg.Store.Release(j.run)
@@ -109,6 +140,7 @@ func (j *delivery) release(held *extender) {
 func (j *delivery) conclude(ctx context.Context, err error) {
 	if (err == nil || errors.Is(err, errOutside)) && ctx.Err() == nil {
 		_ = j.d.Ack()
+		j.acknowledged()
 		return
 	}
 	var parentGone *runlog.ParentGoneError

@@ -1,0 +1,48 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/meter"
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// measured calls a provider, and notes how long the call and its first chunk took.
+func (p *Planner) measured(ctx context.Context, caller llm.Caller, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+	to := p.cfg.Store.Meter()
+	if to == nil {
+		return caller.Call(ctx, req, stream)
+	}
+	began := time.Now()
+	if listener := stream; listener != nil {
+		first := true // chunks come from one goroutine
+		stream = func(c llm.Chunk) {
+			if first {
+				first = false
+				meter.Since(to, meter.FirstChunk, began, "chat", req.Provider, req.Model)
+			}
+			listener(c)
+		}
+	}
+	reply, err := caller.Call(ctx, req, stream)
+	meter.Since(to, meter.ModelTime, began, "chat", req.Provider, req.Model, errorType(ctx, err))
+	return reply, err
+}
+
+// errorType names the kind of a call's failure; "" is a reply.
+func errorType(ctx context.Context, err error) string {
+	var failed *llm.Error
+	switch {
+	case err == nil:
+		return ""
+	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errCallTimeout):
+		return "cancelled"
+	case errors.Is(context.Cause(ctx), errCallTimeout):
+		return "timeout"
+	case errors.As(err, &failed):
+		return string(failed.Kind)
+	}
+	return string(llm.KindOther)
+}
