@@ -26,6 +26,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/control/gauges"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/pools"
 	"github.com/moorebus/moorebus/internal/control/record"
@@ -40,6 +41,7 @@ import (
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -95,6 +97,8 @@ type Config struct {
 		// awaited. The error is clientmodel.ErrNoRequest or clientmodel.ErrNothingPending if
 		// there is none.
 		Of(ctx context.Context, run events.Run, n uint64) (clientmodel.ModelRequest, error)
+		// Tokens estimates the size of the request that a run asks its model next.
+		Tokens(mem *reducer.Memory) int
 	}
 	// Webhooks are the operator's settings, WebhookStore keeps webhooks, and Leases choose the
 	// controller that delivers to them. Nil: there are none.
@@ -205,6 +209,7 @@ func New(cfg Config) (*Controller, error) {
 	c.Scheduler = schedules.New(schedules.Config{
 		Access: a, Feed: cfg.Feed, Schedules: cfg.Schedules, Start: c.launch, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
+	c.readGauges()
 	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: cfg.PoolWait})
 	of := w
@@ -219,6 +224,20 @@ func New(cfg Config) (*Controller, error) {
 	w.Handlers = map[effects.Kind]worker.Handler{effects.KindDecide: worker.HandlerFunc(decisions.Join)}
 	c.worker, err = worker.New(w)
 	return c, err
+}
+
+// readGauges has scrapes of the process's metrics tell what waits on the bus.
+func (c *Controller) readGauges() {
+	to := c.cfg.Store.Meter()
+	fleet, tells := c.cfg.Directory.(ports.Fleet)
+	if to == nil || !tells {
+		return
+	}
+	g := gauges.Config{Fleet: fleet, Store: c.cfg.Store, States: c.working(), Logger: c.cfg.Logger}
+	if c.cfg.Requests != nil {
+		g.Size = c.cfg.Requests.Tokens
+	}
+	to.Read(gauges.New(g).Read)
 }
 
 // Run does the role's work until ctx ends: it joins decisions, processes timers and schedules, arms the

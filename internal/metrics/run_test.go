@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http/httptest"
 	"strings"
@@ -124,4 +125,54 @@ func TestValuesOfARun(t *testing.T) {
 	require.NotContains(t, text, "moorebus_redeliveries_total{")
 	has("moorebus_gateway_runs_started_total", " 1")
 	require.Contains(t, s.do(t, "GET", "/metrics", ""), "moorebus_transitions_total{", "HTTP serves them, too")
+}
+
+// What waits is told by the gateway: nobody works here but who announces.
+func TestValuesOfWhatWaits(t *testing.T) {
+	s := newSite(t, host.Options{}, false)
+	began := time.Now()
+	for range 3 {
+		s.start(t, script)
+	}
+	text, families := scrape(t, s.Registry)
+	value := func(name string, labels ...string) float64 {
+		t.Helper()
+		lines := series(text, name, labels...)
+		require.Len(t, lines, 1, "%s %v", name, labels)
+		var v float64
+		_, err := fmt.Sscan(lines[0][strings.LastIndex(lines[0], " "):], &v)
+		require.NoError(t, err)
+		return v
+	}
+	require.EqualValues(t, 3, value("moorebus_backlog_waiting", `state="planning"`))
+	require.EqualValues(t, 0, value("moorebus_backlog_in_flight", `state="planning"`))
+	age := value("moorebus_backlog_oldest_seconds", `state="planning"`)
+	require.Greater(t, age, 0.0)
+	require.LessOrEqual(t, age, time.Since(began).Seconds())
+	require.Zero(t, value("moorebus_backlog_oldest_seconds", `state="acting"`, `pool="default"`))
+	// The prompt of a run is its task and two tools, about a hundred tokens.
+	require.InDelta(t, 3*60, value("moorebus_backlog_tokens"), 3*50)
+	require.EqualValues(t, 1, value("moorebus_workers", `role="planner"`))
+	require.EqualValues(t, 1, value("moorebus_workers", `role="actor"`, `pool="default"`))
+	require.EqualValues(t, 1, value("moorebus_bus_observed"))
+	require.EqualValues(t, 3, value("moorebus_log_records", `shard="0"`))
+	require.Greater(t, value("moorebus_log_bytes", `shard="0"`), 0.0)
+	require.Contains(t, families, "moorebus_log_limit_bytes")
+
+	s.start(t, script)
+	text, _ = scrape(t, s.Registry)
+	require.EqualValues(t, 3, value("moorebus_backlog_waiting", `state="planning"`), "the bus is not asked at each scrape")
+}
+
+// Where the bus is away a scrape ends, and has what was counted.
+func TestScrapeWithoutABus(t *testing.T) {
+	s := newSite(t, host.Options{}, false)
+	s.start(t, script)
+	s.bus.Conn().Close()
+	began := time.Now()
+	text, _ := scrape(t, s.Registry)
+	require.Less(t, time.Since(began), 30*time.Second)
+	require.Equal(t, []string{"moorebus_bus_observed 0"}, series(text, "moorebus_bus_observed"))
+	require.Len(t, series(text, "moorebus_transitions_total"), 1)
+	require.Empty(t, series(text, "moorebus_backlog_waiting"))
 }

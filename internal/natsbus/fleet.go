@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -48,7 +49,7 @@ func (b *Bus) Backlogs(ctx context.Context, states []events.State) ([]ports.Back
 
 // backlog returns one Backlog, or none if no shard has the consumer.
 func (b *Bus) backlog(ctx context.Context, d durable) ([]ports.Backlog, error) {
-	sum, there := ports.Backlog{State: d.states[0], Pool: d.pool}, false
+	sum, there := ports.Backlog{State: d.states[0], Pool: d.pool, Delivered: make([]uint64, b.shards)}, false
 	for shard := range b.shards {
 		consumer, err := b.Consumer(ctx, events.StreamName(shard), d.name)
 		if code, ok := api.Code(err); ok && code == api.CodeConsumerNotFound {
@@ -59,11 +60,49 @@ func (b *Bus) backlog(ctx context.Context, d durable) ([]ports.Backlog, error) {
 		}
 		info := consumer.CachedInfo()
 		sum.Waiting, sum.InFlight, there = sum.Waiting+info.NumPending, sum.InFlight+info.NumAckPending, true
+		sum.Delivered[shard] = info.Delivered.Stream
+		if info.NumPending > 0 || info.NumAckPending > 0 {
+			oldest, err := b.oldest(ctx, d, shard, info.AckFloor.Stream)
+			if err != nil {
+				return nil, err
+			}
+			if sum.Oldest.IsZero() || !oldest.IsZero() && oldest.Before(sum.Oldest) {
+				sum.Oldest = oldest
+			}
+		}
 	}
 	if !there {
 		return nil, nil
 	}
 	return []ports.Backlog{sum}, nil
+}
+
+// oldest returns when the consumer's first record after a sequence number was stored.
+func (b *Bus) oldest(ctx context.Context, d durable, shard int, after uint64) (oldest time.Time, err error) {
+	for _, subject := range d.filters(shard) {
+		rec, err := b.NextOn(ctx, events.StreamName(shard), subject, after+1)
+		switch {
+		case errors.Is(err, journal.ErrNotFound):
+		case err != nil:
+			return oldest, err
+		case oldest.IsZero() || rec.Stored.Before(oldest):
+			oldest = rec.Stored
+		}
+	}
+	return oldest, nil
+}
+
+// ShardSizes returns the sizes of the log's shards.
+func (b *Bus) ShardSizes(ctx context.Context) ([]ports.ShardSize, error) {
+	all := make([]ports.ShardSize, b.shards)
+	for shard := range all {
+		info, err := b.shardInfo(ctx, shard)
+		if err != nil {
+			return nil, fmt.Errorf("size of shard %d: %w", shard, err)
+		}
+		all[shard] = ports.ShardSize{Records: info.State.Msgs, Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes}
+	}
+	return all, nil
 }
 
 // Workers returns the instances whose announcements live.

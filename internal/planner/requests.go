@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -58,6 +59,13 @@ func NewRequests(cfg RequestsConfig) *Requests {
 		p.cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Requests{cfg: cfg, p: p}
+}
+
+// Tokens estimates the size of the request that a run asks its model next, in tokens, without
+// what lies in the object store.
+func (r *Requests) Tokens(mem *reducer.Memory) int {
+	ref, _ := effects.Model(mem, reducer.Attempt{})
+	return estimate(tokens.ByBytes4, request(mem, ref))
 }
 
 // Of returns the request whose reply is event n, or with n 0 the one whose reply is awaited.

@@ -2,6 +2,7 @@ package ports
 
 import (
 	"context"
+	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -15,6 +16,17 @@ type Backlog struct {
 	// Waiting counts what was never delivered, InFlight what is delivered and not finished.
 	Waiting  uint64 `json:"waiting"`
 	InFlight int    `json:"in_flight"`
+	// Oldest is when the oldest event was stored that has no verdict yet; zero: there is
+	// none. Delivered is, for each shard, the sequence number up to which events were
+	// delivered.
+	Oldest    time.Time `json:"-"`
+	Delivered []uint64  `json:"-"`
+}
+
+// ShardSize is how large a shard of the log is. MaxBytes below 1 is no limit.
+type ShardSize struct {
+	Records, Bytes uint64
+	MaxBytes       int64
 }
 
 // Worker is a live instance that announces what it serves: an actor its pool and tools, a
@@ -35,4 +47,6 @@ type Fleet interface {
 	Backlogs(ctx context.Context, states []events.State) ([]Backlog, error)
 	// Workers returns the live instances, planners first, then sorted by pool and instance.
 	Workers(ctx context.Context) ([]Worker, error)
+	// ShardSizes returns the sizes of the log's shards.
+	ShardSizes(ctx context.Context) ([]ShardSize, error)
 }

@@ -72,6 +72,16 @@ func (c *Client) LastMessage(ctx context.Context, stream, subject string) (*nats
 	return c.get(ctx, stream, GetRequest{LastFor: subject})
 }
 
+// NextOn returns the first message of a stream from a sequence number on whose subject
+// matches, or ErrNotFound.
+func (c *Client) NextOn(ctx context.Context, stream, subject string, from uint64) (journal.Record, error) {
+	msg, err := c.get(ctx, stream, GetRequest{Seq: from, NextFor: subject})
+	if err != nil {
+		return journal.Record{}, err
+	}
+	return RecordOf(msg)
+}
+
 func (c *Client) get(ctx context.Context, stream string, request GetRequest) (*nats.Msg, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
