@@ -72,6 +72,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
 	flags.StringVar(&p.Format, "format", setup.FormatConf, "with --print-permissions: nats-conf or json")
 	flags.StringVar(&p.Credentials, "credentials", "", "with --print-permissions: directory of the users' nkeys; missing ones are created (default: passwords by variables)")
+	out := flags.String("out", "", "with --print-permissions: `file` to write instead of stdout")
 	flags.StringArrayVar(&p.Services, "service", nil, "with --print-permissions: `NAME=SUBJECT,SUBJECT` is a NATS service and the subjects of its endpoints, which actors may call; may be repeated")
 	log := cli.AddLogFlags(flags, slog.LevelWarn)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -84,10 +85,10 @@ the permissions that the transition table gives it. See deploy/nats.`,
 		}
 		if *onlyPrint {
 			p.Pools, p.Shards, p.Storage = s.Init.Pools, s.Init.Shards, s.Storage
-			return p.Write(cmd.OutOrStdout())
+			return p.WriteTo(*out, cmd.OutOrStdout())
 		}
-		if p.Credentials != "" || flags.Changed("format") || len(p.Services) > 0 {
-			return cli.Usage("--credentials, --format and --service are for --print-permissions")
+		if p.Credentials != "" || *out != "" || flags.Changed("format") || len(p.Services) > 0 {
+			return cli.Usage("--credentials, --format, --out and --service are for --print-permissions")
 		}
 		format, err := console.ParseFormat(output, console.Text, console.JSON)
 		if err != nil {

@@ -2,12 +2,14 @@
 package setup
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -251,6 +253,22 @@ type Permissions struct {
 	Format string
 	// Credentials is the directory of the users' nkeys. Empty: users have passwords.
 	Credentials string
+}
+
+// WriteTo is [Permissions.Write] into a file, which has the old text or the new one. Without a
+// name it writes to w.
+func (p *Permissions) WriteTo(name string, w io.Writer) error {
+	if name == "" {
+		return p.Write(w)
+	}
+	var text bytes.Buffer
+	if err := p.Write(&text); err != nil {
+		return err
+	}
+	if err := os.WriteFile(name+".new", text.Bytes(), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
 }
 
 // Write creates missing keys and writes the permissions.
