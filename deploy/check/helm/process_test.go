@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -73,7 +75,8 @@ func TestArguments(t *testing.T) {
 // bus is a nats-server with the users that the chart's pods are.
 type bus struct {
 	server *server.Server
-	keys   string
+	// keys is the folder of the users' nkeys, and head what the example says of its Secrets.
+	keys, head string
 }
 
 // startBus starts a server with the permissions that init prints for the pools of the Job.
@@ -150,8 +153,6 @@ func (b *bus) command(t *testing.T, p pod, files map[string]*core.ConfigMap) (cm
 		args = append(args, here(arg))
 	}
 	cmd = exec.CommandContext(t.Context(), moorebus(t), args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = patience
 	cmd.Env = []string{"NATS_URL=" + b.server.ClientURL()}
 	for _, e := range c.Env {
 		switch {
@@ -163,9 +164,9 @@ func (b *bus) command(t *testing.T, p pod, files map[string]*core.ConfigMap) (cm
 		}
 	}
 	for _, from := range c.EnvFrom {
-		name := map[string]string{"model-keys": "OPENAI_API_KEY", "search-key": "SEARCH_KEY"}[from.SecretRef.Name]
-		require.NotEmpty(t, name, from.SecretRef.Name)
-		cmd.Env = append(cmd.Env, name+"=secret")
+		key := regexp.MustCompile(from.SecretRef.Name + ` \(([A-Z_]+)\)`).FindStringSubmatch(b.head)
+		require.NotNil(t, key, "the head of the example does not say what %s has", from.SecretRef.Name)
+		cmd.Env = append(cmd.Env, key[1]+"=secret")
 	}
 	return cmd, addresses
 }
@@ -190,9 +191,11 @@ func (b *bus) initialize(t *testing.T, job *batch.Job) {
 // Every container of two shards and three pools starts with its own user and files, and its
 // probes answer as Kubernetes will ask them.
 func TestRolesGetReady(t *testing.T) {
-	all := objects(t, named(t, "shards-and-pools"), false)
+	e := named(t, "shards-and-pools")
+	all := objects(t, e, false)
 	job := of[*batch.Job](all)[0]
 	b := startBus(t, job)
+	b.head = e.text
 	b.initialize(t, job)
 	files := map[string]*core.ConfigMap{}
 	for _, c := range of[*core.ConfigMap](all) {
@@ -213,8 +216,10 @@ func TestRolesGetReady(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
 			defer func() {
-				require.NoError(t, cmd.Process.Signal(os.Interrupt))
-				require.NoError(t, <-ended, "%s", &said)
+				if !t.Failed() {
+					require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+					require.NoError(t, <-ended, "%s", &said)
+				}
 			}()
 			for _, probe := range []*core.Probe{p.Spec.Containers[0].LivenessProbe, p.Spec.Containers[0].ReadinessProbe} {
 				url := "http://" + addresses[probe.HTTPGet.Port.StrVal] + probe.HTTPGet.Path
