@@ -31,6 +31,10 @@ test: ## all tests
 race: ## the tests of everything concurrent with the race detector (needs a C compiler)
 	$(GO) test -race $$(sh ./.ci/raced)
 
+.PHONY: deploy-check
+deploy-check: ## check what is in deploy/: the Helm chart and the like (NATS_CHART names a copy of the chart of NATS)
+	cd deploy/check && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) test -count=1 ./...
+
 .PHONY: golden
 golden: ## write the golden files of the tests anew
 	$(GO) test -count=1 $$(git grep -l 'flag.Bool("update"' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|') -update

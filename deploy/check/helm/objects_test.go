@@ -24,6 +24,7 @@ import (
 
 // kinds are the types of all objects that the chart makes, by apiVersion and kind.
 var kinds = map[string]func() meta.Object{
+	"v1 Pod":                                  func() meta.Object { return &core.Pod{} },
 	"v1 Service":                              func() meta.Object { return &core.Service{} },
 	"v1 ServiceAccount":                       func() meta.Object { return &core.ServiceAccount{} },
 	"v1 ConfigMap":                            func() meta.Object { return &core.ConfigMap{} },

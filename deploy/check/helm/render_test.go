@@ -81,7 +81,7 @@ func render(values map[string]any, upgrade bool) (documents []string, err error)
 	if err != nil {
 		return nil, err
 	}
-	files, err := engine.Engine{Strict: true}.Render(c, all)
+	files, err := engine.Engine{Strict: os.Getenv(natsChart) == ""}.Render(c, all)
 	if err != nil {
 		return nil, err
 	}
