@@ -1,0 +1,354 @@
+package control_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/controltest"
+	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/schedules"
+	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// These tests use a real server and real time. What they wait for has a minute.
+
+func withSchedules(cfg *control.Config) { cfg.Schedules = cfg.Timers.(ports.Schedules) }
+
+// scheduling is a controller with schedules, and an agent that it can start.
+func scheduling(t *testing.T, b controltest.Bus) *rig {
+	r := newRig(t, b, withSchedules)
+	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+	r.putAgent("reporter", "openai")
+	return r
+}
+
+func (r *rig) putAgent(name, provider string) {
+	r.T.Helper()
+	_, err := r.control.PutAgent(r.T.Context(), "", name, []byte("{name: "+name+", llm: {provider: "+provider+"}}"), agentfile.YAML)
+	require.NoError(r.T, err)
+}
+
+func every(d time.Duration) schedules.Definition {
+	return schedules.Definition{Every: events.Duration(d), Agent: "reporter", Task: "Report."}
+}
+
+func (r *rig) put(name string, d schedules.Definition) schedules.Schedule {
+	r.T.Helper()
+	s, err := r.control.PutSchedule(r.T.Context(), "", name, d)
+	require.NoError(r.T, err)
+	return s
+}
+
+// history returns a schedule's history from the first firing on, when it fulfils a condition.
+func (r *rig) history(name, what string, until func([]schedules.Firing) bool) []schedules.Firing {
+	r.T.Helper()
+	var all []schedules.Firing
+	require.Eventually(r.T, func() bool {
+		s, err := r.control.Schedule(r.T.Context(), "", name, 1)
+		require.NoError(r.T, err)
+		all = slices.Clone(s.History)
+		slices.Reverse(all)
+		return until(all)
+	}, patience, 20*time.Millisecond, "%s: %v", what, &all)
+	return all
+}
+
+func atLeast(n int) func([]schedules.Firing) bool {
+	return func(all []schedules.Firing) bool { return len(all) >= n }
+}
+
+// requireRuns demands that each firing of an interval started one run, and nothing else did.
+func (r *rig) requireRuns(name string, interval time.Duration, all []schedules.Firing) {
+	r.T.Helper()
+	for i, f := range all {
+		require.Equal(r.T, schedules.Started, f.Outcome, "%+v", f)
+		if i > 0 {
+			require.Equal(r.T, interval, f.At.Sub(all[i-1].At), "no firing is left out, none comes twice: %+v", all)
+		}
+		mem := r.fold(f.RunID)
+		require.Equal(r.T, "Report.", mem.Task)
+		var from schedules.Origin
+		require.NoError(r.T, json.Unmarshal(mem.Custom[schedules.OriginKey], &from))
+		require.Equal(r.T, name, from.Name)
+		require.True(r.T, f.At.Equal(from.At))
+		require.Equal(r.T, "Start", r.Types(f.RunID)[0])
+	}
+}
+
+// runs returns how many runs of the agent there are.
+func (r *rig) runs() int {
+	r.T.Helper()
+	page, err := r.control.Runs(r.T.Context(), "", list.Query{Limit: 1000})
+	require.NoError(r.T, err)
+	return len(page.Runs)
+}
+
+// Two gateways serve the same schedule.
+func TestScheduleFires(t *testing.T) {
+	t.Parallel()
+	b := natsBus(t)
+	r := scheduling(t, b)
+	newRig(t, b, withSchedules)
+	put := time.Now()
+	s := r.put("ticks", every(time.Second))
+	require.Len(t, s.Next, schedules.DefaultNext)
+	all := r.history("ticks", "three firings", atLeast(3))
+	require.WithinRange(t, all[0].At, put.Add(-time.Second), put.Add(2*time.Second))
+	paused, err := r.control.PauseSchedule(t.Context(), "", "ticks")
+	require.NoError(t, err)
+	require.True(t, paused.Paused)
+	require.Empty(t, paused.Next)
+	all = r.history("ticks", "what was pending is done", func([]schedules.Firing) bool {
+		s, err := r.control.Schedule(t.Context(), "", "ticks", 1)
+		return err == nil && len(s.Pending) == 0
+	})
+	r.requireRuns("ticks", time.Second, all)
+	require.Equal(t, len(all), r.runs())
+
+	manual, err := r.control.RunSchedule(t.Context(), "", "ticks")
+	require.NoError(t, err)
+	require.Equal(t, schedules.Started, manual.Outcome)
+	require.True(t, manual.Manual)
+	require.Equal(t, "Report.", r.fold(manual.RunID).Task)
+	require.Equal(t, len(all)+1, r.runs(), "nothing else started while it was paused")
+
+	resumed, err := r.control.ResumeSchedule(t.Context(), "", "ticks")
+	require.NoError(t, err)
+	require.False(t, resumed.Next[0].Before(resumed.Updated), "what would have been due was not missed")
+	r.history("ticks", "it fires again", atLeast(len(all)+2))
+	require.NoError(t, r.control.RemoveSchedule(t.Context(), "", "ticks"))
+	_, err = r.control.Schedule(t.Context(), "", "ticks", 1)
+	require.True(t, refusal.Is(err, refusal.CodeScheduleNotFound), "%v", err)
+	left, err := r.control.Schedules(t.Context(), "")
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// Another definition counts at once, and the old alarm does nothing.
+func TestScheduleIsReplaced(t *testing.T) {
+	t.Parallel()
+	r := scheduling(t, natsBus(t))
+	first := r.put("report", every(2*time.Second))
+	d := every(time.Hour)
+	second := r.put("report", d)
+	require.Equal(t, first.Created, second.Created)
+	d.Every = events.Duration(3 * time.Second)
+	third := r.put("report", d)
+	all := r.history("report", "it fires", atLeast(1))
+	require.Len(t, all, 1)
+	require.True(t, third.Next[0].Equal(all[0].At), "by the last definition: %v, %v", third.Next[0], all)
+
+	d.Task = "Report more."
+	changed := r.put("report", d)
+	require.Equal(t, all[0].RunID, changed.History[0].RunID, "the history stays")
+	require.True(t, third.Next[1].Equal(changed.Next[0]), "another task changes no times")
+	all = r.history("report", "it fires again", atLeast(2))
+	require.Equal(t, "Report more.", r.fold(all[1].RunID).Task)
+}
+
+// A queued firing starts when the run before it ends, without waiting for the recheck; a skipped
+// one does not.
+func TestScheduleOverlaps(t *testing.T) {
+	t.Parallel()
+	r := scheduling(t, natsBus(t))
+	d := every(time.Second)
+	d.Overlap = schedules.OverlapSkip
+	r.put("skips", d)
+	d.Overlap = schedules.OverlapQueue
+	r.put("queues", d)
+	skips := r.history("skips", "it skips two", func(all []schedules.Firing) bool { return len(all) == 2 && all[1].Count >= 2 })
+	require.Equal(t, []schedules.Outcome{schedules.Started, schedules.Skipped}, []schedules.Outcome{skips[0].Outcome, skips[1].Outcome})
+	require.Equal(t, "the last run had not ended", skips[1].Reason)
+	queues := r.history("queues", "it starts one", atLeast(1))
+	require.Eventually(t, func() bool {
+		s, err := r.control.Schedule(t.Context(), "", "queues", 1)
+		return err == nil && len(s.Pending) >= 2
+	}, patience, 20*time.Millisecond)
+	require.Len(t, r.history("queues", "the others wait", atLeast(1)), 1)
+	_, err := r.control.PauseSchedule(t.Context(), "", "skips")
+	require.NoError(t, err)
+
+	r.Happens(skips[0].RunID, events.Planning, answered("Done."))
+	_, err = r.control.ResumeSchedule(t.Context(), "", "skips")
+	require.NoError(t, err)
+	for n := 1; n <= 3; n++ {
+		ended := time.Now()
+		r.Happens(queues[n-1].RunID, events.Planning, answered("Done."))
+		queues = r.history("queues", "the next one starts", atLeast(n+1))
+		require.Less(t, time.Since(ended), 10*time.Second, "its end was heard")
+		require.Len(t, queues, n+1)
+	}
+	r.requireRuns("queues", time.Second, queues)
+	skips = r.history("skips", "it starts another one", func(all []schedules.Firing) bool { return all[len(all)-1].Outcome == schedules.Skipped && len(all) > 3 || len(all) == 3 })
+	require.Equal(t, schedules.Started, skips[2].Outcome)
+}
+
+// Where starting fails for a while it is tried again; where it fails for good the history says why.
+func TestScheduleCannotStart(t *testing.T) {
+	t.Parallel()
+	b := natsBus(t)
+	r := newRig(t, b, withSchedules)
+	r.putAgent("reporter", "openai") // nobody announces its provider yet
+	d := every(time.Hour)
+	r.put("patient", d)
+	f, err := r.control.RunSchedule(t.Context(), "", "patient")
+	require.NoError(t, err)
+	require.Equal(t, schedules.Starting, f.Outcome)
+	require.Contains(t, f.Reason, refusal.CodePending)
+	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+	all := r.history("patient", "it starts after all", atLeast(1))
+	require.Equal(t, f.RunID, all[0].RunID)
+	require.Equal(t, schedules.Started, all[0].Outcome)
+
+	_, err = r.control.PutAgent(t.Context(), "", "lost", []byte("{name: lost, llm: {provider: openai}, tools: [nowhere]}"), agentfile.YAML)
+	require.NoError(t, err)
+	d.Agent = "lost"
+	r.put("failing", d)
+	f, err = r.control.RunSchedule(t.Context(), "", "failing")
+	require.NoError(t, err)
+	require.Equal(t, schedules.Failed, f.Outcome)
+	require.Contains(t, f.Reason, refusal.CodeUnknownTool)
+	require.Equal(t, 1, r.runs())
+}
+
+func TestScheduleRefusals(t *testing.T) {
+	t.Parallel()
+	r := scheduling(t, natsBus(t))
+	ctx := t.Context()
+	for code, change := range map[string]func(*schedules.Definition){
+		refusal.CodeBadSchedule:   func(d *schedules.Definition) { d.Cron = "* * * * *" },
+		refusal.CodeAgentNotFound: func(d *schedules.Definition) { d.Agent = "nobody" },
+		refusal.CodeEmptyTask:     func(d *schedules.Definition) { d.Task = " " },
+	} {
+		d := every(time.Hour)
+		change(&d)
+		_, err := r.control.PutSchedule(ctx, "", "x", d)
+		require.True(t, refusal.Is(err, code), "%v", err)
+	}
+	_, err := r.control.PutSchedule(ctx, "", "Not a name", every(time.Hour))
+	require.True(t, refusal.Is(err, refusal.CodeBadSchedule), "%v", err)
+	_, err = r.control.PutSchedule(ctx, "Not a name", "x", every(time.Hour))
+	require.True(t, refusal.Is(err, refusal.CodeBadNamespace), "%v", err)
+	for _, err := range []error{
+		r.control.RemoveSchedule(ctx, "", "none"),
+		second(r.control.PauseSchedule(ctx, "", "none")), second(r.control.ResumeSchedule(ctx, "", "none")), second(r.control.RunSchedule(ctx, "", "none")),
+	} {
+		require.True(t, refusal.Is(err, refusal.CodeScheduleNotFound), "%v", err)
+	}
+	r.put("x", every(time.Hour))
+	_, err = r.control.Schedule(ctx, "", "x", schedules.MaxNext+1)
+	require.True(t, refusal.Is(err, refusal.CodeBadParameter), "%v", err)
+	_, err = r.control.Schedule(ctx, "other", "x", 1)
+	require.True(t, refusal.Is(err, refusal.CodeScheduleNotFound), "namespaces keep apart: %v", err)
+}
+
+func second[T any](_ T, err error) error { return err }
+
+var errDied = errors.New("this process has died")
+
+// dying is what a process sees of the bus that dies at its n-th call: neither that call nor any
+// later one does anything.
+type dying struct {
+	ports.Schedules
+	left atomic.Int64
+	died chan struct{}
+}
+
+func (d *dying) step() error {
+	switch left := d.left.Add(-1); {
+	case left == 0:
+		close(d.died)
+		return errDied
+	case left < 0:
+		return errDied
+	}
+	return nil
+}
+
+func (d *dying) Schedule(ctx context.Context, key ports.ScheduleKey) ([]byte, uint64, error) {
+	if err := d.step(); err != nil {
+		return nil, 0, err
+	}
+	return d.Schedules.Schedule(ctx, key)
+}
+
+func (d *dying) PutSchedule(ctx context.Context, key ports.ScheduleKey, value []byte, revision uint64) (uint64, error) {
+	if err := d.step(); err != nil {
+		return 0, err
+	}
+	return d.Schedules.PutSchedule(ctx, key, value, revision)
+}
+
+func (d *dying) SetAlarm(ctx context.Context, key ports.ScheduleKey, at time.Time) error {
+	if err := d.step(); err != nil {
+		return err
+	}
+	return d.Schedules.SetAlarm(ctx, key, at)
+}
+
+func (d *dying) ConsumeAlarms(ctx context.Context, slots int, handle func(ports.ScheduleAlarm)) error {
+	return d.Schedules.ConsumeAlarms(ctx, slots, func(a ports.ScheduleAlarm) { handle(unfinished{a, d}) })
+}
+
+// unfinished is an alarm that a dead process neither acknowledges nor gives back.
+type unfinished struct {
+	ports.ScheduleAlarm
+	d *dying
+}
+
+func (m unfinished) Ack() error {
+	if m.d.left.Load() <= 0 {
+		return errDied
+	}
+	return m.ScheduleAlarm.Ack()
+}
+
+func (m unfinished) Retry(delay time.Duration) error {
+	if m.d.left.Load() <= 0 {
+		return errDied
+	}
+	return m.ScheduleAlarm.Retry(delay)
+}
+
+// A gateway dies at each of its steps; the next one continues, and each firing has its one run.
+func TestScheduleOutlivesGateways(t *testing.T) {
+	t.Parallel()
+	for n := int64(1); n <= 14; n++ {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			b := natsBus(t)
+			require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+			d := &dying{Schedules: b.(ports.Schedules), died: make(chan struct{})}
+			d.left.Store(1 << 40)
+			first := newRig(t, b, func(cfg *control.Config) { cfg.Schedules = d })
+			first.putAgent("reporter", "openai")
+			first.put("ticks", every(time.Second))
+			d.left.Store(n)
+			<-d.died
+			first.stop()
+			r := newRig(t, b, withSchedules)
+			r.history("ticks", "it goes on", atLeast(3))
+			_, err := r.control.PauseSchedule(t.Context(), "", "ticks")
+			require.NoError(t, err)
+			r.stop()
+			all := r.history("ticks", "as it is", atLeast(3))
+			s, err := r.control.Schedule(t.Context(), "", "ticks", 1)
+			require.NoError(t, err)
+			r.requireRuns("ticks", time.Second, all)
+			require.LessOrEqual(t, r.runs(), len(all)+len(s.Pending))
+			require.GreaterOrEqual(t, r.runs(), len(all))
+		})
+	}
+}
