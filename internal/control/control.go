@@ -29,6 +29,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/gauges"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/pools"
+	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/control/subruns"
@@ -76,6 +77,9 @@ type Config struct {
 	Tombstones ports.Tombstones
 	// Schedules keep schedules. Nil: commands on schedules fail.
 	Schedules ports.Schedules
+	// Quotas keep quotas, Positions what was spent, see quotas.Config. Either may be nil.
+	Quotas    ports.Quotas
+	Positions ports.Positions
 	// Validator checks output schemas. Nil: they are checked to be objects.
 	Validator tool.Validator
 	// CheckScript checks llm.script of scripted agents, see
@@ -100,8 +104,8 @@ type Config struct {
 		// Tokens estimates the size of the request that a run asks its model next.
 		Tokens(mem *reducer.Memory) int
 	}
-	// Webhooks are the operator's settings, WebhookStore keeps webhooks, and Leases choose the
-	// controller that delivers to them. Nil: there are none.
+	// Webhooks are the operator's settings, WebhookStore keeps webhooks. Leases choose the
+	// controller that delivers to them, and the one that admits queued runs. Nil: there are none.
 	Webhooks     webhooks.Settings
 	WebhookStore ports.Webhooks
 	Leases       ports.Leases
@@ -163,6 +167,7 @@ type Controller struct {
 	*dead.Keeper
 	*schedules.Scheduler
 	*webhooks.Hooks
+	*quotas.Admission
 
 	cfg    Config
 	worker *worker.Worker
@@ -202,6 +207,9 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c.Keeper = dead.New(a, c.Forker)
 	c.Hooks = webhooks.New(webhooks.Config{Settings: cfg.Webhooks, Access: a, Store: cfg.WebhookStore, Leases: cfg.Leases, Logger: cfg.Logger})
+	c.Admission = quotas.New(quotas.Config{
+		Access: a, Lister: lister, Store: cfg.Quotas, Leases: cfg.Leases, Positions: cfg.Positions, Logger: cfg.Logger,
+	})
 	c.timers = timers.New(timers.Config{
 		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
@@ -250,7 +258,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	defer c.chunks.close()
 	defer stop()
-	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.pools.Run, c.Scheduler.Run, c.Hooks.Run)
+	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.pools.Run, c.Scheduler.Run, c.Hooks.Run, c.Admission.Run)
 }
 
 // launch starts the run of a schedule.

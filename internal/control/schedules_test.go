@@ -191,7 +191,9 @@ func TestScheduleOverlaps(t *testing.T) {
 		require.Len(t, queues, n+1)
 	}
 	r.requireRuns("queues", time.Second, queues)
-	skips = r.history("skips", "it starts another one", func(all []schedules.Firing) bool { return all[len(all)-1].Outcome == schedules.Skipped && len(all) > 3 || len(all) == 3 })
+	skips = r.history("skips", "it starts another one", func(all []schedules.Firing) bool {
+		return all[len(all)-1].Outcome == schedules.Skipped && len(all) > 3 || len(all) == 3
+	})
 	require.Equal(t, schedules.Started, skips[2].Outcome)
 }
 

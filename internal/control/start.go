@@ -42,6 +42,8 @@ type StartRequest struct {
 	// custom memory begins with, by key.
 	MessageID string
 	Custom    map[string]json.RawMessage
+	// Priority is the run's place in the queue, if it is queued. Empty: normal.
+	Priority events.Priority
 	// Messages follow the task. The run begins with all of them or does not begin.
 	Messages []UserMessage
 }
@@ -50,12 +52,14 @@ type StartRequest struct {
 type StartResult struct {
 	RunID string `json:"run_id" jsonschema:"The run's id."`
 	N     uint64 `json:"n" jsonschema:"The number of its events."`
+	// Queued says that the run waits until its quotas admit it.
+	Queued bool `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
 }
 
 // Start starts a run. It pins the definition, the tools as they are announced now, and the
 // transition table. Refusals are Invalid for a wrong request, NotFound for an unknown agent,
 // Conflict run_exists or run_purged, TooLarge, Unprocessable for tools and providers that are
-// not announced, and Unavailable announcements_pending for those that were announced a moment
+// not announced, TooMany where a quota allows no more, and Unavailable announcements_pending for those that were announced a moment
 // ago or while the directory recovers.
 func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (StartResult, error) {
 	ns, err := c.CheckNamespace(ns)
@@ -73,6 +77,12 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if err != nil {
 		return StartResult{}, err
 	}
+	if start.Queued, err = c.Admission.Start(ctx, ns, start.Agent.Name); err != nil {
+		return StartResult{}, err
+	}
+	if start.Queued && req.Priority != events.PriorityNormal {
+		start.Priority = req.Priority
+	}
 	start.MessageID, start.Custom = req.MessageID, req.Custom
 	// Last, since nothing removes what a refused request stored.
 	if start.Parts, err = c.keepParts(ctx, refusal.CodeBadRequest, "task", req.Parts); err != nil {
@@ -86,7 +96,7 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if err != nil {
 		return StartResult{}, err
 	}
-	return StartResult{RunID: at.ID, N: opened.N}, nil
+	return StartResult{RunID: at.ID, N: opened.N, Queued: start.Queued}, nil
 }
 
 // firstMessages returns the events of the messages with which a run begins.
@@ -119,6 +129,8 @@ func (r *StartRequest) validate() error {
 		return bad(refusal.CodeBadRequest, "task: is not valid UTF-8")
 	case r.Mode != "" && r.Mode != events.ModeTask && r.Mode != events.ModeChat:
 		return bad(refusal.CodeBadRequest, "mode: %q is not a mode; use task or chat", r.Mode)
+	case !r.Priority.Valid():
+		return bad(refusal.CodeBadRequest, "priority: %q is not a priority; use high, normal or low", r.Priority)
 	case r.RunID != "" && events.CheckID(r.RunID) != nil:
 		return bad(refusal.CodeBadRunID, "run_id: %q is not a lower-case UUIDv7", r.RunID)
 	}

@@ -121,11 +121,13 @@ func (p *Process) Controller(c control.Config) (*control.Controller, error) {
 	if c.Requests == nil {
 		c.Requests = p.Requests(nil)
 	}
+	c.Quotas, _ = p.bus.(ports.Quotas)
+	c.Leases, _ = p.bus.(ports.Leases)
+	c.Positions, _ = p.bus.(ports.Positions)
 	c.Base, c.Directory, c.Agents, c.Blobs, c.Storage, c.Timers, c.Tombstones = p.Base, p.bus, p.bus, p.bus, p.bus, p.bus, p.tombstones
 	c.Validator, c.CheckApproval, c.CheckEstimator, c.Questions = p.validator, p.policies.Check, p.estimators.Check, p.questions()
 	c.Schedules, _ = p.bus.(ports.Schedules)
 	c.WebhookStore, _ = p.bus.(ports.Webhooks)
-	c.Leases, _ = p.bus.(ports.Leases)
 	return control.New(c)
 }
 

@@ -219,7 +219,7 @@ func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.Con
 
 // bucketConfigs declares every bucket that there is beside the log.
 func bucketConfigs(pools []string, replicas int) ([]jetstream.KeyValueConfig, []jetstream.ObjectStoreConfig) {
-	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas), droppedConfig(replicas), offersConfig(replicas), threadsConfig(replicas), schedulesConfig(replicas), webhooksConfig(replicas)}
+	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas), droppedConfig(replicas), offersConfig(replicas), threadsConfig(replicas), schedulesConfig(replicas), webhooksConfig(replicas), quotasConfig(replicas)}
 	stores := []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
 	for _, role := range keepingRoles {
 		buckets = append(buckets, leasesConfig(role, replicas), positionsConfig(role, replicas))

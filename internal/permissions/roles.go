@@ -290,6 +290,8 @@ func (l Layout) gateway(g *natsbus.Grants) {
 			g.Inspect(inbox(pool, l.ends()...)) // to find runs that wait for a sub-run whose end was lost
 		}
 	}
+	g.StoreQuotas()
+	g.Keep(ports.Keep{Role: Gateway, Name: "admission"}) // to admit queued runs
 	g.Ready()
 	g.Inspect(inbox(events.DefaultPool, l.own()...)) // to tell how much work waits
 	g.Watch(journal.Filter{})

@@ -242,6 +242,7 @@ type RunState struct {
 	// Started and Updated are left out before the first event.
 	Started time.Time       `json:"started,omitzero"`
 	Updated time.Time       `json:"updated,omitzero"`
+	Queued  bool            `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
 	Memory  json.RawMessage `json:"memory"`
 }
 
@@ -279,7 +280,7 @@ func NewRunState(mem *reducer.Memory) (RunState, error) {
 	}
 	return RunState{
 		RunID: mem.RunID, State: mem.State, N: mem.N, Mode: mem.Mode, Agent: mem.Control.Agent.Name,
-		Started: mem.Started, Updated: mem.Updated, Memory: data,
+		Started: mem.Started, Updated: mem.Updated, Queued: mem.Queued(), Memory: data,
 	}, nil
 }
 

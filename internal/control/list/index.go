@@ -262,7 +262,12 @@ func (r *row) apply(e *events.Event) {
 			from.Run = strings.Clone(from.Run)
 		}
 	}
+	if e.To != events.Planning {
+		r.info.Queued = false
+	}
 	switch p := e.Data.(type) {
+	case *events.Admitted:
+		r.info.Queued = false
 	case *events.Start:
 		r.pinned(&p.Agent, p.Tools)
 		r.task = searched(p.Task, taskSearched)
@@ -428,7 +433,7 @@ func (x *index) fold(ctx context.Context, r *row) (Run, error) {
 	switch {
 	case err == nil:
 		info.State, info.N, info.Mode, info.Agent = state.State, state.N, state.Mode, state.Agent
-		info.Started, info.Updated = state.Started, state.Updated
+		info.Started, info.Updated, info.Queued = state.Started, state.Updated, state.Queued
 		return info, nil
 	case refusal.Is(err, refusal.CodeRunNotFound, refusal.CodeRunPurged):
 		return info, nil // the list drops it

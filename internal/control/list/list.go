@@ -60,6 +60,8 @@ type Run struct {
 	Tokens  int     `json:"tokens,omitempty"`
 	// Waiting says for whom the run waits; empty: for nobody.
 	Waiting Waiting `json:"waiting,omitempty"`
+	// Queued says that the run waits until its quotas admit it.
+	Queued bool `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
 	// Error is the code of the error that the run ended with.
 	Error string `json:"error,omitempty"`
 }
@@ -76,7 +78,7 @@ func (r *Run) addFirst(p events.Payload) {
 	switch p := p.(type) {
 	case *events.Start:
 		r.Agent, r.Mode = cmp.Or(r.Agent, p.Agent.Name), cmp.Or(r.Mode, p.Mode)
-		r.Task = cmp.Or(r.Task, cut(p.Task, taskLength))
+		r.Task, r.Queued = cmp.Or(r.Task, cut(p.Task, taskLength)), p.Queued
 		if p.Parent != nil {
 			r.Parent = p.Parent.Run
 		}
@@ -496,6 +498,12 @@ func (l *Lister) describe(ctx context.Context, of *entry) (Run, error) {
 			e = nil
 		}
 	}
+	if info.Queued && e != nil && e.N > 1 {
+		info.Queued = false
+		if e.To == events.Planning {
+			e = nil // only the run's events say whether it is still queued
+		}
+	}
 	if e != nil && info.Agent != "" {
 		info.State, info.N, info.Updated = e.To, e.N, e.Time
 		return info, nil
@@ -503,7 +511,7 @@ func (l *Lister) describe(ctx context.Context, of *entry) (Run, error) {
 	state, err := l.a.State(ctx, of.run.Namespace, of.run.ID, 0)
 	if err == nil {
 		info.State, info.N, info.Mode, info.Agent = state.State, state.N, state.Mode, state.Agent
-		info.Started, info.Updated = state.Started, state.Updated
+		info.Started, info.Updated, info.Queued = state.Started, state.Updated, state.Queued
 		return info, nil
 	}
 	return info, info.addUnknownTable(rec, err)

@@ -1,0 +1,256 @@
+package quotas_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/controltest"
+	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/quotas"
+	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is gateways on a bus, and the rest of the world.
+type rig struct {
+	controltest.World
+	bus *natsbus.Bus
+	*control.Controller
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	b := controltest.NATS(t, natsbus.InitOptions{Shards: 2})
+	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+	r := &rig{World: controltest.NewWorld(t, b), bus: b}
+	r.Controller, _ = r.gateway()
+	return r
+}
+
+// gateway runs a gateway until stop is called.
+func (r *rig) gateway() (c *control.Controller, stop func()) {
+	r.T.Helper()
+	b := r.bus
+	c, err := control.New(control.Config{
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b,
+		Quotas: b, Leases: b, Positions: b,
+	})
+	require.NoError(r.T, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(r.T, <-done)
+	})
+	r.T.Cleanup(stop)
+	return c, stop
+}
+
+func (r *rig) put(scope string, q quotas.Quota) {
+	r.T.Helper()
+	_, err := r.PutQuota(r.T.Context(), scope, q)
+	require.NoError(r.T, err)
+}
+
+func request(agent string) control.StartRequest {
+	a := events.DefaultAgent()
+	a.Name, a.LLM.Provider = agent, "openai"
+	return control.StartRequest{Agent: &a, Task: "Do it."}
+}
+
+func (r *rig) start(agent string) control.StartResult {
+	r.T.Helper()
+	started, err := r.Start(r.T.Context(), "", request(agent))
+	require.NoError(r.T, err)
+	return started
+}
+
+// admitted waits until one of the runs is admitted, and returns it.
+func (r *rig) admitted(ids ...string) string {
+	r.T.Helper()
+	ctx, stop := context.WithTimeout(r.T.Context(), controltest.Patience)
+	defer stop()
+	found := make(chan string, len(ids))
+	for _, id := range ids {
+		go func() {
+			at := r.At(id)
+			for rec, err := range r.Bus.Follow(ctx, at.Shard, journal.Filter{Run: id}, 0) {
+				if err == nil && controltest.TypeOf(r.T, rec) == string(events.TypeAdmitted) {
+					found <- id
+				}
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}
+	select {
+	case id := <-found:
+		return id
+	case <-ctx.Done():
+		require.Fail(r.T, "no run is admitted")
+		return ""
+	}
+}
+
+// TestNoQuota: without a quota a start is as before, and with one for something else too.
+func TestNoQuota(t *testing.T) {
+	r := newRig(t)
+	run := r.start("x")
+	require.False(t, run.Queued)
+	r.put("other", quotas.Quota{Active: 1})
+	r.put("default", quotas.Quota{Weight: 2})
+	r.put("default.y", quotas.Quota{Active: 1})
+	require.False(t, r.start("x").Queued)
+	require.Equal(t, []string{"Start"}, r.Types(run.RunID))
+	require.True(t, r.start("y").Queued)
+}
+
+// TestAdmission: one run works and the next one is admitted at its end, whatever happens to those
+// that wait.
+func TestAdmission(t *testing.T) {
+	r := newRig(t)
+	r.put(quotas.Bus, quotas.Quota{Active: 1})
+	first := r.start("x")
+	require.True(t, first.Queued)
+	require.Equal(t, first.RunID, r.admitted(first.RunID))
+	cancelled, paused, third := r.start("x").RunID, r.start("x").RunID, r.start("x").RunID
+	page, err := r.Runs(t.Context(), "", list.Query{})
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, true, true, false}, []bool{page.Runs[0].Queued, page.Runs[1].Queued, page.Runs[2].Queued, page.Runs[3].Queued})
+	state, err := r.State(t.Context(), "", third, 0)
+	require.NoError(t, err)
+	require.True(t, state.Queued)
+	require.Equal(t, events.Planning, state.State)
+	_, err = r.Cancel(t.Context(), "", cancelled, events.By{})
+	require.NoError(t, err)
+	_, err = r.Pause(t.Context(), "", paused, events.By{})
+	require.NoError(t, err)
+	r.Happens(first.RunID, events.Planning, controltest.Answered("done"))
+	require.Equal(t, third, r.admitted(paused, third))
+	_, err = r.Resume(t.Context(), "", paused, events.By{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"Start", "Paused", "Resumed"}, r.Types(paused))
+	r.Happens(third, events.Planning, controltest.Waiting("", "search", []string{"c"}))
+	require.Equal(t, paused, r.admitted(paused), "a run that waits for a person needs no place")
+	require.Equal(t, []string{"Start", "Cancelled"}, r.Types(cancelled))
+	fourth := r.start("x").RunID
+	require.NoError(t, r.RemoveQuota(t.Context(), quotas.Bus))
+	require.Equal(t, fourth, r.admitted(fourth), "without the quota nothing waits")
+	require.False(t, r.start("x").Queued)
+}
+
+// TestOneLeads: of two gateways one admits, and when it ends the other one does, so every run is
+// admitted once.
+func TestOneLeads(t *testing.T) {
+	r := newRig(t)
+	r.put("default", quotas.Quota{Active: 2})
+	_, stop := r.gateway()
+	var ids []string
+	for range 12 {
+		ids = append(ids, r.start("x").RunID)
+	}
+	left := ids
+	for i := range ids {
+		id := r.admitted(left...)
+		if i == 4 {
+			stop()
+			_, stop = r.gateway()
+		}
+		r.Happens(id, events.Planning, controltest.Answered("done"))
+		left = without(left, id)
+	}
+	for _, id := range ids {
+		require.Equal(t, []string{"Start", "Admitted", "LlmFinalAnswer"}, r.Types(id))
+	}
+}
+
+func without(ids []string, id string) (left []string) {
+	for _, other := range ids {
+		if other != id {
+			left = append(left, other)
+		}
+	}
+	return left
+}
+
+// TestTooManyQueued: a namespace has no more runs in the queue than it may.
+func TestTooManyQueued(t *testing.T) {
+	r := newRig(t)
+	r.put("default", quotas.Quota{Active: 1, Queued: 2})
+	first := r.start("x").RunID
+	require.Equal(t, first, r.admitted(first))
+	r.start("x")
+	last := r.start("x").RunID
+	require.Eventually(t, func() bool {
+		q, err := r.Quota(t.Context(), "default")
+		return err == nil && q.Waiting == 2 && q.AtWork == 1
+	}, controltest.Patience, time.Millisecond)
+	_, err := r.Start(t.Context(), "", request("x"))
+	require.True(t, refusal.Is(err, refusal.CodeTooManyQueued), "%v", err)
+	_, err = r.Cancel(t.Context(), "", last, events.By{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := r.Start(t.Context(), "", request("x"))
+		return err == nil
+	}, controltest.Patience, time.Millisecond)
+}
+
+// TestBudget: beyond the budget of the day no run starts and none is admitted, until the budget is
+// raised.
+func TestBudget(t *testing.T) {
+	r := newRig(t)
+	r.put("default", quotas.Quota{Active: 1, Daily: &quotas.Daily{Tokens: 100, TimeZone: "Europe/Berlin"}})
+	first := r.start("x").RunID
+	require.Equal(t, first, r.admitted(first))
+	second := r.start("x").RunID
+	answer := controltest.Answered("done")
+	answer.Usage = events.Usage{Input: 80, Output: 20, Total: 100}
+	r.Happens(first, events.Planning, answer)
+	var refused *refusal.Error
+	require.Eventually(t, func() bool {
+		_, err := r.Start(t.Context(), "", request("x"))
+		return refusal.Is(err, refusal.CodeBudgetExhausted) && errors.As(err, &refused)
+	}, controltest.Patience, 10*time.Millisecond)
+	require.Positive(t, refused.RetryAfter)
+	require.LessOrEqual(t, refused.RetryAfter, 25*time.Hour)
+	require.NotContains(t, r.Types(second), "Admitted")
+	r.put("default", quotas.Quota{Active: 1, Daily: &quotas.Daily{Tokens: 101}})
+	require.Equal(t, second, r.admitted(second))
+}
+
+// TestBadQuotas: what is wrong is refused, and says why.
+func TestBadQuotas(t *testing.T) {
+	r := newRig(t)
+	for scope, q := range map[string]quotas.Quota{
+		"Team": {Active: 1}, "a.b.c": {Active: 1}, "a": {}, "b": {Weight: -1}, "_": {Weight: 2}, "c.d": {Queued: 1},
+		"e": {Daily: &quotas.Daily{}}, "f": {Daily: &quotas.Daily{Tokens: 1, TimeZone: "Mars/Olympus"}},
+	} {
+		_, err := r.PutQuota(t.Context(), scope, q)
+		require.True(t, refusal.Is(err, refusal.CodeBadQuota), "%s: %v", scope, err)
+	}
+	require.True(t, refusal.Is(r.RemoveQuota(t.Context(), "a"), refusal.CodeNotFound))
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() { r.put(fmt.Sprintf("ns%d", i), quotas.Quota{Weight: 2}) })
+	}
+	all.Wait()
+	infos, err := r.Quotas(t.Context())
+	require.NoError(t, err)
+	require.Len(t, infos, 8, "nobody's quota is lost")
+}
