@@ -237,7 +237,9 @@ func TestInstallation(t *testing.T) {
 	require.Equal(t, 2, stats.Runs.Total)
 	require.Empty(t, stats.BacklogReason+stats.WorkersReason)
 	require.Len(t, stats.Workers, 2)
-	require.Contains(t, stats.Backlog, ports.Backlog{State: events.Acting, Pool: "web"})
+	require.True(t, slices.ContainsFunc(stats.Backlog, func(b ports.Backlog) bool {
+		return b.State == events.Acting && b.Pool == "web" && b.Waiting == 0 && b.InFlight == 0
+	}), "%v", stats.Backlog)
 	_, err = in.operator.Request("moore.0.nonsense", []byte("x"), patience)
 	require.NoError(t, err)
 	strays, err := in.gateway.Dead(t.Context(), "", dead.Options{})
