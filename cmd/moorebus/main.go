@@ -36,7 +36,7 @@ the bus. planner, actor, observer, gateway and replay are also programs of their
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), storageCommand(), webhooksCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		exportCommand(), importCommand(), purgeCommand(),
-		deadCommand(), initCommand(), certsCommand(), doctorCommand(),
+		deadCommand(), initCommand(), certsCommand(), doctorCommand(), upgradeCommand(),
 		backupCommand(), restoreCommand(),
 		roles.Planner(), roles.Actor(), roles.Observer(), roles.Gateway(), replaycmd.New(os.Getenv),
 	)

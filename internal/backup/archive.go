@@ -156,7 +156,9 @@ func (a *Archive) checkObjects(ctx context.Context) (err error) {
 	if a.refs, err = a.manifest.objects(a.dir); err != nil {
 		return err
 	}
-	slices.SortFunc(a.refs, func(x, y events.Ref) int { return cmp.Or(cmp.Compare(x.SHA256, y.SHA256), cmp.Compare(x.Bucket, y.Bucket)) })
+	slices.SortFunc(a.refs, func(x, y events.Ref) int {
+		return cmp.Or(cmp.Compare(x.SHA256, y.SHA256), cmp.Compare(x.Bucket, y.Bucket))
+	})
 	a.refs = slices.Compact(a.refs) // one that was stored again is there twice
 	var errs []error
 	for _, ref := range a.refs {

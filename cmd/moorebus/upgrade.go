@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/natsconn"
+	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/internal/upgrade"
+)
+
+func upgradeCommand() *cobra.Command {
+	var url, file, output string
+	var check bool
+	cmd := &cobra.Command{
+		Use:   "upgrade --check",
+		Short: "Say what to do before roles of this build start on a bus",
+		Long: `Upgrade says what stands between a bus and this build, and changes nothing: runs that
+pin a table which this build does not know, runs that the release before does not know
+(which matters only for going back), what moorebus init would change, and, with
+--permissions, users that lack permissions. It reads the first and the last event of
+every run, as the operator or any user who may read the log and the settings of streams.
+
+The exit code is 0 if there is nothing to do, 7 if there is, and 1 if a run that has not
+ended cannot be continued by this build.`,
+		Example: `  moorebus upgrade --check --nats nats://bus.example:4222
+  moorebus upgrade --check --permissions permissions.conf -o json`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&check, "check", false, "say what to do, and change nothing; required, since there is nothing else that upgrade does")
+	flags.StringVar(&url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	flags.StringVar(&file, "permissions", "", "`file` that `moorebus init --print-permissions` wrote and the servers use")
+	addOutputFlag(cmd, &output, console.Text, console.JSON)
+	log := cli.AddLogFlags(flags, slog.LevelError)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := console.ParseFormat(output, console.Text, console.JSON)
+		if err != nil {
+			return err
+		}
+		if !check {
+			return cli.Usage("nothing is upgraded by a command of its own: use --check, then `moorebus init`, then replace the roles in any order")
+		}
+		if err := cli.NeedsBus("moorebus upgrade", "", url != "", os.Getenv); err != nil {
+			return err
+		}
+		var text []byte
+		if file != "" {
+			if text, err = os.ReadFile(file); err != nil {
+				return cli.NotConfigured("--permissions: %w", err)
+			}
+		}
+		at, err := cli.FindServer(url, os.Getenv)
+		if err != nil {
+			return err
+		}
+		if at.Note != "" {
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
+		}
+		if at.From == "" {
+			return cli.NotConfigured("no bus is named: set NATS_URL or use --nats; `moorebus run` and `moorebus dev` set up their own server themselves")
+		}
+		logger, err := log.Logger()
+		if err != nil {
+			return err
+		}
+		at.Connect.Name, at.Connect.Logger = "moorebus/upgrade", logger
+		conn, err := natsconn.Connect(cmd.Context(), at.Connect)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		report, err := upgrade.Check(cmd.Context(), conn, string(text), logger)
+		if err != nil {
+			return err
+		}
+		if err := report.Write(cmd.OutOrStdout(), format, terminal.Stdout.Color(os.Getenv)); err != nil {
+			return err
+		}
+		switch {
+		case report.Bad > 0:
+			return &cli.ExitError{Code: cli.ExitFailure}
+		case report.Warnings > 0:
+			return &cli.ExitError{Code: cli.ExitChanges}
+		}
+		return nil
+	}
+	return cmd
+}
