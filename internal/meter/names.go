@@ -71,7 +71,7 @@ var (
 	Ends       = counter(everyRole, "moorebus_runs_ended_total", "Runs that ended by an event of this process, by their last state and that event's type.", agent, state, Label{Name: "type", Outside: true})
 	Poisoned   = counter(everyRole, "moorebus_runs_poisoned_total", "Runs that this process ended because their log has a record that is no legal event.")
 	Stalls     = counter(gateway, "moorebus_runs_stalled_total", "Runs with work and no event for the time of --stall: redriven once, ended the second time.", result)
-	OverBudget = counter(everyRole, "moorebus_runs_over_budget_total", "Runs that ended because their budget was used up.", agent)
+	OverBudget = counter(everyRole, "moorebus_runs_over_budget_total", "Runs that ended because their budget was used up.")
 	Failures   = counter(everyRole, "moorebus_attempts_failed_total", "Attempts that the log counts as failed and that are made again, by the kind of the failure.", state, kind)
 	LostRaces  = counter(everyRole, "moorebus_lost_races_total", "Appends that were refused because another process appended to the run first.")
 	Unknown    = counter(everyRole, "moorebus_unknown_appends_total", "Appends of which it was not known at first whether they are stored.")
@@ -112,7 +112,7 @@ var (
 	Waiting  = gauge(gateway, "moorebus_backlog_waiting", "Events that were never delivered, by the state that they entered; acting stands for parallel_acting, too.", state, pool)
 	InFlight = gauge(gateway, "moorebus_backlog_in_flight", "Events that were delivered and have no verdict yet.", state, pool)
 	Oldest   = gauge(gateway, "moorebus_backlog_oldest_seconds", "Age of the oldest event that has no verdict yet; 0 if there is none.", state, pool)
-	Tokens   = gauge(gateway, "moorebus_backlog_tokens", "Estimated size in tokens of the requests that wait for planners.")
+	Tokens   = gauge(gateway, "moorebus_tokens_waiting", "Estimated size in tokens of the requests that wait for planners.")
 	Workers  = gauge(gateway, "moorebus_workers", "Live planners and actors, by what they announce.", role, pool)
 	Observed = gauge(gateway, "moorebus_bus_observed", "1 if the last look at what waits succeeded, else 0: then the gauges of the log and of what waits are missing.")
 

@@ -32,7 +32,7 @@ func (r *Registry) Appended(mem *reducer.Memory, e *events.Event) {
 	case *events.LLMAttemptFailed:
 		meter.Add(r, meter.Failures, 1, string(e.From), p.Kind)
 	case *events.BudgetExceeded:
-		meter.Add(r, meter.OverBudget, 1, agent)
+		meter.Add(r, meter.OverBudget, 1)
 	case *events.Resumed:
 		if p.Redrive {
 			meter.Add(r, meter.Stalls, 1, "redriven")

@@ -78,6 +78,9 @@ func New() *Registry {
 		r.families = append(r.families, newFamily(m))
 	}
 	r.prometheus.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), r)
+	for _, result := range []string{"redriven", "ended"} {
+		r.Add(meter.Stalls, 0, meter.Values{result}) // an increase from nothing would not be seen
+	}
 	build := buildinfo.Read()
 	r.Read(func(_ context.Context, emit meter.Emit) {
 		emit(meter.Build, 1, meter.Values{build.Version, strconv.Itoa(build.Revision)})

@@ -151,7 +151,7 @@ func TestValuesOfWhatWaits(t *testing.T) {
 	require.LessOrEqual(t, age, time.Since(began).Seconds())
 	require.Zero(t, value("moorebus_backlog_oldest_seconds", `state="acting"`, `pool="default"`))
 	// The prompt of a run is its task and two tools, about a hundred tokens.
-	require.InDelta(t, 3*60, value("moorebus_backlog_tokens"), 3*50)
+	require.InDelta(t, 3*60, value("moorebus_tokens_waiting"), 3*50)
 	require.EqualValues(t, 1, value("moorebus_workers", `role="planner"`))
 	require.EqualValues(t, 1, value("moorebus_workers", `role="actor"`, `pool="default"`))
 	require.EqualValues(t, 1, value("moorebus_bus_observed"))
