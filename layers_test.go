@@ -200,7 +200,7 @@ var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/sem
 // stdOnly are the packages without any library from outside.
 var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp", "internal/tracecontext", "internal/spanid"}
 
-var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom"}
+var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom", "internal/telemetry"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
@@ -247,7 +247,7 @@ func ofRole(role string) []string {
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest",
 	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewayclient", "internal/lkj", "internal/mcpserve", "internal/metrics",
-	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/roles", "internal/runprint", "internal/session", "internal/terminal", "internal/watch", "internal/wire", "internal/certs", "internal/backup"}
+	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/roles", "internal/runprint", "internal/session", "internal/terminal", "internal/watch", "internal/wire", "internal/certs", "internal/backup", "internal/telemetry/otlptest"}
 
 // worlds are packages of tests that are large enough for ordinary files. Nobody imports
 // them.

@@ -39,6 +39,7 @@ the bus. planner, actor, observer, gateway and replay are also programs of their
 		deadCommand(), initCommand(), certsCommand(), doctorCommand(), upgradeCommand(),
 		backupCommand(), restoreCommand(),
 		roles.Planner(), roles.Actor(), roles.Observer(), roles.Gateway(), replaycmd.New(os.Getenv),
+		roles.Telemetry(),
 	)
 	return root
 }

@@ -191,6 +191,9 @@ func forbidden(user string) []string {
 	limited := map[string][]string{
 		"$KV.agents.default.x":                             {Gateway},
 		"$KV.providers.x":                                  {Planner},
+		"$KV.leases_telemetry.traces":                      {Telemetry},
+		"$KV.positions_telemetry.traces":                   {Telemetry},
+		"$JS.API.DIRECT.GET.KV_positions_telemetry":        {Telemetry},
 		"$KV.offers.known":                                 {Gateway},
 		"$JS.API.DIRECT.GET.KV_offers":                     {Gateway, subagents},
 		"$KV.threads.default.a.x":                          {Gateway},
@@ -292,7 +295,7 @@ func TestForbidden(t *testing.T) {
 		if user != "actor_web" {
 			listen = append(listen, "loan.web.>", "loan.web.answer.y")
 		}
-		if user != Tap && user != Gateway {
+		if user != Tap && user != Gateway && user != Telemetry {
 			listen = append(listen, "feed.moore.*.*.acting.*.*.*", "feed.moore.*.*.*.acting.*.*")
 		}
 		if user != Tap && user != Gateway && user != Planner {
@@ -408,7 +411,7 @@ func TestWhoIs(t *testing.T) {
 		switch {
 		case strings.HasPrefix(user, ActorPrefix):
 			want = []string{"actor"}
-		case user == Tap:
+		case user == Tap, user == Telemetry:
 			want = nil
 		}
 		require.Equal(t, want, RolesOf(id.MayPublish), user)

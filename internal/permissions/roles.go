@@ -32,6 +32,7 @@ const (
 	Observer      = "observer"
 	Gateway       = "gateway"
 	Tap           = "tap"
+	Telemetry     = "telemetry"
 	ActorPrefix   = "actor_"
 	ServicePrefix = "service_"
 )
@@ -132,7 +133,7 @@ func (l Layout) withDefaults() (Layout, error) {
 	return l, nil
 }
 
-// Users returns the users of the account ROLES: planner, observer, gateway, tap, an actor for each
+// Users returns the users of the account ROLES: planner, observer, gateway, tap, telemetry, an actor for each
 // pool, a user for each NATS service, and [Custom] if the table has states of its own.
 func Users(l Layout) ([]User, error) {
 	l, err := l.withDefaults()
@@ -146,7 +147,7 @@ func Users(l Layout) ([]User, error) {
 	for _, s := range l.Services {
 		users = append(users, s.user())
 	}
-	return append(append(users, l.user(Tap, l.tap)), l.custom()...), nil
+	return append(append(users, l.user(Tap, l.tap), l.user(Telemetry, telemetry)), l.custom()...), nil
 }
 
 // user returns the user of a service, which may do nothing else.
@@ -326,6 +327,12 @@ func (l Layout) tap(g *natsbus.Grants) {
 	for _, pool := range l.Pools {
 		g.ReadResults(pool)
 	}
+}
+
+// telemetry reads the log, and keeps where it is.
+func telemetry(g *natsbus.Grants) {
+	g.Watch(journal.Filter{})
+	g.Keep(ports.Keep{Role: Telemetry, Name: "traces"})
 }
 
 // Custom is the name of the user that serves the states of an application's own graph.
