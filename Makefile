@@ -35,6 +35,10 @@ race: ## the tests of everything concurrent with the race detector (needs a C co
 deploy-check: ## check what is in deploy/: the Helm chart and the like (NATS_CHART names a copy of the chart of NATS)
 	cd deploy/check && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) test -count=1 ./...
 
+.PHONY: release
+release: ## build and publish what the tag of this commit is (goreleaser, syft); the notes are those of CHANGELOG.md
+	goreleaser release --clean --release-notes CHANGELOG.md
+
 .PHONY: golden
 golden: ## write the golden files of the tests anew
 	$(GO) test -count=1 $$(git grep -l 'flag.Bool("update"' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|') -update
