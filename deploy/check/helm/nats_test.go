@@ -1,6 +1,9 @@
 package helm
 
 import (
+	"crypto/x509"
+	"encoding/pem"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -10,6 +13,7 @@ import (
 	keda "github.com/kedacore/keda/v2/apis/keda/v1alpha1"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
+	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,13 +65,40 @@ func TestTheBusOfTheChart(t *testing.T) {
 		require.Equal(t, 1, guarded, "the StatefulSet of NATS")
 		for _, c := range of[*core.ConfigMap](all) {
 			if text := c.Data["nats.conf"]; text != "" {
-				file := filepath.Join(t.TempDir(), "nats.conf")
-				require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, "$SERVER_NAME", "n1")), 0o600))
-				options, err := server.ProcessConfigFile(file)
-				require.NoError(t, err, text)
-				require.True(t, options.JetStream)
-				require.Equal(t, options.Cluster.Name == "", options.SyncAlways, "a single server flushes")
+				checkServer(t, all, text)
 			}
 		}
 	})
+}
+
+// checkServer reads the configuration of the servers, with what it includes.
+func checkServer(t *testing.T, all []v1.Object, text string) {
+	t.Helper()
+	dir := t.TempDir()
+	certificate, key := selfSigned(t)
+	for name, content := range map[string]string{
+		"nats/tls.crt": certificate, "nats/tls.key": key,
+		"nats-config/nats.conf":             strings.NewReplacer("$SERVER_NAME", "n1", "/etc/nats-certs", dir).Replace(text),
+		"nats-permissions/permissions.conf": permissions(t, of[*batch.Job](all)[0], dir),
+	} {
+		file := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	}
+	options, err := server.ProcessConfigFile(filepath.Join(dir, "nats-config", "nats.conf"))
+	require.NoError(t, err, text)
+	require.True(t, options.JetStream)
+	require.Equal(t, options.Cluster.Name == "", options.SyncAlways, "a single server flushes")
+	require.Equal(t, strings.Contains(text, "include"), len(options.Nkeys) > 0, "users")
+}
+
+// selfSigned returns any certificate and its key, which the server only reads.
+func selfSigned(t *testing.T) (certificate, key string) {
+	t.Helper()
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	pair := s.TLS.Certificates[0]
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	require.NoError(t, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }

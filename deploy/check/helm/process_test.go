@@ -79,12 +79,10 @@ type bus struct {
 	keys, head string
 }
 
-// startBus starts a server with the permissions that init prints for the pools of the Job.
-func startBus(t *testing.T, job *batch.Job) *bus {
+// permissions is what init prints for the pools and shards of the Job, with keys in a folder.
+func permissions(t *testing.T, job *batch.Job, keys string) string {
 	t.Helper()
-	dir := t.TempDir()
-	b := &bus{keys: filepath.Join(dir, "keys")}
-	args := []string{"init", "--print-permissions", "--credentials", b.keys}
+	args := []string{"init", "--print-permissions", "--credentials", keys}
 	for _, arg := range job.Spec.Template.Spec.Containers[0].Args {
 		for _, flag := range []string{"--pools=", "--shards=", "--storage="} {
 			if strings.HasPrefix(arg, flag) {
@@ -92,10 +90,18 @@ func startBus(t *testing.T, job *batch.Job) *bus {
 			}
 		}
 	}
-	permissions, err := exec.CommandContext(t.Context(), moorebus(t), args...).Output()
+	printed, err := exec.CommandContext(t.Context(), moorebus(t), args...).Output()
 	require.NoError(t, err)
+	return string(printed)
+}
+
+// startBus starts a server with the permissions that init prints for the pools of the Job.
+func startBus(t *testing.T, job *batch.Job) *bus {
+	t.Helper()
+	dir := t.TempDir()
+	b := &bus{keys: filepath.Join(dir, "keys")}
 	conf := filepath.Join(dir, "nats.conf")
-	require.NoError(t, os.WriteFile(conf, []byte("jetstream { store_dir: "+filepath.Join(dir, "data")+" }\n"+string(permissions)), 0o600))
+	require.NoError(t, os.WriteFile(conf, []byte("jetstream { store_dir: "+filepath.Join(dir, "data")+" }\n"+permissions(t, job, b.keys)), 0o600))
 	options, err := server.ProcessConfigFile(conf)
 	require.NoError(t, err)
 	options.Host, options.Port, options.HTTPHost, options.HTTPPort, options.NoSigs = "127.0.0.1", server.RANDOM_PORT, "127.0.0.1", server.RANDOM_PORT, true
