@@ -43,10 +43,15 @@ func TestKEDAFindsEveryConsumer(t *testing.T) {
 	b := startBus(t, job)
 	b.initialize(t, job)
 	known := map[string][]string{"nats-jetstream": parameters(t, "nats_jetstream"), "prometheus": parameters(t, "prometheus")}
+	metrics, err := os.ReadFile("../../../docs/metrics.md")
+	require.NoError(t, err)
 	asked := map[string]bool{}
 	for _, s := range of[*keda.ScaledObject](append(all, objects(t, named(t, "keda-prometheus"), false)...)) {
 		for _, trigger := range s.Spec.Triggers {
 			require.Subset(t, known[trigger.Type], slices.Collect(maps.Keys(trigger.Metadata)), "%s: %s", s.Name, trigger.Type)
+			for _, metric := range regexp.MustCompile(`moorebus_\w+`).FindAllString(trigger.Metadata["query"], -1) {
+				require.Contains(t, string(metrics), "| `"+metric+"` |", "docs/metrics.md has no such metric")
+			}
 		}
 	}
 	for _, s := range of[*keda.ScaledObject](all) {
