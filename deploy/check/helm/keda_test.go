@@ -3,6 +3,7 @@ package helm
 import (
 	"encoding/json"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,10 +11,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	keda "github.com/kedacore/keda/v2/apis/keda/v1alpha1"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
+	apps "k8s.io/api/apps/v1"
 	batch "k8s.io/api/batch/v1"
 )
 
@@ -65,7 +68,7 @@ func TestKEDAFindsEveryConsumer(t *testing.T) {
 	// Gateways are not scaled by what wakes them.
 	gateway := []string{"waiting_for_human", "acting_client"}
 	for _, stream := range []string{"MOORE_0", "MOORE_1"} {
-		for _, consumer := range consumers(t, b, "LOG", stream) {
+		for consumer := range consumers(t, b, "LOG", stream) {
 			require.Equal(t, !slices.Contains(gateway, consumer), asked[stream+" "+consumer], "%s of %s", consumer, stream)
 		}
 	}
@@ -76,7 +79,7 @@ func TestKEDAFindsTheConsumersOfAgents(t *testing.T) {
 	all := objects(t, named(t, "keda-prometheus"), false)
 	job := of[*batch.Job](all)[0]
 	dir := t.TempDir()
-	open, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: dir, NoSigs: true})
+	open, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, HTTPHost: "127.0.0.1", HTTPPort: server.RANDOM_PORT, JetStream: true, StoreDir: dir, NoSigs: true})
 	require.NoError(t, err)
 	open.Start()
 	t.Cleanup(func() { open.Shutdown(); open.WaitForShutdown() })
@@ -97,13 +100,62 @@ func TestKEDAFindsTheConsumersOfAgents(t *testing.T) {
 	require.Equal(t, 4, agents)
 }
 
-// consumers are those of a stream as the monitoring shows them to KEDA.
-func consumers(t *testing.T, b *bus, account, stream string) []string {
+// A run that waits for a planner is a lag of one: with that KEDA starts a planner.
+func TestAWaitingRunIsLag(t *testing.T) {
+	e := named(t, "shards-and-pools")
+	all := objects(t, e, false)
+	job := of[*batch.Job](all)[0]
+	b := startBus(t, job)
+	b.head = e.text
+	b.initialize(t, job)
+	lag := func() (sum int) {
+		for _, stream := range []string{"MOORE_0", "MOORE_1"} {
+			sum += consumers(t, b, "LOG", stream)["planning"]
+		}
+		return sum
+	}
+	started, api := map[string]*exec.Cmd{}, ""
+	for _, d := range of[*apps.Deployment](all) {
+		if d.Name != "moorebus-gateway" && d.Name != "moorebus-planner" {
+			continue
+		}
+		cmd, addresses := b.command(t, pod{d.Name, d.Spec.Template}, configMaps(all))
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // the test may have killed it
+		started[d.Name] = cmd
+		if addresses["http"] != "" {
+			api = "http://" + addresses["http"] + "/v1/runs"
+		}
+	}
+	start := func() bool { return post(t, api) == http.StatusCreated }
+	require.Eventually(t, start, patience, 50*time.Millisecond, "the planner announces its providers")
+	require.Eventually(t, func() bool { return lag() == 0 }, patience, 50*time.Millisecond)
+	require.NoError(t, started["moorebus-planner"].Process.Kill())
+	require.True(t, start(), "what it announced outlives it for a while")
+	require.Equal(t, 1, lag())
+}
+
+// post starts a run with the token of the Secret, and returns the status of the answer, or 0.
+func post(t *testing.T, api string) int {
+	body := strings.NewReader(`{"agent": {"name": "demo", "llm": {"provider": "scripted", "script": [{"text": "Hello."}]}}, "task": "Say hello."}`)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, api, body)
+	require.NoError(t, err)
+	request.Header.Set("Authorization", "Bearer secret")
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0
+	}
+	_ = answer.Body.Close() // only the status counts
+	return answer.StatusCode
+}
+
+// consumers are those of a stream as KEDA asks the monitoring for them, with their lag.
+func consumers(t *testing.T, b *bus, account, stream string) map[string]int {
 	t.Helper()
-	said, err := b.server.Jsz(&server.JSzOptions{Account: account, Consumer: true, Config: true})
+	said, err := http.Get("http://" + b.server.MonitorAddr().String() + "/jsz?acc=" + account + "&consumers=true&config=true")
 	require.NoError(t, err)
-	text, err := json.Marshal(said)
-	require.NoError(t, err)
+	defer func() { _ = said.Body.Close() }()
 	// The fields that KEDA reads.
 	var answer struct {
 		Accounts []struct {
@@ -118,8 +170,8 @@ func consumers(t *testing.T, b *bus, account, stream string) []string {
 			} `json:"stream_detail"`
 		} `json:"account_details"`
 	}
-	require.NoError(t, json.Unmarshal(text, &answer))
-	var names []string
+	require.NoError(t, json.NewDecoder(said.Body).Decode(&answer))
+	lags := map[string]int{}
 	for _, a := range answer.Accounts {
 		for _, s := range a.Streams {
 			if a.Name != account || s.Name != stream {
@@ -128,10 +180,10 @@ func consumers(t *testing.T, b *bus, account, stream string) []string {
 			for _, c := range s.Consumers {
 				require.NotNil(t, c.NumPending)
 				require.NotNil(t, c.NumAckPending)
-				names = append(names, c.Name)
+				lags[c.Name] = *c.NumPending + *c.NumAckPending
 			}
 		}
 	}
-	require.NotEmpty(t, names, "stream %s of account %s", stream, account)
-	return names
+	require.NotEmpty(t, lags, "stream %s of account %s", stream, account)
+	return lags
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	keda "github.com/kedacore/keda/v2/apis/keda/v1alpha1"
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
@@ -226,10 +227,7 @@ func TestPortsAgree(t *testing.T) {
 
 func TestVolumesAreThere(t *testing.T) {
 	each(t, func(t *testing.T, _ example, all []meta.Object) {
-		maps := map[string]*core.ConfigMap{}
-		for _, c := range of[*core.ConfigMap](all) {
-			maps[c.Name] = c
-		}
+		maps := configMaps(all)
 		for _, p := range own(all) {
 			volumes, used := map[string]core.Volume{}, map[string]bool{}
 			for _, v := range p.Spec.Volumes {
@@ -266,6 +264,29 @@ func TestPodsMayDoNothing(t *testing.T) {
 		}
 		for _, a := range of[*core.ServiceAccount](all) {
 			require.False(t, *a.AutomountServiceAccountToken)
+		}
+	})
+}
+
+// A role ends within some seconds of its drain; a pod that is killed before loses its work.
+func TestPodsHaveTimeToDrain(t *testing.T) {
+	each(t, func(t *testing.T, _ example, all []meta.Object) {
+		for _, d := range of[*apps.Deployment](all) {
+			c := d.Spec.Template.Spec.Containers[0]
+			before := time.Duration(0)
+			if c.Lifecycle != nil {
+				before = time.Duration(c.Lifecycle.PreStop.Sleep.Seconds) * time.Second
+			}
+			drains := 0
+			for _, arg := range c.Args {
+				if text, ok := strings.CutPrefix(arg, "--drain="); ok {
+					drain, err := time.ParseDuration(text)
+					require.NoError(t, err)
+					require.GreaterOrEqual(t, time.Duration(*d.Spec.Template.Spec.TerminationGracePeriodSeconds)*time.Second, before+drain+10*time.Second, d.Name)
+					drains++
+				}
+			}
+			require.Equal(t, 1, drains, d.Name)
 		}
 	})
 }

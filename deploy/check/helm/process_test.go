@@ -203,10 +203,7 @@ func TestRolesGetReady(t *testing.T) {
 	b := startBus(t, job)
 	b.head = e.text
 	b.initialize(t, job)
-	files := map[string]*core.ConfigMap{}
-	for _, c := range of[*core.ConfigMap](all) {
-		files[c.Name] = c
-	}
+	files := configMaps(all)
 	deployments := of[*apps.Deployment](all)
 	require.Len(t, deployments, 6)
 	for _, d := range deployments {
@@ -243,6 +240,15 @@ func TestRolesGetReady(t *testing.T) {
 			require.Equal(t, http.StatusOK, ask(ctx, "http://"+addresses["metrics"]+"/metrics"))
 		})
 	}
+}
+
+// configMaps are those of a chart by name.
+func configMaps(all []v1.Object) map[string]*core.ConfigMap {
+	found := map[string]*core.ConfigMap{}
+	for _, c := range of[*core.ConfigMap](all) {
+		found[c.Name] = c
+	}
+	return found
 }
 
 // ask returns the status of an answer, or 0.
