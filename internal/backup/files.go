@@ -79,12 +79,18 @@ func (c *counter) Write(p []byte) (int, error) {
 func writeLines(dir, path string, lines func(put func(line []byte) error) error) (File, error) {
 	n := 0
 	f, err := writeFile(dir, path, func(w io.Writer) error {
-		zip := s2.NewWriter(w, s2.WriterBlockSize(blockBytes), s2.WriterAddIndex())
+		var zip *s2.Writer // made for the first line: the index of nothing cannot be read
 		err := lines(func(line []byte) error {
+			if zip == nil {
+				zip = s2.NewWriter(w, s2.WriterBlockSize(blockBytes), s2.WriterAddIndex())
+			}
 			n++
 			_, err := zip.Write(line)
 			return err
 		})
+		if zip == nil {
+			return err
+		}
 		return errors.Join(err, zip.Close())
 	})
 	f.Lines = n

@@ -68,7 +68,7 @@ func Take(ctx context.Context, bus Bus, dir string, o Options) (Taken, error) {
 	began := o.Now().UTC()
 	t := &taker{bus: bus, dir: dir, folders: map[string]bool{".": true}}
 	var err error
-	if t.manifest, err = t.open(ctx); err != nil {
+	if err = t.open(ctx); err != nil {
 		return Taken{}, err
 	}
 	t.before = t.manifest.last()
@@ -115,30 +115,31 @@ type taker struct {
 }
 
 // open reads the manifest, or makes one in an empty directory.
-func (t *taker) open(ctx context.Context) (*Manifest, error) {
+func (t *taker) open(ctx context.Context) error {
 	born, err := t.bus.Born(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	m, err := readManifest(t.dir)
+	t.manifest = m
 	if errors.Is(err, errNoBackup) {
 		if err := t.checkEmpty(); err != nil {
-			return nil, err
+			return err
 		}
-		m = &Manifest{Format: format, Version: version, ID: rand.Text(), Born: born, Shards: t.bus.Shards(), Increments: []Increment{}}
+		t.manifest = &Manifest{Format: format, Version: version, ID: rand.Text(), Born: born, Shards: t.bus.Shards(), Increments: []Increment{}}
 		if err := os.MkdirAll(t.dir, 0o700); err != nil {
-			return nil, roomError(t.dir, err)
+			return roomError(t.dir, err)
 		}
-		return m, m.write(t.dir) // so that what is cut off can be told from other people's files
+		return t.manifest.write(t.dir) // so that what is cut off can be told from other people's files
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if !m.Born.Equal(born) || m.Shards != t.bus.Shards() {
-		return nil, fmt.Errorf("%s is the backup of another log, which was made at %s with %d shards; this one was made at %s with %d: name another directory",
+		return fmt.Errorf("%s is the backup of another log, which was made at %s with %d shards; this one was made at %s with %d: name another directory",
 			t.dir, m.Born.Format(time.RFC3339), m.Shards, born.Format(time.RFC3339), t.bus.Shards())
 	}
-	return m, t.clean(false)
+	return t.clean(false)
 }
 
 func (t *taker) checkEmpty() error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -85,22 +86,17 @@ func (b *Bus) Buckets(ctx context.Context) ([]ports.Bucket, error) {
 // Values yields a bucket's values, with the history that it has. Of the timers it yields those
 // that do not follow from a run.
 func (b *Bus) Values(ctx context.Context, bucket string) iter.Seq2[ports.Value, error] {
+	if bucket == timerStream {
+		return b.otherTimers(ctx)
+	}
 	return func(yield func(ports.Value, error) bool) {
-		name, isBucket := strings.CutPrefix(bucket, kvStreamPrefix)
-		filter := kvSubjectPrefix + name + ".>"
-		if !isBucket {
-			filter = timerSet + ">"
-		}
+		filter := kvSubjectPrefix + strings.TrimPrefix(bucket, kvStreamPrefix) + ".>"
 		for after, silent := uint64(0), 0; ; {
 			before := after
 			more, err := b.Page(ctx, bucket, api.PageRecords, api.GetRequest{Seq: after + 1, NextFor: filter, Batch: api.PageRecords, MaxBytes: valuesBytes},
 				func(msg *nats.Msg, rec journal.Record) bool {
 					after = rec.Seq
-					kind := rec.Subject[strings.LastIndexByte(rec.Subject, '.')+1:]
-					if bucket == timerStream && slices.Contains(journal.TimerKinds(), kind) {
-						return true
-					}
-					return yield(valueOf(msg, rec), nil)
+					return yield(valueOf(rec.Subject, msg.Header, rec.Body), nil)
 				})
 			switch {
 			case errors.Is(err, api.ErrStopped), err == nil && more == 0:
@@ -117,10 +113,10 @@ func (b *Bus) Values(ctx context.Context, bucket string) iter.Seq2[ports.Value, 
 	}
 }
 
-func valueOf(msg *nats.Msg, rec journal.Record) ports.Value {
-	v := ports.Value{Subject: rec.Subject, Data: rec.Body}
+func valueOf(subject string, header nats.Header, data []byte) ports.Value {
+	v := ports.Value{Subject: subject, Data: data}
 	for _, key := range keptHeaders {
-		if text := api.Header(msg, key); text != "" {
+		if text := header.Get(key); text != "" {
 			if v.Header == nil {
 				v.Header = map[string]string{}
 			}
@@ -128,6 +124,73 @@ func valueOf(msg *nats.Msg, rec journal.Record) ports.Value {
 		}
 	}
 	return v
+}
+
+// otherTimers yields the timers that are no run's. One that has fired and was not handled comes
+// as one that fires at once. The stream allows no direct gets, so each is read by itself.
+func (b *Bus) otherTimers(ctx context.Context) iter.Seq2[ports.Value, error] {
+	return func(yield func(ports.Value, error) bool) {
+		names := map[string]bool{} // whether it is set
+		err := b.Subjects(ctx, timerStream, timerSubjects, func(subject string) {
+			set, isSet := strings.CutPrefix(subject, timerSet)
+			due, isDue := strings.CutPrefix(subject, timerDue)
+			name := set
+			if !isSet {
+				name = due
+			}
+			if (isSet || isDue) && !slices.Contains(journal.TimerKinds(), name[strings.LastIndexByte(name, '.')+1:]) {
+				names[name] = names[name] || isSet
+			}
+		})
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			if err != nil {
+				break
+			}
+			prefix := timerDue
+			if names[name] {
+				prefix = timerSet
+			}
+			var v ports.Value
+			v, err = b.timer(ctx, prefix, name)
+			if errors.Is(err, journal.ErrNotFound) {
+				err = nil // it fired or was handled meanwhile
+				continue
+			}
+			if err == nil && !yield(v, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(ports.Value{}, fmt.Errorf("timers: %w", err))
+		}
+	}
+}
+
+// timer returns a timer as it is to be set.
+func (b *Bus) timer(ctx context.Context, prefix, name string) (ports.Value, error) {
+	var answer struct {
+		Message struct {
+			Header []byte `json:"hdrs"`
+			Data   []byte `json:"data"`
+		} `json:"message"`
+	}
+	if err := b.Ask(ctx, 0, "STREAM.MSG.GET."+timerStream, api.GetRequest{LastFor: prefix + name}, &answer); err != nil {
+		if code, ok := api.Code(err); ok && code == api.CodeNoMessage {
+			err = journal.ErrNotFound
+		}
+		return ports.Value{}, err
+	}
+	header := nats.Header{}
+	if len(answer.Message.Header) > 0 {
+		var err error
+		if header, err = nats.DecodeHeadersMsg(answer.Message.Header); err != nil {
+			return ports.Value{}, err
+		}
+	}
+	if prefix == timerDue {
+		header = nats.Header{headerSchedule: {"@at " + time.Now().UTC().Format(time.RFC3339Nano)}, headerTarget: {timerDue + name}}
+	}
+	return valueOf(timerSet+name, header, answer.Message.Data), nil
 }
 
 // Objects yields the large results that a store has.

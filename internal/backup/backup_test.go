@@ -1,0 +1,432 @@
+package backup_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/backup"
+	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// Three backups of a bus that is written to, each added to the one before, restore to what each
+// run was at some moment, byte for byte and into another number of shards.
+func TestBackupOfABusAtWork(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 2)
+	dir := filepath.Join(t.TempDir(), "backup")
+	var mu sync.Mutex
+	var runs []events.Run
+	ctx, cancel := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	defer func() { cancel(); writers.Wait() }()
+	var written atomic.Int32
+	for range 4 {
+		writers.Go(func() {
+			for ctx.Err() == nil {
+				run := one.open()
+				mu.Lock()
+				runs = append(runs, run)
+				mu.Unlock()
+				for n := 0; n < 20 && ctx.Err() == nil; n++ {
+					err := one.tryAppend(context.WithoutCancel(ctx), run, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`"v"`)})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					written.Add(1)
+				}
+			}
+		})
+	}
+	for range 3 {
+		was := written.Load()
+		require.Eventually(t, func() bool { return written.Load() > was+200 }, patience, time.Millisecond)
+		require.Positive(t, one.take(dir, true).Records)
+	}
+	cancel()
+	writers.Wait()
+
+	two := newWorld(t, 3)
+	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
+	require.Positive(t, done.Runs)
+	two.verified()
+	restored := uint64(0)
+	for _, run := range runs {
+		// Runs at work get a Resumed behind what the backup has.
+		before, after := one.bodies(run), two.bodies(run)
+		if len(after) > 0 {
+			last, err := events.DefaultCodec().Decode(after[len(after)-1])
+			require.NoError(t, err)
+			require.Equal(t, events.TypeResumed, last.Type())
+			after = after[:len(after)-1]
+		}
+		require.LessOrEqual(t, len(after), len(before))
+		for i := range after {
+			require.True(t, bytes.Equal(before[i], after[i]), "run %s, event %d", run.ID, i+1)
+		}
+		restored += uint64(len(after))
+	}
+	require.Equal(t, done.Events, restored)
+	require.Greater(t, restored, uint64(600))
+
+	info, err := os.Stat(filepath.Join(dir, "manifest.json"))
+	require.NoError(t, err)
+	require.Zero(t, info.Mode().Perm()&0o077, "others can read it")
+}
+
+// A restore up to a time has what was there then, and values of the last backup before it.
+func TestUntil(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	dir := filepath.Join(t.TempDir(), "backup")
+	early := one.open()
+	require.NoError(t, one.bus.PutAgent(t.Context(), "default", "x", []byte(`"old"`)))
+	one.take(dir, false)
+	one.append(early, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`1`)})
+	head, err := one.bus.Head(t.Context(), early)
+	require.NoError(t, err)
+	one.append(early, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`2`)})
+	late := one.open()
+	require.NoError(t, one.bus.PutAgent(t.Context(), "default", "x", []byte(`"new"`)))
+	taken := one.take(dir, true)
+	require.Equal(t, 2, taken.Records-1)
+	require.Zero(t, one.take(dir, true).Records, "nothing is read twice")
+
+	two := newWorld(t, 1)
+	done := two.restore(dir, head.Stored, backup.RestoreOptions{})
+	require.EqualValues(t, 2, done.Events)
+	require.Equal(t, one.bodies(early)[:2], two.bodies(early)[:2])
+	require.Empty(t, two.bodies(late))
+	definition, err := two.bus.Agent(t.Context(), "default", "x")
+	require.NoError(t, err)
+	require.Equal(t, `"old"`, string(definition))
+
+	three := newWorld(t, 1)
+	require.EqualValues(t, 4, three.restore(dir, time.Time{}, backup.RestoreOptions{}).Events)
+	definition, err = three.bus.Agent(t.Context(), "default", "x")
+	require.NoError(t, err)
+	require.Equal(t, `"new"`, string(definition))
+}
+
+// A full backup takes the place of the chain before it, files and all.
+func TestFullReplaces(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	dir := filepath.Join(t.TempDir(), "backup")
+	one.open()
+	one.take(dir, false)
+	one.open()
+	one.take(dir, true)
+	before := files(t, dir, "*/*")
+	taken := one.take(dir, false)
+	require.True(t, taken.Full)
+	require.Equal(t, 2, taken.Records)
+	for _, path := range before {
+		require.NoFileExists(t, path)
+	}
+	require.Len(t, openArchive(t, dir, time.Time{}).Runs(), 2)
+}
+
+// Values, large results and what was purged come along.
+func TestAllThatIsBeside(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1).work()
+	dir := filepath.Join(t.TempDir(), "backup")
+	large := one.start(agent("[" + callRepeat + "," + answer + "]"))
+	one.await(large, events.Done)
+	purged := one.start(agent("[" + answer + "]"))
+	one.await(purged, events.Done)
+	of := journal.StorageOf{Namespace: "default", Agent: "a"}
+	entry := events.Entry{Tags: []string{"b", "c"}, Value: "kept"}
+	require.NoError(t, one.bus.SaveEntry(t.Context(), of, journal.WrittenByActor, entry))
+	require.NoError(t, one.bus.PutThread(t.Context(), of, "thread", []byte("1"), 0))
+	require.NoError(t, one.bus.Drop(t.Context(), "key"))
+	require.Positive(t, one.take(dir, true).Objects)
+	_, err := retention.Purge(t.Context(), one.bus, retention.PurgeOptions{Runs: []events.Run{purged}, Grace: time.Millisecond})
+	require.NoError(t, err)
+	require.Zero(t, one.take(dir, true).Objects)
+
+	two := newWorld(t, 2)
+	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
+	require.Equal(t, 1, done.Removed)
+	require.Equal(t, 1, done.Runs)
+	_, err = two.bus.Tombstone(t.Context(), two.here(purged))
+	require.NoError(t, err)
+	require.Empty(t, two.bodies(purged))
+	found, err := two.bus.StoredEntry(t.Context(), of, entry.Tags)
+	require.NoError(t, err)
+	require.Equal(t, "kept", found.Value)
+	value, _, err := two.bus.Thread(t.Context(), of, "thread")
+	require.NoError(t, err)
+	require.Equal(t, "1", string(value))
+	dropped, err := two.bus.Dropped(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"key"}, dropped)
+	refs := 0
+	for _, body := range two.bodies(large) {
+		e, err := events.DefaultCodec().Decode(body)
+		require.NoError(t, err)
+		for _, ref := range events.RefsOf(e.Data) {
+			data, err := two.bus.Blob(t.Context(), ref)
+			require.NoError(t, err)
+			require.Contains(t, string(data), "large large")
+			refs++
+		}
+	}
+	require.Positive(t, refs)
+}
+
+// A run that was removed and imported again is in the backup once.
+func TestImportedAgain(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	dir, other := filepath.Join(t.TempDir(), "backup"), filepath.Join(t.TempDir(), "other")
+	run := one.open()
+	one.append(run, events.Control, &events.CancelledRun{})
+	one.take(dir, true)
+	one.take(other, true)
+	_, err := retention.Purge(t.Context(), one.bus, retention.PurgeOptions{Runs: []events.Run{run}, Grace: time.Millisecond})
+	require.NoError(t, err)
+	_, err = retention.Import(t.Context(), openArchive(t, other, time.Time{}), one.bus, retention.ImportOptions{Source: "moorebus/gateway/import"})
+	require.NoError(t, err)
+	require.Equal(t, 2, one.take(dir, true).Records)
+	two := newWorld(t, 1)
+	require.EqualValues(t, 2, two.restore(dir, time.Time{}, backup.RestoreOptions{}).Events)
+	require.Equal(t, one.bodies(run), two.bodies(run))
+}
+
+// A byte that changed in any file is found, and the file named; nothing is restored.
+func TestDamage(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1).work()
+	dir := filepath.Join(t.TempDir(), "backup")
+	one.await(one.start(agent("["+callRepeat+","+answer+"]")), events.Done)
+	require.NoError(t, one.bus.PutAgent(t.Context(), "default", "x", []byte(`{}`)))
+	one.take(dir, true)
+	one.open()
+	one.take(dir, true)
+	two := newWorld(t, 1)
+	kinds := []string{"manifest.json", "log/000001-0-1.jsonl.s2", "log/000002-0-1.jsonl.s2", "buckets/*KV_agents*", "buckets/*OBJ_results_default*", "objects/*/*"}
+	for _, kind := range kinds {
+		found := files(t, dir, kind)
+		require.NotEmpty(t, found, kind)
+		for _, at := range []int{0, 40, -1, -40} {
+			whole, err := os.ReadFile(found[0])
+			require.NoError(t, err)
+			flip(t, found[0], at)
+			_, err = backup.Open(t.Context(), dir, time.Time{})
+			require.ErrorIs(t, err, backup.ErrDamaged, "%s at %d", kind, at)
+			require.Contains(t, filepath.ToSlash(err.Error()), filepath.Base(found[0]))
+			require.NoError(t, os.WriteFile(found[0], whole, 0o600))
+		}
+		require.NoError(t, os.Rename(found[0], found[0]+"x"))
+		_, err := backup.Open(t.Context(), dir, time.Time{})
+		require.Error(t, err)
+		require.NoError(t, os.Rename(found[0]+"x", found[0]))
+	}
+	two.restore(dir, time.Time{}, backup.RestoreOptions{})
+}
+
+// What is no place for a backup, or for a restore, is refused and left as it is.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	one, two := newWorld(t, 1), newWorld(t, 1)
+	run := one.open()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "letter.txt")
+	require.NoError(t, os.WriteFile(path, []byte("dear"), 0o600))
+	_, err := backup.Take(t.Context(), one.bus, dir, backup.Options{})
+	require.ErrorContains(t, err, "letter.txt")
+	_, err = backup.Open(t.Context(), dir, time.Time{})
+	require.ErrorContains(t, err, "no backup")
+	require.FileExists(t, path)
+
+	dir = filepath.Join(t.TempDir(), "backup")
+	one.take(dir, false)
+	_, err = backup.Take(t.Context(), two.bus, dir, backup.Options{})
+	require.ErrorContains(t, err, "another log")
+
+	a := openArchive(t, dir, time.Time{})
+	_, err = backup.Restore(t.Context(), a, one.bus, source(backup.RestoreOptions{}))
+	require.ErrorIs(t, err, backup.ErrNotEmpty)
+	require.Len(t, one.bodies(run), 1)
+	two.restore(dir, time.Time{}, backup.RestoreOptions{})
+	n := len(two.bodies(run))
+	_, err = backup.Restore(t.Context(), a, two.bus, source(backup.RestoreOptions{}))
+	require.ErrorIs(t, err, backup.ErrNotEmpty, "twice")
+	require.Len(t, two.bodies(run), n)
+	three := newWorld(t, 1)
+	require.NoError(t, three.bus.PutAgent(t.Context(), "default", "x", []byte(`1`)))
+	_, err = backup.Restore(t.Context(), a, three.bus, source(backup.RestoreOptions{}))
+	require.ErrorIs(t, err, backup.ErrNotEmpty)
+}
+
+// callOnce starts a run and leaves it where its call of pay is about to begin.
+func callOnce(w *world, a *events.Agent) events.Run {
+	run := w.start(a)
+	w.append(run, events.Planning, &events.LLMToolCall{ToolCallReply: events.ToolCallReply{
+		Confidence: 1, Model: "m", Calls: []events.Call{{ID: "c1", Name: "pay", Arguments: "{}"}},
+	}})
+	return run
+}
+
+// A call of class once that ran behind the end of the backup does not run again: the model is
+// told, or a human is asked. It runs if the operator says so, and if the human does.
+func TestOnceIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	dir := filepath.Join(t.TempDir(), "backup")
+	tell := callOnce(one, agent("["+callPay+","+answer+"]"))
+	asks := agent("[" + callPay + "," + answer + "]")
+	asks.Approval = &events.Approval{Policy: events.ApproveNever, OutcomeUnknown: events.AskHuman}
+	ask := callOnce(one, asks)
+	paused := callOnce(one, agent("["+callPay+","+answer+"]"))
+	one.append(paused, events.Control, &events.Paused{})
+	one.take(dir, false)
+	one.work()
+	one.await(tell, events.Done)
+	one.await(ask, events.Done)
+	require.EqualValues(t, 2, one.paid.Load())
+
+	two := newWorld(t, 1).work()
+	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
+	require.Len(t, done.Unknown, 3)
+	require.Equal(t, reducer.CodeOutcomeUnknown, two.outcome(tell))
+	mem := two.await(ask, events.WaitingForHuman)
+	require.Contains(t, mem.PendingApproval.Requests[0].Reason, "outcome is unknown")
+	_, err := two.host.Gateway().Resume(t.Context(), "", paused.ID, events.By{})
+	require.NoError(t, err)
+	require.Equal(t, reducer.CodeOutcomeUnknown, two.outcome(paused))
+	require.Zero(t, two.paid.Load())
+	_, err = two.host.Gateway().Decide(t.Context(), "", ask.ID, events.Decision{CallID: "c1", Decision: events.DecisionApproved, By: "ann"})
+	require.NoError(t, err)
+	two.await(ask, events.Done)
+	require.EqualValues(t, 1, two.paid.Load())
+	two.verified()
+
+	three := newWorld(t, 1).work()
+	require.Empty(t, three.restore(dir, time.Time{}, backup.RestoreOptions{CallsMayRunAgain: true}).Unknown)
+	require.Equal(t, "ok", three.outcome(tell))
+	require.Positive(t, three.paid.Load())
+}
+
+// hasty is a bus whose timers fire soon.
+type hasty struct{ backup.Target }
+
+func (h hasty) SetTimer(ctx context.Context, run events.Run, kind string, _ time.Time, data []byte) error {
+	return h.Target.SetTimer(ctx, run, kind, time.Now().Add(time.Second), data)
+}
+
+// Runs that wait for a human still wait, and an approval that expired meanwhile expires once.
+func TestWaitingRunsGoOn(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1).work()
+	dir := filepath.Join(t.TempDir(), "backup")
+	a := agent("[" + callPay + "," + answer + "]")
+	a.Approval = &events.Approval{Policy: events.ApproveAlways}
+	decided := one.start(a)
+	one.await(decided, events.WaitingForHuman)
+	b := agent("[" + callPay + "," + answer + "]")
+	b.Approval = &events.Approval{Policy: events.ApproveAlways, Expires: events.Duration(2 * time.Second)}
+	expired := one.start(b)
+	one.await(expired, events.WaitingForHuman)
+	one.take(dir, false)
+	one.await(expired, events.Done) // its time has come before the restore
+
+	two := newWorld(t, 2).work()
+	done, err := backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), hasty{two.bus}, source(backup.RestoreOptions{}))
+	require.NoError(t, err)
+	require.Equal(t, 2, done.Waiting)
+	require.Zero(t, done.Resumed)
+	mem := two.await(decided, events.WaitingForHuman)
+	_, err = two.host.Gateway().Decide(t.Context(), "", decided.ID, events.Decision{CallID: mem.PendingApproval.Requests[0].CallID, Decision: events.DecisionApproved, By: "ann"})
+	require.NoError(t, err)
+	two.await(decided, events.Done)
+	require.EqualValues(t, 1, two.paid.Load())
+	two.await(expired, events.Done)
+	times := 0
+	for _, body := range two.bodies(expired) {
+		if strings.Contains(string(body), string(events.TypeApprovalExpired)) {
+			times++
+		}
+	}
+	require.Equal(t, 1, times)
+	two.verified()
+}
+
+// breaking is a bus that goes away after some runs.
+type breaking struct {
+	backup.Target
+	left atomic.Int32
+}
+
+var errBroken = errors.New("the bus went away")
+
+func (b *breaking) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
+	if b.left.Add(-1) < 0 {
+		return 0, errBroken
+	}
+	return b.Target.Append(ctx, run, last, entries...)
+}
+
+// A restore that was cut off goes on, while the roles work already, and stores nothing twice.
+func TestRestoreGoesOn(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	dir := filepath.Join(t.TempDir(), "backup")
+	var runs []events.Run
+	for range 30 {
+		runs = append(runs, callOnce(one, agent("["+callPay+","+answer+"]")))
+	}
+	one.take(dir, false)
+	two := newWorld(t, 2).work()
+	a := openArchive(t, dir, time.Time{})
+	for left := int32(3); ; left += 7 {
+		b := &breaking{Target: two.bus}
+		b.left.Store(left)
+		_, err := backup.Restore(t.Context(), a, b, source(backup.RestoreOptions{}))
+		if err == nil {
+			break
+		}
+		require.ErrorIs(t, err, errBroken)
+		_, err = backup.Restore(t.Context(), a, b, source(backup.RestoreOptions{CallsMayRunAgain: true}))
+		require.ErrorIs(t, err, backup.ErrNotEmpty, "another restore")
+	}
+	for _, run := range runs {
+		require.Equal(t, reducer.CodeOutcomeUnknown, two.outcome(run))
+	}
+	require.Zero(t, two.paid.Load())
+	two.verified()
+}
+
+// A fork whose parent the backup does not have is restored, and nobody works on it.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	one := newWorld(t, 1)
+	dir := filepath.Join(t.TempDir(), "backup")
+	parent := one.open()
+	forked, err := one.host.Gateway().Fork(t.Context(), "", parent.ID, forking.Request{At: 1})
+	require.NoError(t, err)
+	one.append(parent, events.Control, &events.CancelledRun{})
+	_, err = retention.Purge(t.Context(), one.bus, retention.PurgeOptions{Runs: []events.Run{parent}, ParentsOfKept: true, Grace: time.Millisecond})
+	require.NoError(t, err)
+	one.take(dir, false)
+	two := newWorld(t, 1)
+	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
+	require.Equal(t, []string{forked.RunID}, done.Orphans)
+	require.Len(t, two.bodies(two.store.Place(events.DefaultNamespace, forked.RunID)), 1)
+}
