@@ -33,6 +33,7 @@ const (
 	Gateway       = "gateway"
 	Tap           = "tap"
 	Telemetry     = "telemetry"
+	Backup        = "backup"
 	ActorPrefix   = "actor_"
 	ServicePrefix = "service_"
 )
@@ -133,7 +134,7 @@ func (l Layout) withDefaults() (Layout, error) {
 	return l, nil
 }
 
-// Users returns the users of the account ROLES: planner, observer, gateway, tap, telemetry, an actor for each
+// Users returns the users of the account ROLES: planner, observer, gateway, backup, tap, telemetry, an actor for each
 // pool, a user for each NATS service, and [Custom] if the table has states of its own.
 func Users(l Layout) ([]User, error) {
 	l, err := l.withDefaults()
@@ -147,7 +148,8 @@ func Users(l Layout) ([]User, error) {
 	for _, s := range l.Services {
 		users = append(users, s.user())
 	}
-	return append(append(users, l.user(Tap, l.tap), l.user(Telemetry, telemetry)), l.custom()...), nil
+	users = append(users, l.user(Backup, (*natsbus.Grants).ReadAll), l.user(Tap, l.tap), l.user(Telemetry, telemetry))
+	return append(users, l.custom()...), nil
 }
 
 // user returns the user of a service, which may do nothing else.
