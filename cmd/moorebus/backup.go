@@ -207,6 +207,9 @@ func (c *client) restore(ctx context.Context, a *backup.Archive, o backup.Restor
 	if err != nil {
 		return fmt.Errorf("the restore is not complete; repeat it to go on: %w", err)
 	}
+	if done.Already {
+		return c.report(done, "this backup was restored here before; nothing was done")
+	}
 	report, err := verify.Log(ctx, c.Bus, c.machine, verify.Options{All: true})
 	if err != nil {
 		return err

@@ -40,12 +40,14 @@ type RestoreOptions struct {
 
 // Restored says what was restored, over all calls of [Restore] for this backup.
 type Restored struct {
-	Backup  string    `json:"backup"`
-	Until   time.Time `json:"until"`
-	Runs    int       `json:"runs"`
-	Events  uint64    `json:"events"`
-	Objects int       `json:"objects"`
-	Values  int       `json:"values"`
+	Backup string    `json:"backup"`
+	Until  time.Time `json:"until"`
+	// Already says that an earlier call has restored it, so that nothing was done.
+	Already bool   `json:"already"`
+	Runs    int    `json:"runs"`
+	Events  uint64 `json:"events"`
+	Objects int    `json:"objects"`
+	Values  int    `json:"values"`
 	// Waiting are the runs that wait for a human or a user, Resumed those that got a Resumed.
 	Waiting int `json:"waiting"`
 	Resumed int `json:"resumed"`
@@ -67,10 +69,12 @@ type Call struct {
 
 // note is what a bus keeps of a restore, so that one that was cut off goes on.
 type note struct {
-	Backup string    `json:"backup"`
-	Until  time.Time `json:"until"`
-	Began  time.Time `json:"began"`
-	Stage  stage     `json:"stage"`
+	Backup string `json:"backup"`
+	// Increment is the last one of the backup: it may have grown since.
+	Increment int       `json:"increment"`
+	Until     time.Time `json:"until"`
+	Began     time.Time `json:"began"`
+	Stage     stage     `json:"stage"`
 	// Again is [RestoreOptions].CallsMayRunAgain.
 	Again bool `json:"calls_may_run_again"`
 }
@@ -117,6 +121,10 @@ func Restore(ctx context.Context, a *Archive, to Target, o RestoreOptions) (Rest
 	if err := r.begin(ctx); err != nil {
 		return r.done, err
 	}
+	if r.note.Stage == stageDone {
+		r.done.Already = true
+		return r.done, nil
+	}
 	for _, step := range []func(context.Context) error{r.values, r.objects, r.runs} {
 		if err := step(ctx); err != nil {
 			return r.done, err
@@ -146,7 +154,7 @@ type restorer struct {
 
 // begin checks that the bus is empty, or has a part of this restore.
 func (r *restorer) begin(ctx context.Context) error {
-	want := note{Backup: r.a.manifest.ID, Until: r.a.until.UTC(), Began: r.o.Now().UTC(), Stage: stageValues, Again: r.o.CallsMayRunAgain}
+	want := note{Backup: r.a.manifest.ID, Increment: r.a.manifest.last().Number, Until: r.a.until.UTC(), Began: r.o.Now().UTC(), Stage: stageValues, Again: r.o.CallsMayRunAgain}
 	text, err := r.to.Note(ctx)
 	if err == nil {
 		err = json.Unmarshal(text, &r.note)
@@ -160,13 +168,15 @@ func (r *restorer) begin(ctx context.Context) error {
 		return r.write(ctx, stageValues)
 	case err != nil:
 		return err
-	case r.note.Stage == stageDone:
-		return fmt.Errorf("%w: backup %s was restored into this one at %s", ErrNotEmpty, r.note.Backup, r.note.Began.Format(time.RFC3339))
-	case r.note.Backup != want.Backup || !r.note.Until.Equal(want.Until) || r.note.Again != want.Again:
-		return fmt.Errorf("%w: a restore of backup %s (until %s, calls may run again: %t) was cut off here; repeat that one, or begin with a new bus",
-			ErrNotEmpty, r.note.Backup, r.note.Until.Format(time.RFC3339Nano), r.note.Again)
+	case r.note.Backup == want.Backup && r.note.Increment == want.Increment && r.note.Until.Equal(want.Until) && r.note.Again == want.Again:
+		return nil
 	}
-	return nil
+	fate := "was cut off: repeat that one, or begin with a new bus"
+	if r.note.Stage == stageDone {
+		fate = "is complete"
+	}
+	return fmt.Errorf("%w: a restore into this one, of backup %s as of its increment %d (until %s, calls may run again: %t), began at %s and %s",
+		ErrNotEmpty, r.note.Backup, r.note.Increment, r.note.Until.Format(time.RFC3339Nano), r.note.Again, r.note.Began.Format(time.RFC3339), fate)
 }
 
 // offersBucket has what live gateways remember by themselves.
