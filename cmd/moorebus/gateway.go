@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/record"
+	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/gatewayclient"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -64,6 +65,14 @@ type gateway interface {
 	SaveStored(ctx context.Context, ns, agent string, e events.Entry) (events.Entry, error)
 	DeleteStored(ctx context.Context, ns, agent string, tags []string) error
 	Blob(ctx context.Context, ref events.Ref) ([]byte, error)
+
+	PutSchedule(ctx context.Context, ns, name string, d schedules.Definition) (schedules.Schedule, error)
+	Schedule(ctx context.Context, ns, name string, n int) (schedules.Schedule, error)
+	Schedules(ctx context.Context, ns string) ([]schedules.Schedule, error)
+	PauseSchedule(ctx context.Context, ns, name string) (schedules.Schedule, error)
+	ResumeSchedule(ctx context.Context, ns, name string) (schedules.Schedule, error)
+	RunSchedule(ctx context.Context, ns, name string) (schedules.Firing, error)
+	RemoveSchedule(ctx context.Context, ns, name string) error
 }
 
 // logAndFeed is the reading half of the log, and its live side.

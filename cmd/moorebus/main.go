@@ -35,6 +35,7 @@ the bus. planner, actor, observer, gateway and replay are also programs of their
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(), returnCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), storageCommand(), webhooksCommand(), toolsCommand(), tableCommand(), schemaCommand(),
+		schedulesCommand(),
 		exportCommand(), importCommand(), purgeCommand(),
 		deadCommand(), initCommand(), certsCommand(), doctorCommand(), upgradeCommand(),
 		backupCommand(), restoreCommand(),

@@ -65,7 +65,7 @@ type (
 
 // table has every request of the API.
 func (s *Server) table() []route.Route {
-	rows := slices.Concat(s.runRows(), s.commandRows(), s.fleetRows(), s.webhookRows(), s.otherRows())
+	rows := slices.Concat(s.runRows(), s.commandRows(), s.fleetRows(), s.webhookRows(), s.otherRows(), s.scheduleRows())
 	for _, face := range s.cfg.Faces {
 		rows = append(rows, face.Routes(s.streams)...)
 	}
