@@ -1,0 +1,99 @@
+package permissions
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/schedules"
+	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// A gateway keeps schedules and gets their alarms; other roles may not write one.
+func TestGatewayKeepsSchedules(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx, bus, key := t.Context(), r.open(t, Gateway), ports.ScheduleKey{Namespace: "default", Name: "daily"}
+	_, _, err := bus.Schedule(ctx, key)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	revision, err := bus.PutSchedule(ctx, key, []byte("1"), 0)
+	require.NoError(t, err)
+	keys, err := bus.ScheduleKeys(ctx, "")
+	require.NoError(t, err)
+	require.Equal(t, []ports.ScheduleKey{key}, keys)
+
+	consuming, stop := context.WithCancel(ctx)
+	rang, ended := make(chan ports.ScheduleKey, 1), make(chan error, 1)
+	go func() {
+		ended <- bus.ConsumeAlarms(consuming, 1, func(a ports.ScheduleAlarm) {
+			if a.Ack() == nil {
+				rang <- a.Key()
+			}
+		})
+	}()
+	require.NoError(t, bus.SetAlarm(ctx, key, time.Now()))
+	select {
+	case got := <-rang:
+		require.Equal(t, key, got)
+	case <-time.After(patience):
+		require.FailNow(t, "no alarm rings")
+	}
+	stop()
+	require.NoError(t, <-ended)
+	require.NoError(t, bus.SetAlarm(ctx, key, time.Time{}))
+	for _, role := range []string{Planner, Observer, Tap} {
+		_, err := r.open(t, role).PutSchedule(ctx, key, []byte("2"), revision)
+		require.ErrorIs(t, err, journal.ErrDenied, role)
+	}
+}
+
+// said collects a log.
+type said struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *said) has(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Contains(s.text.String(), text)
+}
+
+// A gateway with the permissions of an older build says what to do, and everything else goes on.
+func TestSchedulesWithoutPermission(t *testing.T) {
+	t.Parallel()
+	var log said
+	bus := newRig(t).open(t, Tap)
+	s := schedules.New(schedules.Config{
+		Access: &access.Access{Store: runlog.New(runlog.Options{Log: bus})}, Feed: bus, Schedules: bus,
+		Concurrency: 1, Drain: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	require.Eventually(t, func() bool {
+		return log.has("schedules do not fire: run `moorebus init` and print the permissions again")
+	}, patience, 10*time.Millisecond)
+	select {
+	case err := <-ended:
+		require.FailNow(t, "it ended", "%v", err)
+	default:
+	}
+	stop()
+	require.NoError(t, <-ended)
+}
