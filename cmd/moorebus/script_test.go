@@ -70,7 +70,7 @@ func TestScriptsOverHTTP(t *testing.T) {
 		t.Skip("-short") // reason: it starts hundreds of processes
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"bus", "client", "dead", "decide", "find", "fork", "schedules", "storage"} {
+	for _, name := range []string{"bus", "client", "dead", "decide", "find", "fork", "schedules", "storage", "webhooks"} {
 		text, err := os.ReadFile(filepath.Join("testdata", "script", name+".txtar"))
 		require.NoError(t, err)
 		onBus := "env NATS_URL=$BUS\n"

@@ -74,8 +74,8 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
 }
 
-// mayReach reports whether messages may go to an address.
-func (s *Sender) mayReach(address netip.Addr) bool {
+// MayReach reports whether messages may go to an address, whatever its form.
+func (s *Sender) MayReach(address netip.Addr) bool {
 	address = address.Unmap().WithZone("")
 	within := func(p netip.Prefix) bool { return p.Contains(address) }
 	return slices.ContainsFunc(s.allowed, within) ||
@@ -92,7 +92,7 @@ func (e *errForbidden) Error() string {
 // control is called with the address of each connection before it is made.
 func (s *Sender) control(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
-	if err != nil || !s.mayReach(at.Addr()) {
+	if err != nil || !s.MayReach(at.Addr()) {
 		return &errForbidden{address}
 	}
 	return nil
