@@ -38,6 +38,8 @@ type setup struct {
 	// subagents are entries of a tool file, in YAML's flow form, whose tools are
 	// agents. If there are any, an actor of its own serves the pool `agents`.
 	subagents []string
+	// gatewayArgs are further arguments of gateways.
+	gatewayArgs []string
 	// late starts the bus after everything else.
 	late bool
 }
@@ -188,7 +190,7 @@ func (c *cluster) start(role string, i int) {
 	args, env := []string{"--instance", name}, c.env()
 	switch role {
 	case "gateway":
-		args = append(args, "--listen", c.gatewayAddresses[i])
+		args = append(append(args, "--listen", c.gatewayAddresses[i]), c.setup.gatewayArgs...)
 	case "planner":
 		// The key tells the model server which planner asks.
 		env = c.env("OPENAI_BASE_URL="+c.model.URL+"/v1", "OPENAI_API_KEY="+name)

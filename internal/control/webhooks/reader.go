@@ -21,10 +21,12 @@ import (
 const (
 	// maxPending bounds what waits for a webhook. Beyond it, its reader pauses.
 	maxPending = 1000
-	// noteEvery is how often changes are noted, idleEvery how often only that more was read.
-	// After a crash, what was delivered since is delivered again.
-	noteEvery = time.Second
-	idleEvery = 30 * time.Second
+	// noteEvery is how often changes are noted, longer by as much for each notesLonger notices
+	// that wait, which are noted, too. idleEvery is how often it is noted only that more was
+	// read. After a crash, what was delivered since is delivered again.
+	noteEvery   = 100 * time.Millisecond
+	notesLonger = 100
+	idleEvery   = 30 * time.Second
 	// pauseAfter is the pause after the bus failed.
 	pauseAfter = time.Second
 	// lingerTime bounds the attempts and noteTime the last note of a reader that ends. Together
@@ -395,12 +397,14 @@ func (r *reader) noteIfDue(ctx context.Context) error {
 	for shard := range r.seen {
 		moved = moved || r.seen[shard].Load() != r.state.Read[shard]
 	}
-	if !r.changed && (!moved || time.Since(r.noted) < idleEvery) {
+	since, every := time.Since(r.noted), noteEvery*time.Duration(1+len(r.waiting)/notesLonger)
+	if since < every || !r.changed && (!moved || since < idleEvery) {
 		return nil
 	}
 	err := r.note(ctx)
 	if err != nil && !errors.Is(err, journal.ErrConflict) {
 		r.logger.Warn("how far delivery is cannot be noted; after a crash, notices are delivered again", "reason", err)
+		r.noted = time.Now().Add(pauseAfter)
 		return nil
 	}
 	return err
