@@ -15,13 +15,21 @@ import (
 
 // The examples of docs/http-api.md and of /openapi.json work.
 func TestExamplesOfTheDescription(t *testing.T) {
-	r := simulatedRig(t, nil)
+	bus := natsBus(t, 1)
+	r := newRig(t, bus, func(c *config) { c.WebhookStore = bus })
 	answering := func(p events.Payload, mode string) string {
 		id := r.start(mode)
 		r.Happens(id, events.Planning, p)
 		return id
 	}
 	chat := func() string { return answering(turnDone("Hello."), "chat") }
+	givenUp := func() string {
+		require.Equal(t, http.StatusOK, r.do("PUT", "/v1/webhooks/pager", `{"url": "https://hooks.example"}`).status)
+		const event = "0198c5a0-5a6b-7c00-8000-000000000001"
+		_, err := bus.PutWebhookValue(t.Context(), "dead.default.pager."+event, []byte(`{"event":"`+event+`"}`), 0, 0)
+		require.NoError(t, err)
+		return "pager"
+	}
 	// For each request, what is there before it; the string is the path's {id} or {name}.
 	before := map[string]func() string{
 		"postRuns": func() string {
@@ -48,8 +56,11 @@ func TestExamplesOfTheDescription(t *testing.T) {
 			r.Happens("0198c5a0-5a6b-7c00-8000-000000000001", events.Planning, &events.FatalError{Outcome: events.Outcome{Code: "stalled", Message: "because"}})
 			return ""
 		},
-		"putAgentsName":        func() string { return "researcher" },
-		"putAgentsNameStorage": func() string { return "researcher" },
+		"putWebhooksName":       func() string { return "pager" },
+		"postWebhooksNameRetry": givenUp,
+		"postWebhooksNameDrop":  givenUp,
+		"putAgentsName":         func() string { return "researcher" },
+		"putAgentsNameStorage":  func() string { return "researcher" },
 	}
 	var d struct {
 		Paths map[string]map[string]struct {

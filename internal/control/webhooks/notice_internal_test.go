@@ -33,10 +33,10 @@ func examples() []*events.Event {
 		}),
 		example(events.Planning, events.WaitingForUser, &events.LLMMessageComplete{Reply: events.Reply{Content: "Which of the two?"}}),
 		example(events.Planning, events.Done, &events.LLMFinalAnswer{Reply: events.Reply{Content: "It is 42."}}),
-		example(events.Planning, events.Errored, &events.MaxSteps{Outcome: outcome("max_steps", "the run used 40 planning calls")}),
+		example(events.Planning, events.Errored, &events.MaxSteps{Outcome: outcome("max_steps", "max steps 40 exceeded")}),
 		example(events.Acting, events.Cancelled, &events.CancelledRun{By: events.By{Reason: "It takes too long.", By: "ada"}}),
-		example(events.Planning, events.Errored, &events.BudgetExceeded{Outcome: outcome("max_cost_usd", "1.02 of 1.00 US dollars are used")}),
-		example(events.Acting, events.Errored, &events.FatalError{Outcome: outcome("stalled", "nothing happened for 2h0m0s")}),
+		example(events.Planning, events.Errored, &events.BudgetExceeded{Outcome: outcome("budget_cost", "the budget of $1 is used up: $0.98 used, the next call costs about $0.04")}),
+		example(events.Acting, events.Errored, &events.FatalError{Outcome: outcome("stalled", "nothing happened for 1h0m0s while plan was due, although it was driven again")}),
 	}
 }
 
@@ -92,7 +92,7 @@ func TestSlack(t *testing.T) {
 	const link = " · researcher · <https://moorebus.example/runs/0198c5a0-5a6b-7c00-8000-000000000001|0198c5a0-5a6b-7c00-8000-000000000001>"
 	require.Equal(t, "*A run waits for a person*"+link+"\n> pay {\"amount\":100}\nUntil 2026-01-02T04:04:05Z", texts[TypeWaitingForHuman])
 	require.Equal(t, "*A run was cancelled*"+link+"\n> It takes too long. (ada)", texts[TypeCancelled])
-	require.Equal(t, "*A run could not be processed*"+link+"\n> stalled: nothing happened for 2h0m0s", texts[TypeDead])
+	require.Equal(t, "*A run could not be processed*"+link+"\n> stalled: nothing happened for 1h0m0s while plan was due, although it was driven again", texts[TypeDead])
 
 	e := example(events.Planning, events.Done, &events.LLMFinalAnswer{Reply: events.Reply{Content: "<!channel> a & b\n<https://evil.example|here>" + strings.Repeat("ü", 9000)}})
 	n, _ := newNotice(e, ofExample(e))
