@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
@@ -73,6 +74,11 @@ type gateway interface {
 	ResumeSchedule(ctx context.Context, ns, name string) (schedules.Schedule, error)
 	RunSchedule(ctx context.Context, ns, name string) (schedules.Firing, error)
 	RemoveSchedule(ctx context.Context, ns, name string) error
+
+	Quotas(ctx context.Context) ([]quotas.Info, error)
+	Quota(ctx context.Context, scope string) (quotas.Info, error)
+	PutQuota(ctx context.Context, scope string, q quotas.Quota) (quotas.Info, error)
+	RemoveQuota(ctx context.Context, scope string) error
 }
 
 // logAndFeed is the reading half of the log, and its live side.

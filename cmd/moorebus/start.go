@@ -63,6 +63,8 @@ model is configured.`,
 	}
 	local := addLocalFlags(cmd)
 	addReasoningFlag(cmd, &local.reasoning)
+	priority := cmd.Flags().String("priority", "", "high, normal or low: the run's place in the queue, where a quota makes it wait")
+	complete(cmd, "priority", string(events.PriorityHigh), string(events.PriorityNormal), string(events.PriorityLow))
 	files := addAttachFlag(cmd)
 	var format string
 	addOutputFlag(cmd, &format, console.Text, console.JSON)
@@ -94,7 +96,7 @@ model is configured.`,
 		if strings.TrimSpace(task) == "" && parts == nil {
 			return cli.Usage("there is no task: give one, as in `moorebus run \"…\"`, or add `task:` to the agent's file")
 		}
-		start := control.StartRequest{Agent: docs.Agent, Task: task}
+		start := control.StartRequest{Agent: docs.Agent, Task: task, Priority: events.Priority(*priority)}
 		if parts != nil {
 			start.Task, start.Parts = "", parts
 		}

@@ -36,11 +36,19 @@ func Runs(w io.Writer, f Format, page list.Page, s Screen) error {
 	rows := make([][]string, len(page.Runs))
 	for i, r := range page.Runs {
 		rows[i] = []string{
-			r.RunID, string(r.State), strconv.FormatUint(r.N, 10), r.Agent,
+			r.RunID, stateText(r), strconv.FormatUint(r.N, 10), r.Agent,
 			timestamp(r.Started), timestamp(r.Updated), Cut(r.Task, taskWidth),
 		}
 	}
 	return WriteTable(w, []string{"RUN", "STATE", "N", "AGENT", "STARTED", "UPDATED", "TASK"}, rows)
+}
+
+// stateText is a run's state in words.
+func stateText(r list.Run) string {
+	if r.Queued {
+		return string(r.State) + " (queued)"
+	}
+	return string(r.State)
 }
 
 // taskLeast is how many columns a task gets before other columns are left out.
@@ -52,7 +60,7 @@ func (s Screen) runs(w io.Writer, runs []list.Run) error {
 	id := s.column("RUN", runs, func(r list.Run) string { return r.RunID })
 	short := s.column("RUN", runs, func(r list.Run) string { return r.RunID[:min(size, len(r.RunID))] })
 	state := s.column("STATE", runs, func(r list.Run) string {
-		text := StateShape(r.State) + " " + string(r.State)
+		text := StateShape(r.State) + " " + stateText(r)
 		switch {
 		case r.Error != "":
 			text += ": " + r.Error

@@ -19,16 +19,18 @@ import (
 
 // Run is a run as `moorebus show` prints it: its outcome and its events.
 type Run struct {
-	RunID   string       `json:"run_id"`
-	State   events.State `json:"state"`
-	N       uint64       `json:"n"`
-	Mode    events.Mode  `json:"mode"`
-	Agent   string       `json:"agent"`
-	Task    string       `json:"task"`
-	Paused  bool         `json:"paused,omitempty"`
-	Step    int          `json:"step"`
-	Started time.Time    `json:"started"`
-	Updated time.Time    `json:"updated"`
+	RunID  string       `json:"run_id"`
+	State  events.State `json:"state"`
+	N      uint64       `json:"n"`
+	Mode   events.Mode  `json:"mode"`
+	Agent  string       `json:"agent"`
+	Task   string       `json:"task"`
+	Paused bool         `json:"paused,omitempty"`
+	// Queued says that the run waits until its quotas admit it.
+	Queued  bool      `json:"queued,omitempty"`
+	Step    int       `json:"step"`
+	Started time.Time `json:"started"`
+	Updated time.Time `json:"updated"`
 	// Parent is the call of another run that this run answers. Children are the sub-runs of
 	// this run.
 	Parent   *events.Parent `json:"parent,omitempty"`
@@ -92,7 +94,7 @@ func ReadRun(ctx context.Context, fold *runlog.Fold, n uint64, records iter.Seq2
 
 func (r *Run) fill(mem *reducer.Memory) {
 	r.RunID, r.State, r.N, r.Mode, r.Agent, r.Task = mem.RunID, mem.State, mem.N, mem.Mode, mem.Control.Agent.Name, mem.Task
-	r.Paused, r.Step, r.Started, r.Updated, r.Usage = mem.Control.Paused, mem.Step, mem.Started, mem.Updated, mem.TotalUsage
+	r.Paused, r.Queued, r.Step, r.Started, r.Updated, r.Usage = mem.Control.Paused, mem.Queued(), mem.Step, mem.Started, mem.Updated, mem.TotalUsage
 	r.Answer, r.Error, r.PendingApproval, r.Poison = mem.FinalAnswer, mem.Error, mem.PendingApproval, mem.Control.Poison
 	for _, call := range mem.ClientCalls() {
 		if r.Error == nil && mem.State != events.Cancelled {
@@ -156,6 +158,9 @@ func (r *Run) head(b *bytes.Buffer, p Palette) {
 	}
 	if r.Paused {
 		state += " (paused)"
+	}
+	if r.Queued {
+		state += " (queued)"
 	}
 	usage := fmt.Sprintf("%d in, %d out", r.Usage.Input, r.Usage.Output)
 	if r.Usage.Cost > 0 {

@@ -90,6 +90,9 @@ func (c *Client) Start(ctx context.Context, ns string, req control.StartRequest)
 	if req.Agent != nil {
 		body["agent"] = json.RawMessage(agentfile.Marshal(*req.Agent))
 	}
+	if req.Priority != "" {
+		body["priority"] = req.Priority
+	}
 	switch {
 	case req.Parts != nil:
 		body["task"] = req.Parts

@@ -43,6 +43,7 @@ type startBody struct {
 	Task     route.Content     `json:"task,omitempty" jsonschema:"What the run is for. Default: the agent's own task."`
 	Mode     events.Mode       `json:"mode,omitempty" jsonschema:"task or chat. Default: the agent's."`
 	TaskType string            `json:"task_type,omitempty" jsonschema:"Selects one of the agent's models. Default: default."`
+	Priority events.Priority   `json:"priority,omitempty" jsonschema:"high, normal or low: the run's place in the queue, where a quota makes it wait. Default: normal."`
 	RunID    string            `json:"run_id,omitempty" jsonschema:"An unused lower-case UUIDv7. Default: a new one."`
 }
 
@@ -53,7 +54,7 @@ func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err er
 	if err := route.DecodeObject(rest, &body); err != nil {
 		return req, err
 	}
-	req = control.StartRequest{Mode: body.Mode, TaskType: body.TaskType, RunID: body.RunID}
+	req = control.StartRequest{Mode: body.Mode, TaskType: body.TaskType, RunID: body.RunID, Priority: body.Priority}
 	if task != nil && task.Kind != strict.Null {
 		if req.Task, req.Parts, err = inputs.Content("task", task); err != nil {
 			return req, route.BadRequest("%s", err.Error())

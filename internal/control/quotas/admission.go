@@ -60,8 +60,9 @@ type Admission struct {
 	all    set
 	readAt time.Time
 	queue  *queue
-	// after is up to where each shard was read.
-	after []uint64
+	// follows says that the queue is made of the log, after up to where each shard was read.
+	follows bool
+	after   []uint64
 	// usage is what namespaces with a budget used, spent those that have used it up.
 	usage map[string]usage
 	spent map[string]bool
@@ -241,6 +242,7 @@ func (a *Admission) followers(ctx context.Context) (parts []func(context.Context
 	a.load(ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.follows = true
 	for shard, after := range a.after {
 		parts = append(parts, func(ctx context.Context) error { return a.follow(ctx, shard, after) })
 	}

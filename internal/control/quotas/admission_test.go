@@ -199,7 +199,7 @@ func TestTooManyQueued(t *testing.T) {
 	last := r.start("x").RunID
 	require.Eventually(t, func() bool {
 		q, err := r.Quota(t.Context(), "default")
-		return err == nil && q.Waiting == 2 && q.AtWork == 1
+		return err == nil && q.Now != nil && *q.Now == quotas.Now{Active: 1, Queued: 2}
 	}, controltest.Patience, time.Millisecond)
 	_, err := r.Start(t.Context(), "", request("x"))
 	require.True(t, refusal.Is(err, refusal.CodeTooManyQueued), "%v", err)

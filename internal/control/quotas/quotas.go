@@ -59,8 +59,14 @@ type Daily struct {
 type Info struct {
 	Scope string `json:"scope" jsonschema:"_ for the bus, NAMESPACE, or NAMESPACE.AGENT."`
 	Quota
-	AtWork  int `json:"at_work" jsonschema:"Runs that were queued and work now."`
-	Waiting int `json:"waiting" jsonschema:"Runs that are queued."`
+	// Now is nil in a process that does not follow the queue.
+	Now *Now `json:"now,omitempty" jsonschema:"How it is used now. Left out by a process that does not follow the queue."`
+}
+
+// Now is how many runs work and wait that a quota counts.
+type Now struct {
+	Active int `json:"active" jsonschema:"Runs that were queued and work now."`
+	Queued int `json:"queued" jsonschema:"Runs that are queued."`
 }
 
 // set has all quotas by scope.
@@ -219,6 +225,9 @@ func (a *Admission) info(scope string, q Quota) Info {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	i := Info{Scope: scope, Quota: q}
-	i.AtWork, i.Waiting = a.queue.counts(scope)
+	if a.follows {
+		active, waiting := a.queue.counts(scope)
+		i.Now = &Now{active, waiting}
+	}
 	return i
 }

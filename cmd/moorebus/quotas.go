@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control/quotas"
+	"github.com/moorebus/moorebus/internal/refusal"
+)
+
+func quotasCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "quotas",
+		Short: "Bound and share what namespaces and agents may do",
+		Long: `Quotas bound how many runs work at once, share the places among namespaces and among
+the agents of a namespace, and bound what a namespace may use in a day. SCOPE is _ for
+the bus, NAMESPACE, or NAMESPACE.AGENT.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(putQuotaCommand(), listQuotasCommand(), showQuotaCommand(), removeQuotaCommand())
+	return cmd
+}
+
+func putQuotaCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "put SCOPE",
+		Short: "Store a quota in the place of the one that the scope has",
+		Long: `Put stores a quota in the place of the one that the scope has. What no flag names is not
+bounded. Every gateway uses it within two seconds. Runs that work already go on.`,
+		Example: `  moorebus quotas put _ --active 200
+  moorebus quotas put team-a --weight 3 --daily-cost 20 --time-zone Europe/Berlin
+  moorebus quotas put team-a.researcher --active 5`,
+		Args: cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	var q quotas.Quota
+	var daily quotas.Daily
+	cmd.Flags().IntVar(&q.Active, "active", 0, "how many runs may work at once")
+	cmd.Flags().IntVar(&q.Weight, "weight", 0, "share of the namespace, or of the agent within its namespace (default 1)")
+	cmd.Flags().IntVar(&q.Queued, "queued", 0, "how many runs of the namespace may wait (default 100000)")
+	cmd.Flags().Int64Var(&daily.Tokens, "daily-tokens", 0, "tokens that the namespace may use in a day")
+	cmd.Flags().Float64Var(&daily.CostUSD, "daily-cost", 0, "US dollars that the namespace may use in a day")
+	cmd.Flags().StringVar(&daily.TimeZone, "time-zone", "", "`zone` in which a day begins, such as Europe/Berlin (default UTC)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if daily != (quotas.Daily{}) {
+			q.Daily = &daily
+		}
+		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
+			info, err := c.control.PutQuota(ctx, args[0], q)
+			if refusal.Is(err, refusal.CodeBadQuota) {
+				return cli.Usage("%w", err)
+			}
+			if err != nil {
+				return err
+			}
+			return console.Quotas(c.out, c.format, []quotas.Info{info})
+		})
+	}
+	return cmd
+}
+
+func listQuotasCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List all quotas, and through a gateway how they are used now", Args: cobra.NoArgs}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			all, err := c.control.Quotas(ctx)
+			if err != nil {
+				return err
+			}
+			return console.Quotas(c.out, c.format, all)
+		})
+	}
+	return cmd
+}
+
+func showQuotaCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "show SCOPE", Short: "Show the quota of a scope", Args: cobra.ExactArgs(1)}
+	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			info, err := c.control.Quota(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return console.Quotas(c.out, c.format, []quotas.Info{info})
+		})
+	}
+	return cmd
+}
+
+func removeQuotaCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rm SCOPE", Short: "Remove the quota of a scope", Long: "Rm removes the quota of a scope. Runs that only it kept waiting are admitted.", Args: cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, console.Text)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error { return c.control.RemoveQuota(ctx, args[0]) })
+	}
+	return cmd
+}
