@@ -29,6 +29,8 @@ type scenario struct {
 	// strikes, MostCrashes how many strike in all; 0: none.
 	// Stall is how long work may stand still until it is driven again.
 	Stall time.Duration `json:"stall"`
+	// Queues has every run queued until it is admitted.
+	Queues bool `json:"queues,omitempty"`
 	// PoolWait is how long a pool without an actor is waited for; 0: as usual.
 	PoolWait time.Duration `json:"pool_wait"`
 	// LoseOneIn is how many deliveries come on average before one of a run is

@@ -113,6 +113,9 @@ func newWorld(plan *scenario) *world {
 	for i := range w.places {
 		w.places[i] = make(chan killPlan)
 	}
+	if plan.Queues {
+		w.require(w.journal.NewProcess().PutQuotas(context.Background(), []byte(`{"_":{"active":1}}`), 0))
+	}
 	return w
 }
 
@@ -298,10 +301,14 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 		})
 		made = p.observer
 	case roleGateway:
-		p.gateway, err = control.New(control.Config{
+		config := control.Config{
 			Base: base, Timers: p.sim, Directory: p.sim, Agents: p.sim,
 			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait,
-		})
+		}
+		if p.w.plan.Queues {
+			config.Quotas, config.Leases = p.sim, p.sim
+		}
+		p.gateway, err = control.New(config)
 		made = p.gateway
 	case roleSubagent:
 		made, err = p.subagents(base)

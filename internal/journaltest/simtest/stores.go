@@ -31,6 +31,7 @@ type stores struct {
 	snapshots  map[string][]byte
 	tombstones map[string][]byte
 	threads    map[string]thread
+	keeping    keeping
 	storage    storage
 }
 
