@@ -7,6 +7,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -233,7 +234,7 @@ var usualCases = []*livenessCase{
 		people: then(inFlight, act(actPause))},
 	{row: "Paused", name: "while nothing is in flight", event: events.TypePaused, from: events.WaitingForUser, agent: chat, asked: true, then: people,
 		people: when(events.WaitingForUser, then(act(actPause), act(actResume), closes))},
-	{row: "Admitted", event: events.TypeAdmitted, from: events.Planning, then: itself, plan: func(s *scenario) { s.Queues = true }, points: timedPoints},
+	{row: "Admitted", event: events.TypeAdmitted, from: events.Planning, then: itself, plan: func(s *scenario) { s.Queues = true }, points: []string{simtest.BeforeAppend, simtest.AfterAppend}},
 	{row: "Resumed", event: events.TypeResumed, from: events.Planning, script: script(calls("slow")), asked: true, then: itself,
 		people: then(when(events.Acting, act(actPause)), when(events.Planning, act(actResume)))},
 	{row: "Resumed", name: "in Acting", event: events.TypeResumed, from: events.Acting, agent: approveAlways, script: script(calls("look")),
