@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	crowd     = flag.Int("quotas.runs", 300, "how many runs the large tenant of TestFairShare starts")
+	unbounded = flag.Bool("quotas.unbounded", false, "let TestFairShare also measure without quotas, which takes as long as all runs")
+)
+
+// inNamespace sends every request in a namespace.
+type inNamespace struct {
+	http.RoundTripper
+	namespace string
+}
+
+func (n inNamespace) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Moorebus-Namespace", n.namespace)
+	return n.RoundTripper.RoundTrip(r)
+}
+
+// tenant is the API of a namespace.
+func (a *api) tenant(namespace string) *api {
+	return &api{t: a.t, base: a.base, http: &http.Client{Transport: inNamespace{a.http.Transport, namespace}}}
+}
+
+// modelTime is how long the model takes to answer: what a place is used for.
+const modelTime = 200 * time.Millisecond
+
+// slowModel lets the model take its time, and returns an agent of it.
+func (c *cluster) slowModel() map[string]any {
+	text := "done"
+	c.model.play("slow", playing(func(*chatRequest) modelReply {
+		<-time.After(modelTime)
+		return modelReply{content: &text}
+	}))
+	return map[string]any{"name": "slow", "llm": map[string]any{"provider": "openai"}, "models": map[string]any{"default": "slow"}}
+}
+
+// startMany starts runs side by side and returns their ids.
+func (a *api) startMany(ctx context.Context, agent any, count int) []string {
+	a.t.Helper()
+	ids, errs, slots := make([]string, count), make([]error, count), make(chan struct{}, 32)
+	var all sync.WaitGroup
+	for i := range ids {
+		slots <- struct{}{}
+		all.Go(func() {
+			ids[i] = newRunID()
+			errs[i] = a.start(ctx, runRequest{Agent: agent, Task: "Do it.", RunID: ids[i]})
+			<-slots
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		require.NoError(a.t, err)
+	}
+	return ids
+}
+
+// tenRuns starts ten runs at once and returns how long it takes until all have ended.
+func (a *api) tenRuns(ctx context.Context, agent any) time.Duration {
+	a.t.Helper()
+	began := time.Now()
+	for _, id := range a.startMany(ctx, agent, 10) {
+		require.Eventually(a.t, func() bool {
+			v, err := a.view(ctx, id)
+			return err == nil && v.State == "done"
+		}, 5*startTime, 2*time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+type quotaView struct {
+	Now struct{ Active, Queued int } `json:"now"`
+}
+
+// TestFairShare: ten runs of one tenant do not wait for the hundreds that another one has queued.
+func TestFairShare(t *testing.T) {
+	c := startCluster(t, setup{gateways: 2})
+	ctx, agent := t.Context(), c.slowModel()
+	small, large := c.api.tenant("small"), c.api.tenant("large")
+	small.tenRuns(ctx, agent) // connections are made, and what is pinned is read
+	without := small.tenRuns(ctx, agent)
+	require.NoError(t, c.api.call(ctx, http.MethodPut, "/v1/quotas/_", map[string]any{"active": 16}, nil))
+	require.Eventually(t, func() bool { return small.tenRuns(ctx, agent) > 0 && c.queue(ctx, "_") != nil }, startTime, time.Millisecond)
+	lone := small.tenRuns(ctx, agent)
+	large.startMany(ctx, agent, *crowd)
+	var took []time.Duration
+	for range 3 {
+		took = append(took, small.tenRuns(ctx, agent))
+	}
+	left := c.queue(ctx, "_")
+	require.NotNil(t, left)
+	t.Logf("ten runs: %s without quotas, %s with, %s beside %d runs of another tenant, of which %d are still queued", without, lone, took, *crowd, left.Now.Queued)
+	require.Greater(t, left.Now.Queued, *crowd/10, "the large tenant has had its turn, so nothing is shown")
+	require.Less(t, min(took[0], took[1], took[2]), 2*lone+modelTime/2)
+	require.NoError(t, c.api.call(ctx, http.MethodDelete, "/v1/quotas/_", nil, nil))
+	if !*unbounded {
+		return
+	}
+	require.Eventually(t, func() bool { q := c.queue(ctx, ""); return q == nil }, startTime, time.Millisecond)
+	t.Logf("ten runs: %s without quotas beside the rest of the runs", small.tenRuns(ctx, agent))
+}
+
+// queue returns how a quota is used; nil if nobody knows.
+func (c *cluster) queue(ctx context.Context, scope string) *quotaView {
+	var q quotaView
+	if err := c.api.get(ctx, "/v1/quotas/"+scope, &q); err != nil {
+		return nil
+	}
+	return &q
+}
+
+// TestKilledAdmission kills the gateway that admits, again and again: every queued run is admitted
+// once and ends.
+func TestKilledAdmission(t *testing.T) {
+	c := startCluster(t, setup{gateways: 2})
+	ctx, agent := t.Context(), c.slowModel()
+	require.NoError(t, c.api.call(ctx, http.MethodPut, "/v1/quotas/default", map[string]any{"active": 4}, nil))
+	first := c.api.startMany(ctx, agent, 1)[0]
+	c.api.awaitState(ctx, first, "done")
+	ids := c.api.startMany(ctx, agent, 150)
+	for _, at := range []int{20, 70} {
+		c.api.awaitState(ctx, ids[at], "done")
+		leader := strings.TrimPrefix(c.api.admittedBy(ctx, ids[at]), "moorebus/gateway/")
+		for i := range 2 {
+			if strings.HasPrefix(leader, instance("gateway", i)) {
+				c.replace("gateway", i)
+				leader = ""
+			}
+		}
+		require.Empty(t, leader, "nobody was killed")
+		c.api.awaitReady()
+	}
+	for _, id := range ids {
+		c.api.awaitState(ctx, id, "done")
+		c.api.admittedBy(ctx, id)
+	}
+	c.verifyAll()
+}
+
+// admittedBy returns the source of the one event that admitted a run.
+func (a *api) admittedBy(ctx context.Context, id string) (source string) {
+	a.t.Helper()
+	status, body, err := a.do(ctx, http.MethodGet, "/v1/runs/"+id+"/events", nil)
+	require.NoError(a.t, err)
+	require.Equal(a.t, http.StatusOK, status)
+	found := 0
+	for lines := bufio.NewScanner(bytes.NewReader(body)); lines.Scan(); {
+		var e struct{ Type, Source string }
+		require.NoError(a.t, json.Unmarshal(lines.Bytes(), &e))
+		if e.Type == "Admitted" {
+			source, found = e.Source, found+1
+		}
+	}
+	require.Equal(a.t, 1, found, fmt.Sprintf("%s", body))
+	return source
+}
