@@ -49,7 +49,7 @@ func newSite(t *testing.T, o host.Options, running bool) *site {
 	conn, err := server.Connect()
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
-	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{}))
+	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{MaxBytes: 4 << 20}))
 	s := &site{Registry: metrics.New()}
 	s.bus, err = natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: patience, Meter: s.Registry})
 	require.NoError(t, err)
@@ -67,18 +67,35 @@ func newSite(t *testing.T, o host.Options, running bool) *site {
 	require.NoError(t, err)
 	require.NoError(t, s.host.Announce(t.Context()))
 	if running {
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- s.host.Run(ctx) }()
-		t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+		s.run(t)
 	}
 	return s
 }
 
-// start starts a run of an agent with a script.
-func (s *site) start(t *testing.T, script string) events.Run {
+// run runs every role until the test ends.
+func (s *site) run(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.host.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+}
+
+// await returns the lines of a metric with these parts, once there are any.
+func (s *site) await(t *testing.T, name string, parts ...string) []string {
 	t.Helper()
-	body := `{"task": "do it", "agent": {"name": "worker", "llm": {"provider": "scripted", "script": ` + script + `}, "tools": ["good", "bad"]}}`
+	var lines []string
+	require.Eventually(t, func() bool {
+		text, _ := scrape(t, s.Registry)
+		lines = series(text, name, parts...)
+		return len(lines) > 0
+	}, patience, 10*time.Millisecond, "%s %v", name, parts)
+	return lines
+}
+
+// start starts a run of an agent with a script and further keys.
+func (s *site) start(t *testing.T, script string, keys ...string) events.Run {
+	t.Helper()
+	body := `{"task": "do it", "agent": {"name": "worker", "llm": {"provider": "scripted", "script": ` + script + `}, "tools": ["good", "bad"]` + strings.Join(keys, "") + `}}`
 	var started struct {
 		RunID string `json:"run_id"`
 	}

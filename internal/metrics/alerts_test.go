@@ -1,0 +1,157 @@
+package metrics_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/httpapi/sse"
+	"github.com/moorebus/moorebus/internal/metrics"
+	"github.com/moorebus/moorebus/internal/sharedlog"
+	"github.com/moorebus/moorebus/pkg/embedded"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/llm"
+)
+
+// tried has for each alert what makes its condition true on a real bus, and sees it in the
+// metrics. Times are shorter than the alert's.
+var tried = map[string]func(t *testing.T){
+	"MoorebusDown":          nil, // up is Prometheus's own: cli.TestServeMetrics shows that a stopped process does not answer
+	"MoorebusBusNotSeen":    TestScrapeWithoutABus,
+	"MoorebusBacklogOld":    TestValuesOfWhatWaits,
+	"MoorebusToolErrors":    TestValuesOfARun,
+	"MoorebusNoWorkers":     tryNoWorkers,
+	"MoorebusRunsFail":      tryFailures,
+	"MoorebusModelErrors":   tryFailures,
+	"MoorebusDiskLow":       tryDisk,
+	"MoorebusDiskFull":      tryDisk,
+	"MoorebusLogNearlyFull": tryLog,
+	"MoorebusRunsStalled":   tryStall,
+	"MoorebusRunsPoisoned":  tryPoison,
+	"MoorebusFeedLag":       tryFeed,
+	"MoorebusBudgetsUsedUp": tryBudget,
+}
+
+func TestAlertsCanBeTrue(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reason: a run stalls for seconds")
+	}
+	for _, a := range alerts(t) {
+		try, there := tried[a.Alert]
+		require.True(t, there, "%s is not tried", a.Alert)
+		if try != nil {
+			t.Run(a.Alert, func(t *testing.T) {
+				t.Parallel()
+				try(t)
+			})
+		}
+	}
+	require.Len(t, tried, len(alerts(t)))
+}
+
+func tryNoWorkers(t *testing.T) {
+	s := newSite(t, host.Options{}, false)
+	require.NoError(t, s.host.Withdraw(t.Context()))
+	text, _ := scrape(t, s.Registry)
+	require.Equal(t, []string{`moorebus_workers{pool="",role="planner"} 0`}, series(text, "moorebus_workers", "planner"))
+	require.Equal(t, []string{`moorebus_workers{pool="default",role="actor"} 0`}, series(text, "moorebus_workers", "actor"))
+}
+
+func tryFailures(t *testing.T) {
+	s := newSite(t, host.Options{}, true)
+	s.start(t, `[{"error": {"kind": "auth", "message": "no such key"}}]`)
+	s.await(t, "moorebus_runs_ended_total", `state="error"`, `agent="worker"`)
+	s.await(t, "gen_ai_client_operation_duration_seconds_count", `error_type="auth"`)
+}
+
+func tryDisk(t *testing.T) {
+	dir := t.TempDir()
+	server, err := embedded.Start(t.Context(), embedded.Options{Dir: dir, Logger: quiet, Reserve: 1 << 60})
+	require.NoError(t, err)
+	t.Cleanup(server.Shutdown)
+	r := metrics.New()
+	r.ReadDisk(dir, server.Full)
+	text, families := scrape(t, r)
+	require.Equal(t, []string{"moorebus_disk_full 1"}, series(text, "moorebus_disk_full"))
+	free, size := families["moorebus_disk_free_bytes"].GetMetric()[0].GetGauge().GetValue(), families["moorebus_disk_size_bytes"].GetMetric()[0].GetGauge().GetValue()
+	require.Greater(t, free, 0.0)
+	require.Less(t, free, size)
+}
+
+func tryLog(t *testing.T) {
+	s := newSite(t, host.Options{}, false)
+	var noise [40 << 10]byte
+	part := func() float64 {
+		sizes, err := s.bus.ShardSizes(t.Context())
+		require.NoError(t, err)
+		return float64(sizes[0].Bytes) / float64(sizes[0].MaxBytes)
+	}
+	for part() < 0.86 {
+		_, err := rand.Read(noise[:])
+		require.NoError(t, err)
+		s.start(t, `[{"text": "Done with it."}]`, `, "system_prompt": "`+hex.EncodeToString(noise[:])+`"`)
+	}
+	_, families := scrape(t, s.Registry)
+	value := func(name string) float64 { return families[name].GetMetric()[0].GetGauge().GetValue() }
+	require.Greater(t, value("moorebus_log_bytes")/value("moorebus_log_limit_bytes"), 0.85)
+}
+
+func tryStall(t *testing.T) {
+	hangs := llm.CallerFunc(func(ctx context.Context, _ llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	s := newSite(t, host.Options{StallAfter: 2 * time.Second, Providers: map[string]llm.Caller{"scripted": hangs}}, true)
+	s.start(t, script)
+	s.await(t, "moorebus_runs_stalled_total", `result="redriven"`, " 1")
+	s.await(t, "moorebus_runs_stalled_total", `result="ended"`, " 1")
+}
+
+func tryPoison(t *testing.T) {
+	s := newSite(t, host.Options{}, false)
+	run := s.start(t, script)
+	subject := events.Subject{Run: run, From: events.Planning, To: events.Acting, Pool: events.DefaultPool}
+	_, err := s.bus.Conn().Request(subject.String(), []byte("nonsense"), patience)
+	require.NoError(t, err)
+	s.run(t)
+	s.await(t, "moorebus_runs_poisoned_total", " 1")
+}
+
+func tryFeed(t *testing.T) {
+	s := newSite(t, host.Options{}, false)
+	streams := sse.New(sse.Options{Log: sharedlog.New(s.bus, sharedlog.Options{}), Meter: s.Registry, Logger: quiet})
+	ctx, stop := context.WithCancel(t.Context())
+	out := make(chan sse.Record)
+	done := streams.Follow(ctx, 0, journal.Filter{}, 0, out)
+	began := time.Now()
+	s.start(t, script)
+	require.Eventually(t, func() bool { return time.Since(began) > 700*time.Millisecond }, patience, 10*time.Millisecond, "the client reads nothing meanwhile")
+	<-out
+	s.await(t, "moorebus_gateway_stream_delay_seconds_count", " 1")
+	text, _ := scrape(t, s.Registry)
+	require.Len(t, series(text, "moorebus_gateway_stream_delay_seconds_bucket", `le="0.1"`, " 0"), 1)
+	stop()
+	<-done
+}
+
+func tryBudget(t *testing.T) {
+	s := newSite(t, host.Options{}, true)
+	for range 11 {
+		s.start(t, `[{"calls": [{"name": "good", "arguments": {"q": "a"}}], "usage": {"input": 900, "output": 200}}, {"text": "Done with it."}]`, `, "budget": {"max_total_tokens": 1000}`)
+	}
+	require.Eventually(t, func() bool {
+		text, _ := scrape(t, s.Registry)
+		var n int
+		_, err := fmt.Sscan(strings.TrimPrefix(series(text, "moorebus_runs_over_budget_total")[0], "moorebus_runs_over_budget_total "), &n)
+		return err == nil && n > 10
+	}, patience, 10*time.Millisecond)
+	s.await(t, "gen_ai_client_token_usage_sum", `gen_ai_token_type="input"`, " 9900")
+}
