@@ -267,3 +267,106 @@ func TestSpansOfARun(t *testing.T) {
 		require.NotContains(t, string(text), "s3cret")
 	}
 }
+
+// A conversation is one invoke_agent for each message of the user, with the waits between them.
+// A fork has a trace of its own and a link, and a hand-off ends one agent and begins the next.
+func TestTurnsForksAndHandoffs(t *testing.T) {
+	r := newRig(t, 1)
+	chat, err := agent.New("talker").Chat().LLM(scripted.NewMock(scripted.Say("one"), scripted.Say("two"), scripted.Say("forked"))).Conn(r.conn).Build()
+	require.NoError(t, err)
+	run, err := chat.Start(t.Context(), agent.Task("hi"))
+	require.NoError(t, err)
+	_, err = run.Answer(t.Context())
+	require.NoError(t, err)
+	_, err = run.Send(t.Context(), "and?")
+	require.NoError(t, err)
+	_, err = run.Answer(t.Context())
+	require.NoError(t, err)
+	fork, err := run.Fork(t.Context(), 1)
+	require.NoError(t, err)
+	_, err = fork.Answer(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, fork.Finish(t.Context()))
+	require.NoError(t, fork.Release())
+	require.NoError(t, run.Finish(t.Context()))
+	require.NoError(t, run.Release())
+
+	expert, err := agent.New("expert").LLM(scripted.NewMock(scripted.Say("expert's"))).Conn(r.conn).Build()
+	require.NoError(t, err)
+	r.run(agent.New("desk").LLM(scripted.NewMock(scripted.Ask("expert", `{"reason":"knows"}`), scripted.Say("expert says"))).Handoff(expert), agent.Task("ask"))
+
+	r.backfill(r.Receiver, "", nil)
+	spans := r.Spans()
+	talk := named(spans, "invoke_agent talker")
+	require.Len(t, talk, 3)
+	forked := slices.IndexFunc(talk, func(s *tracepb.Span) bool { return len(s.Links) > 0 })
+	require.GreaterOrEqual(t, forked, 0)
+	own := talk[forked]
+	talk = slices.Delete(talk, forked, forked+1)
+	require.Equal(t, `invoke_agent talker
+  plan
+    chat scripted
+wait user
+invoke_agent talker
+  plan
+    chat scripted
+wait user
+`, tree(spans, hex.EncodeToString(talk[0].TraceId)))
+	require.NotEqual(t, talk[0].TraceId, own.TraceId)
+	require.Equal(t, talk[0].TraceId, own.Links[0].TraceId)
+	require.Equal(t, talk[0].SpanId, own.Links[0].SpanId)
+	require.Equal(t, "1", otlptest.Attr(own, "moorebus.forked_at"))
+
+	desk, next := named(spans, "invoke_agent desk"), named(spans, "invoke_agent expert")
+	require.Len(t, desk, 1)
+	require.Len(t, next, 1)
+	require.Equal(t, desk[0].TraceId, next[0].TraceId)
+	require.Equal(t, desk[0].SpanId, next[0].Links[0].SpanId)
+	require.Equal(t, desk[0].EndTimeUnixNano, next[0].StartTimeUnixNano)
+}
+
+// The position moves only behind what was acknowledged: a receiver that is full, and one that is
+// not authorized, are waited for. Another exporter goes on from there.
+func TestPosition(t *testing.T) {
+	r := newRig(t, 1)
+	cfg := r.config(r.Receiver, "")
+	cfg.Once = true
+	require.NoError(t, telemetry.New(cfg).Run(t.Context())) // keeps the log's end
+	r.run(agent.New("a").LLM(scripted.NewMock(scripted.Say("one"))), agent.Task("x"))
+	r.Refuse(func(request int) int {
+		return map[int]int{1: http.StatusTooManyRequests, 2: http.StatusServiceUnavailable, 3: http.StatusUnauthorized}[request]
+	})
+	require.NoError(t, telemetry.New(cfg).Run(t.Context()))
+	require.Equal(t, 4, r.Requests())
+	require.Len(t, r.Spans(), 3)
+	require.NoError(t, telemetry.New(cfg).Run(t.Context()))
+	require.Equal(t, 4, r.Requests(), "nothing is new")
+
+	cfg.Once = false
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- telemetry.New(cfg).Run(ctx) }()
+	r.run(agent.New("b").LLM(scripted.NewMock(scripted.Say("two"))), agent.Task("x"))
+	require.Eventually(t, func() bool { return len(r.Spans()) == 6 }, patience, 10*time.Millisecond)
+	stop()
+	require.NoError(t, <-ended)
+	require.Equal(t, 6, r.Received())
+
+	at := time.Now()
+	r.run(agent.New("c").LLM(scripted.NewMock(scripted.Say("three"))), agent.Task("x"))
+	later := otlptest.Start(t)
+	since := r.config(later, "")
+	since.From, since.Once = at, true
+	require.NoError(t, telemetry.New(since).Run(t.Context()))
+	require.Len(t, later.Spans(), 3, "what ended before is left out")
+	require.Len(t, named(later.Spans(), "invoke_agent c"), 1)
+}
+
+func TestNoReceiver(t *testing.T) {
+	_, err := telemetry.NewClient(func(string) string { return "" })
+	require.ErrorContains(t, err, "set OTEL_EXPORTER_OTLP_ENDPOINT")
+	_, err = telemetry.NewClient(func(name string) string {
+		return map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_PROTOCOL": "carrier pigeon"}[name]
+	})
+	require.ErrorContains(t, err, "carrier pigeon is not known")
+}

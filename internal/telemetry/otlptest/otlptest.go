@@ -37,6 +37,7 @@ type Receiver struct {
 	// requests counts those that were answered, received the spans of all of them.
 	requests, received int
 	refuse             func(request int) int
+	after              func()
 	collectorpb.UnimplementedTraceServiceServer
 }
 
@@ -63,6 +64,13 @@ func (r *Receiver) Refuse(fn func(request int) int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refuse = fn
+}
+
+// After has fn called when a request's spans are taken and before it is answered; nil: nothing.
+func (r *Receiver) After(fn func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.after = fn
 }
 
 func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
@@ -109,14 +117,23 @@ func (r *Receiver) Export(ctx context.Context, in *collectorpb.ExportTraceServic
 	return &collectorpb.ExportTraceServiceResponse{}, nil
 }
 
+// take takes the spans of a request, or returns the status that refuses it.
 func (r *Receiver) take(in *collectorpb.ExportTraceServiceRequest, header http.Header) int {
+	code, after := r.keep(in, header)
+	if after != nil {
+		after()
+	}
+	return code
+}
+
+func (r *Receiver) keep(in *collectorpb.ExportTraceServiceRequest, header http.Header) (code int, after func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests++
 	r.headers = append(r.headers, header)
 	if r.refuse != nil {
 		if code := r.refuse(r.requests); code != 0 {
-			return code
+			return code, nil
 		}
 	}
 	for _, rs := range in.ResourceSpans {
@@ -131,7 +148,7 @@ func (r *Receiver) take(in *collectorpb.ExportTraceServiceRequest, header http.H
 			}
 		}
 	}
-	return 0
+	return 0, r.after
 }
 
 // Spans returns the spans by trace id and span id in hex, with a slash between them.
