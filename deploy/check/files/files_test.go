@@ -122,17 +122,11 @@ func accepts(t *testing.T, where string, args []string) {
 // TestCompose: the file is valid, and what it names is there: files, commands, flags, keys of users
 // that the permissions have. Its servers' configuration is read as nats-server reads it.
 func TestCompose(t *testing.T) {
-	dir := filepath.Join(root, "deploy", "compose")
-	file := filepath.Join(dir, "compose.yaml")
-	text, err := os.ReadFile(file)
+	dir, err := filepath.Abs(filepath.Join(root, "deploy", "compose"))
 	require.NoError(t, err)
-	project, err := loader.LoadWithContext(t.Context(), types.ConfigDetails{
-		WorkingDir: dir, ConfigFiles: []types.ConfigFile{{Filename: file, Content: text}}, Environment: types.Mapping{"MOOREBUS_TOKEN": "secret"},
-	}, loader.WithProfiles([]string{"*"}))
+	project, err := load(t, types.Mapping{"MOOREBUS_TOKEN": "secret"})
 	require.NoError(t, err)
-	_, err = loader.LoadWithContext(t.Context(), types.ConfigDetails{
-		WorkingDir: dir, ConfigFiles: []types.ConfigFile{{Filename: file, Content: text}}, Environment: types.Mapping{},
-	})
+	_, err = load(t, types.Mapping{})
 	require.ErrorContains(t, err, "set the token", "nobody starts it open")
 
 	site := makeSite(t, project)
@@ -175,6 +169,19 @@ func TestCompose(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, roles, 5)
+}
+
+// load reads the file as Docker does, with all profiles.
+func load(t *testing.T, env types.Mapping) (*types.Project, error) {
+	t.Helper()
+	dir, err := filepath.Abs(filepath.Join(root, "deploy", "compose"))
+	require.NoError(t, err)
+	file := filepath.Join(dir, "compose.yaml")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return loader.LoadWithContext(t.Context(), types.ConfigDetails{
+		WorkingDir: dir, ConfigFiles: []types.ConfigFile{{Filename: file, Content: text}}, Environment: env,
+	}, loader.WithProfiles([]string{"*"}))
 }
 
 func keysOf(s types.ServiceConfig) (keys []string) {
