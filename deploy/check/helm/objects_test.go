@@ -150,6 +150,8 @@ func TestSelectorsFindTheirPods(t *testing.T) {
 		ours := own(all)
 		for _, d := range of[*apps.Deployment](all) {
 			require.Len(t, selected(ours, d.Spec.Selector.MatchLabels), 1, d.Name)
+			// An instance is named after its host and process; it must not lose the end.
+			require.LessOrEqual(t, len(d.Name+"-1234567890-12345"+"-1"), 63, d.Name)
 			checkLabels(t, d.Name, d.Spec.Template.Labels)
 			for _, c := range d.Spec.Template.Spec.TopologySpreadConstraints {
 				require.Equal(t, d.Spec.Selector, c.LabelSelector, d.Name)

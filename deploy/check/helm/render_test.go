@@ -151,6 +151,7 @@ func TestTheSchemaRefusesMistakes(t *testing.T) {
 		"gateway: {secrets: [model-keys]}":                 "secrets",
 		"observer: {secrets: [model-keys]}":                "secrets",
 		"actors: {pools: {Web: {}}}":                       "Web",
+		"actors: {pools: {a-pool-with-a-name: {}}}":        "a-pool-with-a-name",
 		"actors: {pools: {client: {}}}":                    "client",
 		"actors: {pools: {web: {pools: {}}}}":              "pools",
 		"bus: {url: 'http://nats.example.org'}":            "url",
