@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/backup"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -155,6 +157,15 @@ func TestAllThatIsBeside(t *testing.T) {
 	require.NoError(t, one.bus.SaveEntry(t.Context(), of, journal.WrittenByActor, entry))
 	require.NoError(t, one.bus.PutThread(t.Context(), of, "thread", []byte("1"), 0))
 	require.NoError(t, one.bus.Drop(t.Context(), "key"))
+	at := time.Now().Add(time.Hour).UTC()
+	set := ports.Value{Subject: "timers.set.default.nightly.schedule", Data: []byte("1"), Header: map[string]string{
+		"Nats-Schedule": "@at " + at.Format(time.RFC3339Nano), "Nats-Schedule-Target": "timers.due.default.nightly.schedule",
+	}}
+	require.NoError(t, one.bus.PutValue(t.Context(), set))
+	due := ports.Value{Subject: "timers.set.default.due.schedule", Header: map[string]string{
+		"Nats-Schedule": "@at " + at.Add(-2*time.Hour).Format(time.RFC3339Nano), "Nats-Schedule-Target": "timers.due.default.due.schedule",
+	}}
+	require.NoError(t, one.bus.PutValue(t.Context(), due))
 	require.Positive(t, one.take(dir, true).Objects)
 	_, err := retention.Purge(t.Context(), one.bus, retention.PurgeOptions{Runs: []events.Run{purged}, Grace: time.Millisecond})
 	require.NoError(t, err)
@@ -176,6 +187,15 @@ func TestAllThatIsBeside(t *testing.T) {
 	dropped, err := two.bus.Dropped(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"key"}, dropped)
+	var timers []string
+	for v, err := range two.bus.Values(t.Context(), "MOORE_TIMERS") {
+		require.NoError(t, err)
+		timers = append(timers, v.Subject)
+		if v.Subject == set.Subject {
+			require.Equal(t, set, v)
+		}
+	}
+	require.Equal(t, []string{due.Subject, set.Subject}, timers)
 	refs := 0
 	for _, body := range two.bodies(large) {
 		e, err := events.DefaultCodec().Decode(body)
@@ -277,6 +297,25 @@ func TestRefused(t *testing.T) {
 	require.ErrorIs(t, err, backup.ErrNotEmpty)
 }
 
+// A full disk says so, and leaves the last backup.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("/dev/full is Linux's")
+	}
+	one := newWorld(t, 1)
+	dir := filepath.Join(t.TempDir(), "backup")
+	one.open()
+	one.take(dir, false)
+	one.open()
+	require.NoError(t, os.Symlink("/dev/full", filepath.Join(dir, "manifest.json.tmp")))
+	_, err := backup.Take(t.Context(), one.bus, dir, backup.Options{Incremental: true})
+	require.ErrorContains(t, err, "no room for the backup in "+dir)
+	require.Len(t, openArchive(t, dir, time.Time{}).Runs(), 1)
+	require.Equal(t, 1, one.take(dir, true).Records)
+	require.Len(t, openArchive(t, dir, time.Time{}).Runs(), 2)
+}
+
 // callOnce starts a run and leaves it where its call of pay is about to begin.
 func callOnce(w *world, a *events.Agent) events.Run {
 	run := w.start(a)
@@ -298,15 +337,21 @@ func TestOnceIsNotRepeated(t *testing.T) {
 	ask := callOnce(one, asks)
 	paused := callOnce(one, agent("["+callPay+","+answer+"]"))
 	one.append(paused, events.Control, &events.Paused{})
+	both := one.start(agent("[" + callPay + "," + answer + "]"))
+	one.append(both, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: events.ToolCallReply{
+		Confidence: 1, Model: "m", Calls: []events.Call{{ID: "c1", Name: "pay", Arguments: "{}"}, {ID: "c2", Name: "repeat", Arguments: "{}"}},
+	}})
 	one.take(dir, false)
 	one.work()
-	one.await(tell, events.Done)
-	one.await(ask, events.Done)
-	require.EqualValues(t, 2, one.paid.Load())
+	for _, run := range []events.Run{tell, ask, both} {
+		one.await(run, events.Done)
+	}
+	require.EqualValues(t, 3, one.paid.Load())
 
 	two := newWorld(t, 1).work()
 	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
-	require.Len(t, done.Unknown, 3)
+	require.Len(t, done.Unknown, 4)
+	two.await(both, events.Done)
 	require.Equal(t, reducer.CodeOutcomeUnknown, two.outcome(tell))
 	mem := two.await(ask, events.WaitingForHuman)
 	require.Contains(t, mem.PendingApproval.Requests[0].Reason, "outcome is unknown")

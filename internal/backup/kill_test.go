@@ -1,9 +1,11 @@
 package backup_test
 
 import (
+	"bufio"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -74,21 +76,21 @@ func TestKilled(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	write(150)
+	write(80)
 	dir := filepath.Join(t.TempDir(), "backup")
 	args := []string{"backup", dir, "--incremental", "--nats", url}
 	began := time.Now()
 	code, said := process(t, program, 0, "backup", filepath.Join(t.TempDir(), "first"), "--nats", url)
 	require.Zero(t, code, said)
 	took := time.Since(began)
-	const moments = 8
+	const moments = 5
 	killed, complete := 0, 0
 	for i := range moments {
 		if code, _ = process(t, program, took*time.Duration(i+1)/(moments+1), args...); code != 0 {
 			killed++
 		} else {
 			complete++
-			write(20)
+			write(10)
 		}
 		a, err := backup.Open(t.Context(), dir, time.Time{})
 		if complete > 0 {
@@ -118,4 +120,44 @@ func TestKilled(t *testing.T) {
 		require.Equal(t, one.bodies(run), two.bodies(run))
 	}
 	two.verified()
+}
+
+// A backup that repeats survives that the bus goes away, and ends with a signal.
+func TestEvery(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts and stops processes")
+	}
+	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
+	require.NoError(t, err)
+	server := natstest.Start(t, natstest.Options{})
+	conn, err := nats.Connect(server.URL)
+	require.NoError(t, err)
+	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{}))
+	conn.Close()
+	cmd := exec.Command(filepath.Join(bin, "moorebus"), "backup", filepath.Join(t.TempDir(), "backup"), "--every", "10ms", "--nats", server.URL)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	said, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	ended, err := commandtest.Start(cmd)
+	require.NoError(t, err)
+	lines := bufio.NewScanner(said)
+	await := func(text string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), text) {
+				return
+			}
+		}
+		t.Fatalf("it ended without saying %q: %v", text, lines.Err())
+	}
+	await("increment=2")
+	server.Stop()
+	await("backup failed")
+	server.Start()
+	await("backed up")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	for lines.Scan() { // what it says until it ends must not block it
+	}
+	<-ended
+	require.Zero(t, cmd.ProcessState.ExitCode())
 }

@@ -33,7 +33,9 @@ import (
 
 const (
 	manifestName = "manifest.json"
-	format       = "moorebus-backup"
+	// lockName is the file that the process which writes has locked.
+	lockName = ".lock"
+	format   = "moorebus-backup"
 	// version grows when an older build cannot restore the directory.
 	version = 1
 )

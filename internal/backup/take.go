@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rogpeppe/go-internal/lockedfile"
+
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/recordline"
@@ -67,8 +69,12 @@ func Take(ctx context.Context, bus Bus, dir string, o Options) (Taken, error) {
 	}
 	began := o.Now().UTC()
 	t := &taker{bus: bus, dir: dir, folders: map[string]bool{".": true}}
-	var err error
-	if err = t.open(ctx); err != nil {
+	unlock, err := t.lock()
+	if err != nil {
+		return Taken{}, err
+	}
+	defer unlock()
+	if err := t.open(ctx); err != nil {
 		return Taken{}, err
 	}
 	t.before = t.manifest.last()
@@ -114,6 +120,21 @@ type taker struct {
 	done Taken
 }
 
+// lock waits until no other process writes to the directory, which is made if it is not there.
+func (t *taker) lock() (unlock func(), err error) {
+	_, err = readManifest(t.dir)
+	if errors.Is(err, errNoBackup) {
+		err = t.checkEmpty()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(t.dir, 0o700); err != nil {
+		return nil, roomError(t.dir, err)
+	}
+	return lockedfile.MutexAt(filepath.Join(t.dir, lockName)).Lock()
+}
+
 // open reads the manifest, or makes one in an empty directory.
 func (t *taker) open(ctx context.Context) error {
 	born, err := t.bus.Born(ctx)
@@ -123,13 +144,7 @@ func (t *taker) open(ctx context.Context) error {
 	m, err := readManifest(t.dir)
 	t.manifest = m
 	if errors.Is(err, errNoBackup) {
-		if err := t.checkEmpty(); err != nil {
-			return err
-		}
 		t.manifest = &Manifest{Format: format, Version: version, ID: rand.Text(), Born: born, Shards: t.bus.Shards(), Increments: []Increment{}}
-		if err := os.MkdirAll(t.dir, 0o700); err != nil {
-			return roomError(t.dir, err)
-		}
 		return t.manifest.write(t.dir) // so that what is cut off can be told from other people's files
 	}
 	if err != nil {
@@ -148,7 +163,7 @@ func (t *taker) checkEmpty() error {
 		return nil
 	}
 	for _, e := range entries {
-		if e.Name() != manifestName+half {
+		if e.Name() != manifestName+half && e.Name() != lockName {
 			return fmt.Errorf("%s has other files (%s) and no %s: name an empty directory, or that of a backup", t.dir, e.Name(), manifestName)
 		}
 	}

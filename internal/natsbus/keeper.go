@@ -91,6 +91,12 @@ func (b *Bus) Values(ctx context.Context, bucket string) iter.Seq2[ports.Value, 
 	}
 	return func(yield func(ports.Value, error) bool) {
 		filter := kvSubjectPrefix + strings.TrimPrefix(bucket, kvStreamPrefix) + ".>"
+		// A replica that lags must not hide values, least of all tombstones.
+		upTo, err := b.LeaderEnd(ctx, bucket, filter)
+		if err != nil && !errors.Is(err, journal.ErrNotFound) {
+			yield(ports.Value{}, fmt.Errorf("values of %s: %w", bucket, err))
+			return
+		}
 		for after, silent := uint64(0), 0; ; {
 			before := after
 			more, err := b.Page(ctx, bucket, api.PageRecords, api.GetRequest{Seq: after + 1, NextFor: filter, Batch: api.PageRecords, MaxBytes: valuesBytes},
@@ -98,6 +104,9 @@ func (b *Bus) Values(ctx context.Context, bucket string) iter.Seq2[ports.Value, 
 					after = rec.Seq
 					return yield(valueOf(rec.Subject, msg.Header, rec.Body), nil)
 				})
+			if err == nil && more == 0 && after < upTo {
+				err = api.ErrLag
+			}
 			switch {
 			case errors.Is(err, api.ErrStopped), err == nil && more == 0:
 				return
@@ -197,7 +206,13 @@ func (b *Bus) timer(ctx context.Context, prefix, name string) (ports.Value, erro
 func (b *Bus) Objects(ctx context.Context, bucket string, after uint64) iter.Seq2[ports.Object, error] {
 	return func(yield func(ports.Object, error) bool) {
 		name := strings.TrimPrefix(bucket, objectStreamPrefix)
-		for rec, err := range b.RecordsOn(ctx, bucket, "$O."+name+".M.*", after, 0) {
+		filter := "$O." + name + ".M.*"
+		upTo, err := b.LeaderEnd(ctx, bucket, filter)
+		if err != nil && !errors.Is(err, journal.ErrNotFound) {
+			yield(ports.Object{}, fmt.Errorf("objects of %s: %w", bucket, err))
+			return
+		}
+		for rec, err := range b.RecordsOn(ctx, bucket, filter, after, upTo) {
 			var info objectInfo
 			if err == nil {
 				err = json.Unmarshal(rec.Body, &info)
