@@ -136,7 +136,7 @@ func (r *reader) loop(ctx context.Context, all *sync.WaitGroup) error {
 	for {
 		wake := r.send(ctx, all)
 		found := r.found
-		if len(r.waiting) >= maxPending {
+		if len(r.waiting) >= r.most {
 			found = nil
 		}
 		select {
@@ -379,7 +379,7 @@ func (r *reader) finish(res result) (closed bool) {
 func (r *reader) accept(all []again) {
 	for _, a := range all {
 		known := slices.ContainsFunc(r.waiting, func(p *pending) bool { return p.Event == a.Event })
-		if slices.ContainsFunc(r.asked, func(o again) bool { return o.key == a.key }) || !known && len(r.waiting) >= maxPending {
+		if slices.ContainsFunc(r.asked, func(o again) bool { return o.key == a.key }) || !known && len(r.waiting) >= r.most {
 			continue
 		}
 		if !known {

@@ -40,21 +40,24 @@ type rig struct {
 	stop func()
 }
 
-func newRig(t *testing.T, settings webhooks.Settings) *rig {
+func newRig(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Hooks)) *rig {
 	bus := controltest.NATS(t, natsbus.InitOptions{})
 	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	r := &rig{World: controltest.NewWorld(t, bus), bus: bus}
-	r.Controller, r.stop = r.gateway(t, settings)
+	r.Controller, r.stop = r.gateway(t, settings, tweak...)
 	return r
 }
 
 // gateway starts one more gateway, until stop or the end of the test.
-func (r *rig) gateway(t *testing.T, settings webhooks.Settings) (c *control.Controller, stop func()) {
+func (r *rig) gateway(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Hooks)) (c *control.Controller, stop func()) {
 	c, err := control.New(control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "test"},
 		Timers: r.bus, Directory: r.bus, Agents: r.bus, Webhooks: settings, WebhookStore: r.bus, Leases: r.bus,
 	})
 	require.NoError(t, err)
+	for _, tweak := range tweak {
+		tweak(c.Hooks)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

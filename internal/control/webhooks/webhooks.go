@@ -74,6 +74,8 @@ type Hooks struct {
 	cfg    Config
 	sender *webhook.Sender
 	facts  *facts
+	// most is how many notices may wait for a webhook.
+	most int
 	// changed is told when this process has changed a webhook.
 	changed chan struct{}
 }
@@ -84,7 +86,7 @@ func New(cfg Config) *Hooks {
 		cfg.Schedule = Schedule()
 	}
 	cfg.ConsoleURL = strings.TrimRight(cfg.ConsoleURL, "/")
-	return &Hooks{cfg: cfg, sender: webhook.NewSender(cfg.Allowed), facts: newFacts(cfg.Access), changed: make(chan struct{}, 1)}
+	return &Hooks{cfg: cfg, sender: webhook.NewSender(cfg.Allowed), facts: newFacts(cfg.Access), most: maxPending, changed: make(chan struct{}, 1)}
 }
 
 // The keys of the store: the webhook itself, its progress, what was given up, and what is to be

@@ -1,17 +1,24 @@
 package webhooks_test
 
 import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -205,26 +212,19 @@ func TestTwoGateways(t *testing.T) {
 // kept in memory.
 func TestManyWait(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("-short") // reason: it starts more than a thousand runs
-	}
-	again := make([]time.Duration, 100)
+	again := make([]time.Duration, 1000)
 	for i := range again {
-		again[i] = time.Second
+		again[i] = 100 * time.Millisecond
 	}
-	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: again}), newReceiver(t)
+	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: again}, func(h *webhooks.Hooks) { webhooks.Bound(h, 10) }), newReceiver(t)
+	arrived := make(chan string, 1000)
 	got.answers(status(http.StatusServiceUnavailable))
 	r.put("down", webhooks.Change{URL: got.URL})
 	want := map[string]bool{}
-	for range 1050 {
+	for range 40 {
 		want[r.ends("tester")] = true
 	}
-	r.until("down", func(i webhooks.Info) bool { return i.Pending == 1000 && i.Failing != "" })
-	go func() {
-		for range got.posts { // what came while it was down
-		}
-	}()
-	arrived := make(chan string, 10_000)
+	r.until("down", func(i webhooks.Info) bool { return i.Pending == 10 && i.Failing != "" })
 	got.answers(func(p post, _ http.ResponseWriter) { arrived <- p.Data.Run })
 	for len(want) > 0 {
 		select {
@@ -235,8 +235,53 @@ func TestManyWait(t *testing.T) {
 		}
 	}
 	r.until("down", func(i webhooks.Info) bool { return i.Pending == 0 && i.Dead == 0 })
-	got.Close()
-	close(got.posts)
+}
+
+// A receiver that asks to be left alone is, for longer than the schedule says.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: quick}), newReceiver(t)
+	got.answers(func(_ post, w http.ResponseWriter) {
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusTooManyRequests)
+	})
+	r.put("busy", webhooks.Change{URL: got.URL})
+	r.ends("tester")
+	info := r.until("busy", func(i webhooks.Info) bool { return i.Failing != "" })
+	require.Contains(t, info.Failing, "429")
+	require.WithinDuration(t, time.Now().Add(time.Hour), info.Next, 2*patience)
+	got.next()
+	require.Empty(t, got.posts)
+}
+
+// A bus that was set up by an older build is no failure: the gateway says what to do.
+func TestOlderBus(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, webhooks.Settings{})
+	r.stop()
+	js, err := jetstream.New(r.bus.Conn())
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteKeyValue(t.Context(), "webhooks"))
+	logged, log := io.Pipe()
+	defer func() { _ = log.Close() }()
+	lines := bufio.NewScanner(logged)
+	c, err := control.New(control.Config{
+		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "test", Logger: slog.New(slog.NewTextHandler(log, nil))},
+		Timers: r.bus, Directory: r.bus, Agents: r.bus, WebhookStore: r.bus, Leases: r.bus,
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	found := false
+	for !found && lines.Scan() {
+		found = strings.Contains(lines.Text(), "webhooks are not delivered: run `moorebus init` again")
+	}
+	require.True(t, found)
+	go func() { _, _ = io.Copy(io.Discard, logged) }()
+	require.Empty(t, done)
+	stop()
+	require.NoError(t, <-done)
 }
 
 // Requests that cannot be are refused.
