@@ -74,6 +74,12 @@ func TestServerGetsUsers(t *testing.T) {
 	said, err := stranger.CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(said), "check NATS_CREDS")
+	for _, command := range []string{"runs", "doctor"} {
+		local := exec.Command(filepath.Join(bin, "moorebus"), command, "--data", data)
+		local.Env = append(os.Environ(), "NATS_URL=")
+		said, _ := local.CombinedOutput() // the doctor has found nothing bad
+		require.Contains(t, string(said), "set NATS_URL=tls://"+addresses[0]+", NATS_CA and NATS_NKEY", command)
+	}
 	wrong := exec.Command(filepath.Join(bin, "moorebus"), "server", "--data", filepath.Join(dir, "other"), "--host", "x")
 	require.Error(t, wrong.Run())
 	require.Equal(t, cli.ExitUsage, wrong.ProcessState.ExitCode())

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
@@ -216,6 +217,10 @@ func (o *OpenOptions) dial(ctx context.Context, connect natsconn.ConnectOptions,
 }
 
 func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
+	// Who reads the directory need not have a user of its server.
+	if held, err := embedded.Lookup(dir); err == nil && held != nil && strings.HasPrefix(held.URL, "tls://") && (o.Serve == nil || !o.Serve.Alone) {
+		return nil, NotConfigured("data directory %s is served by process %d, which asks for a user: set NATS_URL=%s, NATS_CA and NATS_NKEY", dir, held.PID, held.URL)
+	}
 	if o.Serve != nil && o.Serve.Share {
 		return o.openShared(ctx, dir)
 	}

@@ -222,6 +222,10 @@ func (d *Checks) Embedded(ctx context.Context, dir string, r *Report) {
 			r.Add(AreaBus, finding(natsbus.Warning, "set NATS_TOKEN where it is started, or --nats-listen on 127.0.0.1",
 				"other machines reach the NATS server of process %d without credentials, so they can run tools and read every run", held.PID))
 		}
+		if strings.HasPrefix(held.URL, "tls://") {
+			r.Add(AreaBus, finding(natsbus.Unseen, "set NATS_URL="+held.URL+", NATS_CA and NATS_NKEY, and run the doctor again", "the server asks for a user"))
+			return
+		}
 		connect := natsconn.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}
 		d.remote(ctx, connect, r, func(_ *nats.Conn, f []natsbus.Finding) []natsbus.Finding { return flushed(f) })
 	case held != nil:
