@@ -108,12 +108,14 @@ func TestFairShare(t *testing.T) {
 	t.Logf("ten runs: %s without quotas, %s with, %s beside %d runs of another tenant, of which %d are still queued", without, lone, took, *crowd, left.Now.Queued)
 	require.Greater(t, left.Now.Queued, *crowd/10, "the large tenant has had its turn, so nothing is shown")
 	require.Less(t, min(took[0], took[1], took[2]), 2*lone+modelTime/2)
-	require.NoError(t, c.api.call(ctx, http.MethodDelete, "/v1/quotas/_", nil, nil))
 	if !*unbounded {
 		return
 	}
-	require.Eventually(t, func() bool { q := c.queue(ctx, ""); return q == nil }, startTime, time.Millisecond)
-	t.Logf("ten runs: %s without quotas beside the rest of the runs", small.tenRuns(ctx, agent))
+	require.NoError(t, c.api.call(ctx, http.MethodPut, "/v1/quotas/large", map[string]any{"weight": 1}, nil))
+	require.NoError(t, c.api.call(ctx, http.MethodDelete, "/v1/quotas/_", nil, nil))
+	require.Eventually(t, func() bool { q := c.queue(ctx, "large"); return q != nil && q.Now.Queued == 0 }, 5*startTime, 10*time.Millisecond)
+	left = c.queue(ctx, "large")
+	t.Logf("ten runs: %s without a bound, beside %d runs at work", small.tenRuns(ctx, agent), left.Now.Active)
 }
 
 // queue returns how a quota is used; nil if nobody knows.
