@@ -293,7 +293,7 @@ func TestTurnsForksAndHandoffs(t *testing.T) {
 
 	expert, err := agent.New("expert").LLM(scripted.NewMock(scripted.Say("expert's"))).Conn(r.conn).Build()
 	require.NoError(t, err)
-	r.run(agent.New("desk").LLM(scripted.NewMock(scripted.Ask("expert", `{"reason":"knows"}`), scripted.Say("expert says"))).Handoff(expert), agent.Task("ask"))
+	r.run(agent.New("desk").LLM(scripted.NewMock(scripted.Ask("transfer_to_expert", `{}`))).Handoff(expert), agent.Task("ask"))
 
 	r.backfill(r.Receiver, "", nil)
 	spans := r.Spans()
@@ -319,7 +319,7 @@ wait user
 
 	desk, next := named(spans, "invoke_agent desk"), named(spans, "invoke_agent expert")
 	require.Len(t, desk, 1)
-	require.Len(t, next, 1)
+	require.Len(t, next, 1, tree(spans, hex.EncodeToString(desk[0].TraceId)))
 	require.Equal(t, desk[0].TraceId, next[0].TraceId)
 	require.Equal(t, desk[0].SpanId, next[0].Links[0].SpanId)
 	require.Equal(t, desk[0].EndTimeUnixNano, next[0].StartTimeUnixNano)
