@@ -2,7 +2,6 @@ package backup_test
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -91,7 +90,7 @@ func BenchmarkBackup(b *testing.B) {
 	step("restore", func(ctx context.Context) {
 		done, err := backup.Restore(ctx, a, benchBus(b), source(backup.RestoreOptions{}))
 		require.NoError(b, err)
-		b.Log(fmt.Sprintf("%+v", done))
+		b.Logf("%+v", done)
 	})
 	a.Close()
 }

@@ -260,6 +260,12 @@ func forbidden(user string) []string {
 			subjects = append(subjects, subject)
 		}
 	}
+	if user == Backup { // it reads everything
+		subjects = slices.DeleteFunc(subjects, func(s string) bool {
+			return slices.ContainsFunc([]string{"NAMES", "INFO.", "MSG.GET."}, func(verb string) bool { return strings.HasPrefix(s, "$JS.API.STREAM."+verb) }) ||
+				strings.HasPrefix(s, "$JS.API.DIRECT.GET.")
+		})
+	}
 	return subjects
 }
 
@@ -411,7 +417,7 @@ func TestWhoIs(t *testing.T) {
 		switch {
 		case strings.HasPrefix(user, ActorPrefix):
 			want = []string{"actor"}
-		case user == Tap, user == Telemetry:
+		case user == Tap, user == Telemetry, user == Backup:
 			want = nil
 		}
 		require.Equal(t, want, RolesOf(id.MayPublish), user)
