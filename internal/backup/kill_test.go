@@ -57,7 +57,7 @@ func natsWorld(t *testing.T, shards int) (*world, string) {
 // killed is repeated until it is complete, and stores nothing twice.
 func TestKilled(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it starts and kills processes for some seconds")
+		t.Skip("-short") // reason: it starts and kills processes for some seconds
 	}
 	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)
@@ -125,7 +125,7 @@ func TestKilled(t *testing.T) {
 // A backup that repeats survives that the bus goes away, and ends with a signal.
 func TestEvery(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it starts and stops processes")
+		t.Skip("-short") // reason: it starts and stops processes
 	}
 	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)
