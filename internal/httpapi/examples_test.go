@@ -16,7 +16,7 @@ import (
 // The examples of docs/http-api.md and of /openapi.json work.
 func TestExamplesOfTheDescription(t *testing.T) {
 	bus := natsBus(t, 1)
-	r := newRig(t, bus, func(c *config) { c.WebhookStore = bus })
+	r := newRig(t, bus, func(c *config) { c.WebhookStore, c.Schedules = bus, bus })
 	answering := func(p events.Payload, mode string) string {
 		id := r.start(mode)
 		r.Happens(id, events.Planning, p)
@@ -59,8 +59,12 @@ func TestExamplesOfTheDescription(t *testing.T) {
 		"putWebhooksName":       func() string { return "pager" },
 		"postWebhooksNameRetry": givenUp,
 		"postWebhooksNameDrop":  givenUp,
-		"putAgentsName":         func() string { return "researcher" },
-		"putAgentsNameStorage":  func() string { return "researcher" },
+		"putSchedulesName": func() string {
+			require.Equal(t, http.StatusOK, r.do("PUT", "/v1/agents/researcher", `{"llm":{"provider":"openai"}}`).status)
+			return "news"
+		},
+		"putAgentsName":        func() string { return "researcher" },
+		"putAgentsNameStorage": func() string { return "researcher" },
 	}
 	var d struct {
 		Paths map[string]map[string]struct {
