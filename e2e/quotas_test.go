@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -169,6 +168,6 @@ func (a *api) admittedBy(ctx context.Context, id string) (source string) {
 			source, found = e.Source, found+1
 		}
 	}
-	require.Equal(a.t, 1, found, fmt.Sprintf("%s", body))
+	require.Equal(a.t, 1, found, string(body))
 	return source
 }
