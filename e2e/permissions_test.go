@@ -170,9 +170,12 @@ func TestGuardedBus(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var run struct {
-		ID string `json:"run_id"`
+		ID     string `json:"run_id"`
+		Queued bool   `json:"queued"`
 	}
+	require.NoError(t, a.call(ctx, "PUT", "/v1/quotas/default", map[string]any{"active": 1}, nil))
 	require.NoError(t, a.persist(ctx, "POST", "/v1/runs", map[string]any{"agent": guardedAgent, "task": "Pay."}, &run))
+	require.True(t, run.Queued, "it is admitted soon")
 	s.awaitState(ctx, a, run.ID, "waiting_for_human")
 	require.NoError(t, a.call(ctx, "POST", "/v1/runs/"+run.ID+"/decisions", map[string]any{"call_id": "pay", "decision": "approved", "by": "ann"}, nil))
 	s.awaitState(ctx, a, run.ID, "done")
