@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/metrics"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/setup"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -46,6 +48,7 @@ then, and every client may do everything.`,
 	flags := cmd.Flags()
 	bus, serve, log := cli.AddStoreFlags(flags, os.Getenv), cli.AddServeFlags(flags, os.Getenv), cli.AddLogFlags(flags, slog.LevelInfo)
 	cli.AddInsecureFlag(flags)
+	counts := cli.AddMetricsFlag(flags, os.Getenv)
 	listen := flags.Lookup("nats-listen")
 	listen.DefValue, listen.Usage = serverAddress, "`address` for clients, host:port; they must present NATS_TOKEN"
 	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams of the log (default: as many as there are, else 1)")
@@ -89,11 +92,19 @@ then, and every client may do everything.`,
 		}
 		s.Init.MaxBytes = how.Init.MaxBytes
 		how.Alone, how.Init = true, s.Init
-		conn, err := bus.Open(cmd.Context(), cli.OpenOptions{Name: "moorebus/server", Serve: how, Logger: logger})
+		registry, probe := metrics.New(), &cli.Probe{}
+		stopMetrics, err := counts.ServeMetrics(registry.Handler(), probe, logger)
+		if err != nil {
+			return err
+		}
+		defer stopMetrics()
+		conn, err := bus.Open(cmd.Context(), cli.OpenOptions{Name: "moorebus/server", Serve: how, Bus: natsbus.Options{Meter: registry}, Logger: logger})
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
+		registry.ReadDisk(conn.Where, conn.Server.Full)
+		probe.Set(conn.Bus.Ready)
 		if shards := conn.Bus.Shards(); serve.Users && secure.File == "" && shards != max(1, s.Init.Shards) {
 			return cli.NotConfigured("the log has %d shards, and users have permissions for %d: use --shards %d", shards, max(1, s.Init.Shards), shards)
 		}

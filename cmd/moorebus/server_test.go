@@ -30,12 +30,12 @@ func TestServer(t *testing.T) {
 	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)
 	moorebus := filepath.Join(bin, "moorebus")
-	addresses, err := freeport.Addresses(1)
+	addresses, err := freeport.Addresses(2)
 	require.NoError(t, err)
 	args := []string{"server", "--data", filepath.Join(dir, "data"), "--nats-listen", addresses[0], "--shards", "2"}
 	serve := func() (*exec.Cmd, <-chan struct{}) {
 		cmd := exec.Command(moorebus, args...)
-		cmd.Stderr = os.Stderr
+		cmd.Stderr, cmd.Env = os.Stderr, append(os.Environ(), "MOOREBUS_METRICS_LISTEN="+addresses[1])
 		ended, err := commandtest.Start(cmd)
 		require.NoError(t, err)
 		return cmd, ended
@@ -66,6 +66,8 @@ func TestServer(t *testing.T) {
 	recs, err := journaltest.Collect(bus.Read(t.Context(), run, 0))
 	require.NoError(t, err)
 	require.Len(t, recs, 4)
+	require.Contains(t, read(t, "http://"+addresses[1]+"/metrics"), "moorebus_disk_full 0\n")
+	require.Contains(t, read(t, "http://"+addresses[1]+"/readyz"), "ready")
 	require.NoError(t, server.Process.Signal(syscall.SIGTERM))
 	<-ended
 	require.True(t, server.ProcessState.Exited(), "it ends in order")

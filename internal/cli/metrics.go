@@ -16,10 +16,16 @@ import (
 // metricsVariable is the environment's --metrics-listen.
 const metricsVariable = "MOOREBUS_METRICS_LISTEN"
 
-// addMetricsFlag adds --metrics-listen.
-func (f *RoleFlags) addMetricsFlag(flags *pflag.FlagSet, getenv func(string) string) {
-	flags.StringVar(&f.metrics, "metrics-listen", getenv(metricsVariable),
+// MetricsFlag is --metrics-listen: where metrics and probes are served; empty: nowhere.
+type MetricsFlag struct{ address string }
+
+// AddMetricsFlag adds --metrics-listen. [AddRoleFlags] has it already. getenv is os.Getenv, or a
+// test's.
+func AddMetricsFlag(flags *pflag.FlagSet, getenv func(string) string) *MetricsFlag {
+	f := &MetricsFlag{}
+	flags.StringVar(&f.address, "metrics-listen", getenv(metricsVariable),
 		"`address` to serve /metrics, /healthz and /readyz on, as in :9090, without credentials and for every machine that can reach it ("+metricsVariable+", else none)")
+	return f
 }
 
 // Probe knows whether a process is ready to work. The zero value is not. It is safe for
@@ -51,14 +57,14 @@ const probeTimeout = 5 * time.Second
 // without a host is every interface's: scrapers and kubelets have none, the flag is given on
 // purpose, and what is served holds names and numbers and nothing that a run says. An invalid
 // address is a usage error. If nothing can listen there, it fails with [ExitConfig].
-func (f *RoleFlags) ServeMetrics(metrics http.Handler, probe *Probe, logger *slog.Logger) (stop func(), err error) {
-	if f.metrics == "" {
+func (f *MetricsFlag) ServeMetrics(metrics http.Handler, probe *Probe, logger *slog.Logger) (stop func(), err error) {
+	if f.address == "" {
 		return func() {}, nil
 	}
-	if _, _, err := net.SplitHostPort(f.metrics); err != nil {
-		return nil, Usage("--metrics-listen: %q is not an address; use host:port, as in :9090 or 127.0.0.1:9090", f.metrics)
+	if _, _, err := net.SplitHostPort(f.address); err != nil {
+		return nil, Usage("--metrics-listen: %q is not an address; use host:port, as in :9090 or 127.0.0.1:9090", f.address)
 	}
-	listener, err := net.Listen("tcp", f.metrics)
+	listener, err := net.Listen("tcp", f.address)
 	if err != nil {
 		return nil, NotConfigured("--metrics-listen: %w", err)
 	}

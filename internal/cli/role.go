@@ -28,9 +28,8 @@ type RoleFlags struct {
 	Drain time.Duration
 	// pprof is where profiles are served; empty: nowhere.
 	pprof string
-	// metrics is where metrics and probes are served; empty: nowhere.
-	metrics string
-	flags   *pflag.FlagSet
+	flags *pflag.FlagSet
+	*MetricsFlag
 }
 
 // DrainWait is the default of --drain. What is cut short then, and the server that
@@ -54,7 +53,7 @@ func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
 	NotNegative(flags, "concurrency")
 	Positive(flags, "drain")
 	flags.StringVar(&f.pprof, "pprof", "", "`address` to serve profiles on, as in :6060, which is loopback (default: none)")
-	f.addMetricsFlag(flags, os.Getenv)
+	f.MetricsFlag = AddMetricsFlag(flags, os.Getenv)
 	return f
 }
 
