@@ -16,7 +16,7 @@ import (
 // The examples of docs/http-api.md and of /openapi.json work.
 func TestExamplesOfTheDescription(t *testing.T) {
 	bus := natsBus(t, 1)
-	r := newRig(t, bus, func(c *config) { c.WebhookStore, c.Schedules = bus, bus })
+	r := newRig(t, bus, func(c *config) { c.WebhookStore, c.Schedules, c.Quotas = bus, bus, bus })
 	answering := func(p events.Payload, mode string) string {
 		id := r.start(mode)
 		r.Happens(id, events.Planning, p)
@@ -63,6 +63,7 @@ func TestExamplesOfTheDescription(t *testing.T) {
 			require.Equal(t, http.StatusOK, r.do("PUT", "/v1/agents/researcher", `{"llm":{"provider":"openai"}}`).status)
 			return "news"
 		},
+		"putQuotasScope":       func() string { return "all" },
 		"putAgentsName":        func() string { return "researcher" },
 		"putAgentsNameStorage": func() string { return "researcher" },
 	}
@@ -86,7 +87,7 @@ func TestExamplesOfTheDescription(t *testing.T) {
 			prepare := before[op.ID]
 			require.NotNil(t, prepare, "say above what is there before the example of %s", op.ID)
 			id := prepare()
-			a := r.do(strings.ToUpper(method), strings.NewReplacer("{id}", id, "{name}", id).Replace(path), string(example), "Content-Type", "application/json")
+			a := r.do(strings.ToUpper(method), strings.NewReplacer("{id}", id, "{name}", id, "{scope}", id).Replace(path), string(example), "Content-Type", "application/json")
 			require.Less(t, a.status, 300, "%s: %s", op.ID, a.body)
 			run++
 		}

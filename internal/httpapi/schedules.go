@@ -98,5 +98,7 @@ func (s *Server) deleteSchedule(ctx context.Context, r *route.Request) (any, err
 
 // scheduleCommand answers a request that has no body.
 func scheduleCommand[T any](do func(ctx context.Context, ns, name string) (T, error)) func(context.Context, *route.Request) (any, error) {
-	return func(ctx context.Context, r *route.Request) (any, error) { return do(ctx, r.Namespace(), r.PathValue("name")) }
+	return func(ctx context.Context, r *route.Request) (any, error) {
+		return do(ctx, r.Namespace(), r.PathValue("name"))
+	}
 }

@@ -238,8 +238,11 @@ func TestInstallation(t *testing.T) {
 	require.Empty(t, stats.BacklogReason+stats.WorkersReason)
 	require.Len(t, stats.Workers, 2)
 	require.True(t, slices.ContainsFunc(stats.Backlog, func(b ports.Backlog) bool {
-		return b.State == events.Acting && b.Pool == "web" && b.Waiting == 0 && b.InFlight == 0
-	}), "%v", stats.Backlog)
+		return b.State == events.Acting && b.Pool == "web" && b.Waiting == 0 && b.InFlight == 0 && b.Oldest.IsZero()
+	}))
+	sizes, err := in.buses[Gateway].ShardSizes(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, sizes[0].Bytes)
 	_, err = in.operator.Request("moore.0.nonsense", []byte("x"), patience)
 	require.NoError(t, err)
 	strays, err := in.gateway.Dead(t.Context(), "", dead.Options{})
