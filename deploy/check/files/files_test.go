@@ -26,9 +26,6 @@ import (
 // root is the folder of the project.
 const root = "../../.."
 
-// later are the commands that a build may lack which has not all parts yet.
-var later = []string{"telemetry"}
-
 // binary is the command of this tree.
 var binary string
 
@@ -111,19 +108,12 @@ func moorebus(t *testing.T) string {
 // accepts fails unless the command of this tree takes the arguments.
 func accepts(t *testing.T, where string, args []string) {
 	t.Helper()
-	err := commandtest.Accepts(moorebus(t), args...)
-	if err != nil && slices.Contains(later, args[0]) && strings.Contains(err.Error(), "unknown command") {
-		t.Logf("%s: this build has no %s", where, args[0])
-		return
-	}
-	require.NoError(t, err, where)
+	require.NoError(t, commandtest.Accepts(moorebus(t), args...), where)
 }
 
 // TestCompose: the file is valid, and what it names is there: files, commands, flags, keys of users
 // that the permissions have. Its servers' configuration is read as nats-server reads it.
 func TestCompose(t *testing.T) {
-	dir, err := filepath.Abs(filepath.Join(root, "deploy", "compose"))
-	require.NoError(t, err)
 	project, err := load(t, types.Mapping{"MOOREBUS_TOKEN": "secret"})
 	require.NoError(t, err)
 	_, err = load(t, types.Mapping{})
@@ -134,18 +124,10 @@ func TestCompose(t *testing.T) {
 	for name, s := range project.Services {
 		for _, v := range s.Volumes {
 			switch {
-			case v.Type == types.VolumeTypeBind && (strings.HasPrefix(v.Source, filepath.Join(dir, "..", "prometheus")) || strings.HasPrefix(v.Source, filepath.Join(dir, "..", "grafana"))):
-				if _, err := os.Stat(filepath.Dir(v.Source)); err != nil {
-					t.Logf("%s: %s is of a part that this build lacks", name, v.Source)
-					continue
-				}
-				require.FileExists(t, v.Source, name)
 			case v.Type == types.VolumeTypeBind:
 				require.FileExists(t, v.Source, name)
 			case v.Source == "site" && v.Volume != nil && v.Volume.Subpath != "":
-				if name != "telemetry" || slices.Contains(users(t, site), "telemetry") {
-					require.FileExists(t, filepath.Join(site, v.Volume.Subpath), name)
-				}
+				require.FileExists(t, filepath.Join(site, v.Volume.Subpath), name)
 				require.True(t, v.ReadOnly, name)
 			}
 		}
@@ -191,17 +173,6 @@ func keysOf(s types.ServiceConfig) (keys []string) {
 		}
 	}
 	return keys
-}
-
-// users are those that have a key in a site.
-func users(t *testing.T, site string) (names []string) {
-	t.Helper()
-	keys, err := filepath.Glob(filepath.Join(site, "keys", "*.nk"))
-	require.NoError(t, err)
-	for _, key := range keys {
-		names = append(names, strings.TrimSuffix(filepath.Base(key), ".nk"))
-	}
-	return names
 }
 
 // makeSite runs the two services that make certificates and permissions, and reads the configuration
