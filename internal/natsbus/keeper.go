@@ -34,9 +34,13 @@ var _ ports.Keeper = (*Bus)(nil)
 // keptHeaders are the headers of values that mean something on another bus.
 var keptHeaders = []string{kvOperation, headerSchedule, headerTarget}
 
-// unkept are the buckets that mean nothing on another bus: snapshots follow from the log, and
+// unkept are the buckets, and those with a role behind the name, that mean nothing on another bus: snapshots follow from the log, and
 // positions are numbers of this log's records.
 var unkept = []string{objectStreamPrefix + snapshotBucket, kvStreamPrefix + "positions", kvStreamPrefix + noteBucket}
+
+func isUnkept(stream string) bool {
+	return slices.ContainsFunc(unkept, func(s string) bool { return stream == s || strings.HasPrefix(stream, s+"_") })
+}
 
 // Born returns when the first stream was made.
 func (b *Bus) Born(ctx context.Context) (time.Time, error) {
@@ -58,7 +62,7 @@ func (b *Bus) Buckets(ctx context.Context) ([]ports.Bucket, error) {
 	var all []ports.Bucket
 	for _, name := range names {
 		objects := strings.HasPrefix(name, objectStreamPrefix)
-		if slices.Contains(unkept, name) || !objects && !strings.HasPrefix(name, kvStreamPrefix) && name != timerStream {
+		if isUnkept(name) || !objects && !strings.HasPrefix(name, kvStreamPrefix) && name != timerStream {
 			continue
 		}
 		info, err := b.Stream(ctx, name)
