@@ -38,6 +38,10 @@ var keptHeaders = []string{kvOperation, headerSchedule, headerTarget}
 // positions are numbers of this log's records.
 var unkept = []string{objectStreamPrefix + snapshotBucket, kvStreamPrefix + "positions", kvStreamPrefix + noteBucket}
 
+// unkeptKeys begin the subjects of values that mean nothing on another bus: how far webhooks
+// have read this log.
+var unkeptKeys = []string{kvSubjectPrefix + "webhooks.state.", kvSubjectPrefix + "webhooks.retry."}
+
 func isUnkept(stream string) bool {
 	return slices.ContainsFunc(unkept, func(s string) bool { return stream == s || strings.HasPrefix(stream, s+"_") })
 }
@@ -106,6 +110,9 @@ func (b *Bus) Values(ctx context.Context, bucket string) iter.Seq2[ports.Value, 
 			more, err := b.Page(ctx, bucket, api.PageRecords, api.GetRequest{Seq: after + 1, NextFor: filter, Batch: api.PageRecords, MaxBytes: valuesBytes},
 				func(msg *nats.Msg, rec journal.Record) bool {
 					after = rec.Seq
+					if slices.ContainsFunc(unkeptKeys, func(s string) bool { return strings.HasPrefix(rec.Subject, s) }) {
+						return true
+					}
 					return yield(valueOf(rec.Subject, msg.Header, rec.Body), nil)
 				})
 			if err == nil && more == 0 && after < upTo {
