@@ -80,6 +80,10 @@ chaos: ## carry RUNS runs while processes are killed, and audit the log (SEED re
 chaos-cluster: ## the same around three servers, whose leaders are killed
 	$(GO) run ./chaos --cluster --runs $(RUNS) --seed $(SEED)
 
+.PHONY: otlp
+otlp: ## send spans to the OpenTelemetry Collector's receiver, a module of its own
+	cd e2e/otlp && $(GO) test ./... -count=1
+
 .PHONY: powerloss
 powerloss: ## lose the power at 1,000 moments of a recorded load, and look for what was acknowledged (Linux, strace)
 	$(GO) run ./bench powerloss --images 1000 --runs 90 --seed $(SEED) --fsync group

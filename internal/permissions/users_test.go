@@ -192,3 +192,19 @@ func TestStatsOfAUserWithFewerPermissions(t *testing.T) {
 	require.Contains(t, stats.BacklogReason, "is not permitted")
 	require.Contains(t, stats.WorkersReason, "is not permitted")
 }
+
+// The exporter of traces reads the log, and keeps its lease and its position.
+func TestTelemetryKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	bus := newRig(t).open(t, Telemetry)
+	_, err := journaltest.Collect(bus.Scan(t.Context(), 0, journal.Filter{}, 0))
+	require.NoError(t, err)
+	keep := ports.Keep{Role: Telemetry, Name: "traces"}
+	require.NoError(t, bus.Lead(t.Context(), keep, func(ctx context.Context) error {
+		_, err := bus.PutPosition(ctx, keep, []byte("[1]"), 0)
+		return err
+	}))
+	value, _, err := bus.Position(t.Context(), keep)
+	require.NoError(t, err)
+	require.Equal(t, "[1]", string(value))
+}
