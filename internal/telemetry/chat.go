@@ -97,7 +97,7 @@ func (r *run) endChat(e *events.Event, c chat, was before) {
 	}
 	r.common(o, e)
 	ref, _ := effects.Model(mem, asks.failed)
-	asked := events.Asked{Provider: ref.Provider, Model: ref.Model}
+	asked := events.Asked(ref)
 	if c.facts != nil && c.facts.Asked != nil {
 		asked = *c.facts.Asked
 	}
