@@ -2,6 +2,7 @@ package helm
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -367,6 +368,26 @@ func TestInitRunsFirst(t *testing.T) {
 			require.Nil(t, v.ConfigMap, "the chart's ConfigMaps come after the hook")
 		}
 	})
+}
+
+// The rules are those that promtool's code has read, and their job is the ServiceMonitor's.
+func TestTheAlertsAreThere(t *testing.T) {
+	text, err := os.ReadFile("../../prometheus/alerts.yml")
+	require.NoError(t, err)
+	var want monitoring.PrometheusRuleSpec
+	require.NoError(t, yaml.UnmarshalStrict(text, &want))
+	require.NotEmpty(t, want.Groups)
+	all := objects(t, named(t, "keda-prometheus"), false)
+	rules := of[*monitoring.PrometheusRule](all)
+	require.Len(t, rules, 1)
+	require.Equal(t, want, rules[0].Spec)
+	monitors := of[*monitoring.ServiceMonitor](all)
+	require.Len(t, monitors, 1)
+	for _, s := range of[*core.Service](all) {
+		if s.Name == "moorebus-metrics" {
+			require.Equal(t, "moorebus", s.Labels[monitors[0].Spec.JobLabel])
+		}
+	}
 }
 
 func TestScaledObjectsHaveTheirDeployment(t *testing.T) {

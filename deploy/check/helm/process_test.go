@@ -3,6 +3,8 @@ package helm
 import (
 	"bytes"
 	"context"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -42,6 +44,7 @@ var build = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	log.SetOutput(io.Discard) // Helm says of each symbolic link that it follows it
 	code := m.Run()
 	if binary, err := build(); err == nil {
 		_ = os.RemoveAll(filepath.Dir(binary))
@@ -205,7 +208,7 @@ func TestRolesGetReady(t *testing.T) {
 	b.initialize(t, job)
 	files := configMaps(all)
 	deployments := of[*apps.Deployment](all)
-	require.Len(t, deployments, 6)
+	require.Len(t, deployments, 7)
 	for _, d := range deployments {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
