@@ -140,22 +140,22 @@ func TestScheduleFires(t *testing.T) {
 func TestScheduleIsReplaced(t *testing.T) {
 	t.Parallel()
 	r := scheduling(t, natsBus(t))
-	first := r.put("report", every(2*time.Second))
+	first := r.put("report", every(30*time.Second))
 	d := every(time.Hour)
 	second := r.put("report", d)
 	require.Equal(t, first.Created, second.Created)
 	d.Every = events.Duration(3 * time.Second)
 	third := r.put("report", d)
 	all := r.history("report", "it fires", atLeast(1))
-	require.Len(t, all, 1)
 	require.True(t, third.Next[0].Equal(all[0].At), "by the last definition: %v, %v", third.Next[0], all)
 
 	d.Task = "Report more."
 	changed := r.put("report", d)
-	require.Equal(t, all[0].RunID, changed.History[0].RunID, "the history stays")
-	require.True(t, third.Next[1].Equal(changed.Next[0]), "another task changes no times")
-	all = r.history("report", "it fires again", atLeast(2))
-	require.Equal(t, "Report more.", r.fold(all[1].RunID).Task)
+	before := len(changed.History)
+	require.Equal(t, all[0].RunID, changed.History[before-1].RunID, "the history stays")
+	require.Zero(t, changed.Next[0].Sub(third.Next[0])%(3*time.Second), "another task changes no times")
+	all = r.history("report", "it fires again", atLeast(before+1))
+	require.Equal(t, "Report more.", r.fold(all[before].RunID).Task)
 }
 
 // A queued firing starts when the run before it ends, without waiting for the recheck; a skipped
@@ -191,9 +191,7 @@ func TestScheduleOverlaps(t *testing.T) {
 		require.Len(t, queues, n+1)
 	}
 	r.requireRuns("queues", time.Second, queues)
-	skips = r.history("skips", "it starts another one", func(all []schedules.Firing) bool {
-		return all[len(all)-1].Outcome == schedules.Skipped && len(all) > 3 || len(all) == 3
-	})
+	skips = r.history("skips", "it starts another one", atLeast(3))
 	require.Equal(t, schedules.Started, skips[2].Outcome)
 }
 
