@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -94,6 +95,9 @@ func aboutSchedule(cmd *cobra.Command, n *int, write func(c *client, s schedules
 	cmd.Args = cobra.ExactArgs(1)
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *n < 1 || *n > schedules.MaxNext {
+			return cli.Usage("--next: must be 1 to %d, is %d", schedules.MaxNext, *n)
+		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			s, err := c.control.Schedule(ctx, c.namespace, args[0], *n)
 			if err != nil {
