@@ -31,7 +31,7 @@ var update = flag.Bool("update", false, "write goldens anew")
 // everything else is right.
 const (
 	corpus     = "../../testdata/runs"
-	recordings = 55
+	recordings = 57
 )
 
 func machine() *reducer.Machine { return reducer.NewMachine(reducer.MachineOptions{}) }
