@@ -16,7 +16,8 @@ import (
 )
 
 var (
-	crowd     = flag.Int("quotas.runs", 300, "how many runs the large tenant of TestFairShare starts")
+	crowd     = flag.Int("quotas.runs", 400, "how many runs the large tenant of TestFairShare starts")
+	places    = flag.Int("quotas.active", 8, "how many runs may work at once in TestFairShare")
 	unbounded = flag.Bool("quotas.unbounded", false, "let TestFairShare also measure without quotas, which takes as long as all runs")
 )
 
@@ -94,7 +95,7 @@ func TestFairShare(t *testing.T) {
 	small, large := c.api.tenant("small"), c.api.tenant("large")
 	small.tenRuns(ctx, agent) // connections are made, and what is pinned is read
 	without := small.tenRuns(ctx, agent)
-	require.NoError(t, c.api.call(ctx, http.MethodPut, "/v1/quotas/_", map[string]any{"active": 16}, nil))
+	require.NoError(t, c.api.call(ctx, http.MethodPut, "/v1/quotas/_", map[string]any{"active": *places}, nil))
 	require.Eventually(t, func() bool { return small.tenRuns(ctx, agent) > 0 && c.queue(ctx, "_") != nil }, startTime, time.Millisecond)
 	lone := small.tenRuns(ctx, agent)
 	large.startMany(ctx, agent, *crowd)
