@@ -157,6 +157,11 @@ func TestAllThatIsBeside(t *testing.T) {
 	require.NoError(t, one.bus.SaveEntry(t.Context(), of, journal.WrittenByActor, entry))
 	require.NoError(t, one.bus.PutThread(t.Context(), of, "thread", []byte("1"), 0))
 	require.NoError(t, one.bus.Drop(t.Context(), "key"))
+	reader := ports.Keep{Role: "telemetry", Name: "spans"}
+	_, err := one.bus.PutPosition(t.Context(), reader, []byte("7"), 0)
+	require.NoError(t, err)
+	_, err = one.bus.PutWebhookValue(t.Context(), "dead.default.pager.event", []byte("1"), 0, time.Hour)
+	require.NoError(t, err)
 	at := time.Now().Add(time.Hour).UTC()
 	set := ports.Value{Subject: "timers.set.default.nightly.schedule", Data: []byte("1"), Header: map[string]string{
 		"Nats-Schedule": "@at " + at.Format(time.RFC3339Nano), "Nats-Schedule-Target": "timers.due.default.nightly.schedule",
@@ -167,7 +172,7 @@ func TestAllThatIsBeside(t *testing.T) {
 	}}
 	require.NoError(t, one.bus.PutValue(t.Context(), due))
 	require.Positive(t, one.take(dir, true).Objects)
-	_, err := retention.Purge(t.Context(), one.bus, retention.PurgeOptions{Runs: []events.Run{purged}, Grace: time.Millisecond})
+	_, err = retention.Purge(t.Context(), one.bus, retention.PurgeOptions{Runs: []events.Run{purged}, Grace: time.Millisecond})
 	require.NoError(t, err)
 	require.Zero(t, one.take(dir, true).Objects)
 
@@ -187,6 +192,12 @@ func TestAllThatIsBeside(t *testing.T) {
 	dropped, err := two.bus.Dropped(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"key"}, dropped)
+	_, _, err = two.bus.Position(t.Context(), reader)
+	require.ErrorIs(t, err, journal.ErrNotFound, "it counts the records of another log")
+	for v, err := range two.bus.Values(t.Context(), "KV_webhooks") {
+		require.NoError(t, err)
+		require.Equal(t, "1h0m0s", v.Header["Nats-TTL"], "what lives for a time does not live for ever")
+	}
 	var timers []string
 	for v, err := range two.bus.Values(t.Context(), "MOORE_TIMERS") {
 		require.NoError(t, err)

@@ -32,19 +32,24 @@ const (
 var _ ports.Keeper = (*Bus)(nil)
 
 // keptHeaders are the headers of values that mean something on another bus.
-var keptHeaders = []string{kvOperation, headerSchedule, headerTarget}
+var keptHeaders = []string{kvOperation, headerSchedule, headerTarget, headerTTL}
 
-// unkept are the buckets, and those with a role behind the name, that mean nothing on another bus: snapshots follow from the log, and
-// positions are numbers of this log's records.
-var unkept = []string{objectStreamPrefix + snapshotBucket, kvStreamPrefix + "positions", kvStreamPrefix + noteBucket}
+// isKept reports whether a stream means something on another bus: snapshots follow from the log,
+// and positions are numbers of this log's records.
+func isKept(name string) bool {
+	switch name {
+	case objectStreamPrefix + snapshotBucket, kvStreamPrefix + noteBucket:
+		return false
+	case timerStream:
+		return true
+	}
+	return strings.HasPrefix(name, objectStreamPrefix) ||
+		strings.HasPrefix(name, kvStreamPrefix) && !strings.HasPrefix(name, kvStreamPrefix+positionsPrefix)
+}
 
 // unkeptKeys begin the subjects of values that mean nothing on another bus: how far webhooks
 // have read this log.
 var unkeptKeys = []string{kvSubjectPrefix + "webhooks.state.", kvSubjectPrefix + "webhooks.retry."}
-
-func isUnkept(stream string) bool {
-	return slices.ContainsFunc(unkept, func(s string) bool { return stream == s || strings.HasPrefix(stream, s+"_") })
-}
 
 // Born returns when the first stream was made.
 func (b *Bus) Born(ctx context.Context) (time.Time, error) {
@@ -65,8 +70,7 @@ func (b *Bus) Buckets(ctx context.Context) ([]ports.Bucket, error) {
 	slices.Sort(names)
 	var all []ports.Bucket
 	for _, name := range names {
-		objects := strings.HasPrefix(name, objectStreamPrefix)
-		if isUnkept(name) || !objects && !strings.HasPrefix(name, kvStreamPrefix) && name != timerStream {
+		if !isKept(name) {
 			continue
 		}
 		info, err := b.Stream(ctx, name)
@@ -84,7 +88,7 @@ func (b *Bus) Buckets(ctx context.Context) ([]ports.Bucket, error) {
 			return nil, fmt.Errorf("bucket %s: %w", name, err)
 		}
 		all = append(all, ports.Bucket{
-			Name: name, Objects: objects, Config: config,
+			Name: name, Objects: strings.HasPrefix(name, objectStreamPrefix), Config: config,
 			First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs,
 		})
 	}
