@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/backup"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -487,4 +489,35 @@ func TestOrphans(t *testing.T) {
 	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
 	require.Equal(t, []string{forked.RunID}, done.Orphans)
 	require.Len(t, two.bodies(two.store.Place(events.DefaultNamespace, forked.RunID)), 1)
+}
+
+// noSchedules is a bus on which runs are only imported while it has no schedule.
+type noSchedules struct {
+	backup.Target
+	bus *natsbus.Bus
+	of  ports.ScheduleKey
+}
+
+func (n *noSchedules) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
+	if _, _, err := n.bus.Schedule(ctx, n.of); !errors.Is(err, journal.ErrNotFound) {
+		return 0, fmt.Errorf("a schedule may start this run: %w", err)
+	}
+	return n.Target.Append(ctx, run, last, entries...)
+}
+
+// Schedules come after the runs: gateways at work would start runs that are still to be restored.
+func TestSchedulesComeLast(t *testing.T) {
+	t.Parallel()
+	one, two := newWorld(t, 1), newWorld(t, 1)
+	dir := filepath.Join(t.TempDir(), "backup")
+	one.open()
+	of := ports.ScheduleKey{Namespace: "default", Name: "nightly"}
+	_, err := one.bus.PutSchedule(t.Context(), of, []byte("{}"), 0)
+	require.NoError(t, err)
+	one.take(dir, false)
+	_, err = backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), &noSchedules{two.bus, two.bus, of}, source(backup.RestoreOptions{}))
+	require.NoError(t, err)
+	value, _, err := two.bus.Schedule(t.Context(), of)
+	require.NoError(t, err)
+	require.Equal(t, "{}", string(value))
 }

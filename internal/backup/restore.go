@@ -100,7 +100,7 @@ func Verify(ctx context.Context, a *Archive, machine *reducer.Machine) (*verify.
 }
 
 // Restore writes a backup into an empty bus: first values and objects, then the runs, each under
-// the conditions of an import. A restore of the same backup and time that was cut off goes on.
+// the conditions of an import, and last what starts runs. A restore of the same backup and time that was cut off goes on.
 // Before anything is written, all of it is verified; nothing is written if a run diverges.
 func Restore(ctx context.Context, a *Archive, to Target, o RestoreOptions) (Restored, error) {
 	if o.Machine == nil {
@@ -125,10 +125,15 @@ func Restore(ctx context.Context, a *Archive, to Target, o RestoreOptions) (Rest
 		r.done.Already = true
 		return r.done, nil
 	}
-	for _, step := range []func(context.Context) error{r.values, r.objects, r.runs} {
+	early := func(ctx context.Context) error { return r.values(ctx, false) }
+	late := func(ctx context.Context) error { return r.values(ctx, true) }
+	for _, step := range []func(context.Context) error{early, r.objects, r.runs, late} {
 		if err := step(ctx); err != nil {
 			return r.done, err
 		}
+	}
+	if err := r.write(ctx, stageDone); err != nil {
+		return r.done, err
 	}
 	r.done.Elapsed = o.Now().Sub(began)
 	return r.done, nil
@@ -213,11 +218,18 @@ func (r *restorer) write(ctx context.Context, s stage) error {
 	return r.to.PutNote(ctx, text)
 }
 
-// values makes the buckets and puts their values. Roles that are at work may change them once
-// runs are there, so it is not done again then.
-func (r *restorer) values(ctx context.Context) error {
+// startsRuns reports whether gateways that are at work start runs because of a bucket. Such a run
+// may be in the backup, and could not be restored then.
+func startsRuns(bucket string) bool { return bucket == "KV_schedules" || bucket == "MOORE_TIMERS" }
+
+// values makes the buckets and puts their values: early those that start no runs, late the others. Roles
+// that are at work may change the early ones once runs are there, so it is not done again then.
+func (r *restorer) values(ctx context.Context, late bool) error {
 	for _, b := range r.a.buckets {
-		if r.note.Stage != stageValues {
+		if startsRuns(b.Name) != late {
+			continue
+		}
+		if !late && r.note.Stage != stageValues {
 			r.done.Values += lines(b)
 			continue
 		}
@@ -296,7 +308,7 @@ func (r *restorer) runs(ctx context.Context) error {
 			}
 		}
 	}
-	return r.write(ctx, stageDone)
+	return nil
 }
 
 func (r *restorer) count(ctx context.Context, result retention.ImportedRun) error {
