@@ -212,7 +212,9 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			f.mu.Lock()
 			at := point{m.Index(), f.bounded(of)}
 			f.mu.Unlock()
-			gauges[at] = max(gauges[at], value)
+			if known, is := gauges[at]; !is || known < value {
+				gauges[at] = value
+			}
 		})
 	}
 	for at, value := range gauges {

@@ -127,12 +127,14 @@ func TestReadersHaveADeadline(t *testing.T) {
 		_, bounded := ctx.Deadline()
 		require.True(t, bounded)
 		emit(meter.Waiting, 2, meter.Values{"planning"})
+		emit(meter.LogLimit, -1, meter.Values{"0"})
 	})
 	answer := httptest.NewRecorder()
 	r.Handler().ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
 	body, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
 	require.Contains(t, string(body), `moorebus_backlog_waiting{pool="",state="planning"} 2`)
+	require.Contains(t, string(body), `moorebus_log_limit_bytes{shard="0"} -1`)
 }
 
 func BenchmarkAdd(b *testing.B) {

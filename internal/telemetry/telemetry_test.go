@@ -323,6 +323,14 @@ wait user
 	require.Equal(t, desk[0].TraceId, next[0].TraceId)
 	require.Equal(t, desk[0].SpanId, next[0].Links[0].SpanId)
 	require.Equal(t, desk[0].EndTimeUnixNano, next[0].StartTimeUnixNano)
+	require.Equal(t, `invoke_agent desk
+  plan
+    chat scripted
+  execute_tool transfer_to_expert
+invoke_agent expert
+  plan
+    chat scripted
+`, tree(spans, hex.EncodeToString(desk[0].TraceId)))
 }
 
 // The position moves only behind what was acknowledged: a receiver that is full, and one that is
