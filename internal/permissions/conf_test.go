@@ -125,10 +125,10 @@ func TestKeys(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keys")
 	first, err := Keys(dir, Layout{})
 	require.NoError(t, err)
-	require.Len(t, first, 7)
+	require.Len(t, first, 8)
 	again, err := Keys(dir, Layout{Pools: []string{"web"}})
 	require.NoError(t, err)
-	require.Len(t, again, 8)
+	require.Len(t, again, 9)
 	for name, key := range first {
 		require.Equal(t, key, again[name])
 		info, err := os.Stat(KeyFile(dir, name))
