@@ -8,6 +8,8 @@ import (
 // Webhooks keep what gateways know of webhooks: small values under keys. A key is two to four
 // tokens with dots between them.
 type Webhooks interface {
+	// Born returns when the log was made, which tells it from every other log.
+	Born(ctx context.Context) (time.Time, error)
 	// WebhookValue returns what was put last under a key with its revision, or
 	// [journal.ErrNotFound].
 	WebhookValue(ctx context.Context, key string) (value []byte, revision uint64, err error)

@@ -64,9 +64,10 @@ type hook struct {
 	// Secrets are the newest first.
 	Secrets []secret `json:"secrets"`
 	// Made is when the webhook was put first, or again after it was disabled, and From where
-	// each shard ended then.
+	// each shard of the log that was made at Log ended then.
 	Made time.Time `json:"made"`
 	From []uint64  `json:"from"`
+	Log  time.Time `json:"log,omitzero"`
 	// Disabled says why nothing is sent any more; empty: it is.
 	Disabled string `json:"disabled,omitempty"`
 }

@@ -58,6 +58,9 @@ type reader struct {
 
 	state    *state
 	revision uint64
+	// since and owed are those of the state, and never change.
+	since time.Time
+	owed  []string
 	// seen is up to where each shard was read.
 	seen []atomic.Uint64
 	// waiting are those of state.Pending, and busy the runs of those that are on the way.
@@ -96,6 +99,15 @@ func (r *reader) run(ctx context.Context) (err error) {
 	if r.state, r.revision, err = r.Hooks.state(ctx, r.hook); err != nil {
 		return err
 	}
+	born, err := r.cfg.Store.Born(ctx)
+	if err != nil {
+		return err
+	}
+	if shards := r.log.Shards(); !r.state.Log.Equal(born) || len(r.state.Read) != shards {
+		r.logger.Info("the log was restored: a webhook is told what its receiver may not know", "since", r.state.Noted, "pending", len(r.state.Pending))
+		r.state, r.changed = r.state.moved(born, shards), true
+	}
+	r.since, r.owed = r.state.Since, r.state.Owed
 	for i := range r.state.Pending {
 		r.waiting = append(r.waiting, &r.state.Pending[i])
 	}
@@ -190,7 +202,7 @@ func (r *reader) wanted(ctx context.Context, shard int, rec journal.Record) (p p
 		return p, false, nil
 	}
 	e := r.cfg.Access.Decode(rec)
-	if e == nil || !events.ValidToken(e.ID) || e.Time.Before(r.hook.Made.Add(-clockSkew)) {
+	if e == nil || !events.ValidToken(e.ID) || r.isOld(e) {
 		return p, false, nil
 	}
 	if kind, _ := kindOf(e); kind == "" || !r.hook.wants(kind) {
@@ -212,6 +224,14 @@ func (r *reader) wanted(ctx context.Context, shard int, rec journal.Record) (p p
 		}
 	}
 	return pending{Event: e.ID, Run: s.Run.ID, Shard: shard, Seq: rec.Seq}, true, nil
+}
+
+// isOld reports whether an event was told before, or happened before the webhook was made.
+func (r *reader) isOld(e *events.Event) bool {
+	if slices.Contains(r.owed, e.ID) {
+		return false
+	}
+	return e.Time.Before(r.hook.Made.Add(-clockSkew)) || e.Time.Before(r.since.Add(-clockSkew))
 }
 
 // clockSkew is how much earlier than the webhook an event may be, by the clock of who made it. An
@@ -317,14 +337,14 @@ func lingering(ctx context.Context) (longer context.Context, stop func()) {
 
 // notice makes the notice of an event. An event that is not in the log is [journal.ErrNotFound].
 func (r *reader) notice(ctx context.Context, p pending) (Notice, error) {
-	run := events.Run{Namespace: r.hook.Namespace, ID: p.Run, Shard: p.Shard}
-	rec, err := record(ctx, r.cfg.Access.Log, run, p.Seq-1)
+	run := r.cfg.Access.Store.Place(r.hook.Namespace, p.Run)
+	e, err := r.event(ctx, run, p, p.Seq-1)
+	if errors.Is(err, journal.ErrNotFound) {
+		// A replica lagged, or the run was imported again.
+		e, err = r.event(ctx, run, p, 0)
+	}
 	if err != nil {
 		return Notice{}, err
-	}
-	e := r.cfg.Access.Decode(rec)
-	if e == nil || e.ID != p.Event {
-		return Notice{}, journal.ErrNotFound
 	}
 	f, err := r.facts.of(ctx, run)
 	if err != nil {
@@ -339,6 +359,22 @@ func (r *reader) notice(ctx context.Context, p pending) (Notice, error) {
 		return n, journal.ErrNotFound
 	}
 	return n, nil
+}
+
+// event returns the event of a notice if it is in the log behind a sequence number.
+func (r *reader) event(ctx context.Context, run events.Run, p pending, after uint64) (*events.Event, error) {
+	for rec, err := range r.cfg.Access.Log.Read(ctx, run, after) {
+		if err != nil {
+			return nil, err
+		}
+		if e := r.cfg.Access.Decode(rec); e != nil && e.ID == p.Event {
+			return e, nil
+		}
+		if after > 0 {
+			break
+		}
+	}
+	return nil, journal.ErrNotFound
 }
 
 // giveUp stores a notice among those that were given up.
@@ -412,7 +448,10 @@ func (r *reader) noteIfDue(ctx context.Context) error {
 
 // note stores how far the reader is. What was asked to be tried again is safe then.
 func (r *reader) note(ctx context.Context) error {
-	s := &state{Made: r.hook.Made, Read: make([]uint64, len(r.seen))}
+	s := &state{Made: r.hook.Made, Log: r.state.Log, Read: make([]uint64, len(r.seen)), Noted: time.Now().UTC(), Since: r.since, Owed: r.owed}
+	if len(r.waiting) >= r.most {
+		s.Noted = r.state.Noted // the reader pauses
+	}
 	for shard := range r.seen {
 		s.Read[shard] = r.seen[shard].Load()
 	}

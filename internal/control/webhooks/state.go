@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -13,9 +14,30 @@ import (
 type state struct {
 	// Made is that of the webhook: what was noted before it was disabled counts no more.
 	Made time.Time `json:"made"`
-	// Read is up to where each shard was read. All of that is delivered, given up or pending.
+	// Read is up to where each shard was read of the log that was made at Log. All of that is
+	// delivered, given up or pending.
 	Read    []uint64  `json:"read"`
+	Log     time.Time `json:"log,omitzero"`
 	Pending []pending `json:"pending,omitempty"`
+	// Noted is up to when what happened was read.
+	Noted time.Time `json:"noted,omitzero"`
+	// Since and Owed are for a log that was restored. What happened before Since is not told,
+	// but for the events that were pending.
+	Since time.Time `json:"since,omitzero"`
+	Owed  []string  `json:"owed,omitempty"`
+}
+
+// moved returns how far delivery is in another log, into which that of the state was restored: its
+// records have other numbers.
+func (s *state) moved(log time.Time, shards int) *state {
+	to := &state{Made: s.Made, Log: log, Read: make([]uint64, shards), Since: s.Made, Owed: s.Owed}
+	if s.Noted.After(s.Made) {
+		to.Since = s.Noted
+	}
+	for _, p := range s.Pending {
+		to.Owed = append(to.Owed, p.Event)
+	}
+	return to
 }
 
 // pending is a notice that is not delivered yet. Of a run, the one that is to come first stands
@@ -45,8 +67,8 @@ func (h *Hooks) state(ctx context.Context, w *hook) (*state, uint64, error) {
 	} else {
 		err = nil
 	}
-	if err != nil || !s.Made.Equal(w.Made) || len(s.Read) != len(w.From) {
-		s = state{Made: w.Made, Read: append([]uint64(nil), w.From...)}
+	if err != nil || !s.Made.Equal(w.Made) {
+		s = state{Made: w.Made, Log: w.Log, Read: slices.Clone(w.From)}
 	}
 	return &s, revision, nil
 }

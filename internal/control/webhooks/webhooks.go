@@ -166,6 +166,9 @@ func (h *Hooks) PutWebhook(ctx context.Context, ns, name string, c Change) (Info
 		if w.From, err = h.ends(ctx); err != nil {
 			return Info{}, err
 		}
+		if w.Log, err = h.cfg.Store.Born(ctx); err != nil {
+			return Info{}, err
+		}
 	}
 	if err := h.put(ctx, w, revision); err != nil {
 		return Info{}, err
