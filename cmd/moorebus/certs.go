@@ -11,7 +11,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/setup"
 )
 
 // certName is a name of a file.
@@ -36,12 +35,12 @@ ones. Keep ca.key elsewhere: only certs needs it.`,
   moorebus certs tls --host bus.example.org --host 10.0.0.5
   moorebus certs tls --host n1.example.org,n2.example.org,n3.example.org
   moorebus certs tls --name n2 --host n2.example.org
-  moorebus certs tls --host bus.example.org --renew --days 90`,
+  moorebus certs tls --renew --days 90`,
 		Args: cobra.ExactArgs(1),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Server, "name", "server", "name of the server's files")
-	flags.StringSliceVar(&o.Hosts, "host", setup.LocalHosts(), "names and addresses by which the servers are reached; may be repeated")
+	flags.StringSliceVar(&o.Hosts, "host", nil, "names and addresses by which the servers are reached; may be repeated (default: those of the certificate that is there, else of this machine)")
 	flags.StringSliceVar(&o.Clients, "role", nil, "names of clients that get a certificate, such as planner; may be repeated")
 	flags.IntVar(&days, "days", 825, "how many days the certificates are valid; the authority is valid for ten years")
 	flags.BoolVar(&o.Renew, "renew", false, "make certificates anew that are there, for the same keys")

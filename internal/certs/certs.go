@@ -30,7 +30,8 @@ type Options struct {
 	// Server is the name of the server's certificate, which servers also present to each other.
 	// Empty: none is made.
 	Server string
-	// Hosts are the DNS names and IP addresses by which clients and servers reach the server.
+	// Hosts are the DNS names and IP addresses by which clients and servers reach the server. Nil:
+	// those of its certificate if there is one, else of this machine alone.
 	Hosts []string
 	// Clients are the names of clients' certificates.
 	Clients []string
@@ -48,6 +49,9 @@ const authorityFor = 10 * 365 * 24 * time.Hour
 
 // early is how much earlier a certificate is valid, for clocks that are behind.
 const early = time.Hour
+
+// local are the names of a server that only its own machine reaches.
+var local = []string{"localhost", "127.0.0.1", "::1"}
 
 // Authority is the name of the authority's files.
 const Authority = "ca"
@@ -127,6 +131,13 @@ func (m *maker) leaf(name string, server bool) error {
 	if old != nil && !m.Renew {
 		m.made = append(m.made, Made{m.path(name, ".pem"), true, old})
 		return m.check(name, old, hosts)
+	}
+	switch {
+	case !server || hosts != nil:
+	case old != nil:
+		hosts = HostsOf(old)
+	default:
+		hosts = local
 	}
 	wanted := &x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, NotAfter: m.Now.Add(m.For), KeyUsage: x509.KeyUsageDigitalSignature,

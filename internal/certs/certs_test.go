@@ -108,6 +108,14 @@ func TestCertificatesAreKeptAndRenewed(t *testing.T) {
 	require.ErrorContains(t, err, "server.pem ended on")
 	require.Equal(t, before, contents(t, o.Dir), "it was only looked at")
 
+	// Nobody has to say again what the certificate is for.
+	same := o
+	same.Hosts, same.Renew = nil, true
+	made, err = Make(same)
+	require.NoError(t, err)
+	require.False(t, made[1].Kept)
+	require.Equal(t, o.Hosts, HostsOf(made[1].Certificate))
+
 	// Ten years on, those who trust the old authority still accept the new certificates.
 	more.Renew = true
 	_, err = Make(more)

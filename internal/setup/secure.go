@@ -1,8 +1,6 @@
 package setup
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,17 +15,13 @@ import (
 // as `moorebus certs` makes them, and keys the users' nkeys.
 type Secure struct {
 	Dir string
-	// Hosts are the names by which the server is reached; nil: those of its certificate, or of this
-	// machine alone.
+	// Hosts are those of [certs.Options].
 	Hosts []string
 	// File has the accounts and users, as `moorebus init --print-permissions` writes them. Empty:
 	// those of Users, whose Format and Credentials do not count.
 	File  string
 	Users Permissions
 }
-
-// LocalHosts are the names of a server that only its own machine reaches.
-func LocalHosts() []string { return []string{"localhost", "127.0.0.1", "::1"} }
 
 // serverFor is how long the certificate of a server is valid.
 const serverFor = 825 * 24 * time.Hour
@@ -41,9 +35,6 @@ func (s *Secure) Config() (config, nkey string, err error) {
 	}
 	tls, keys := filepath.Join(dir, "tls"), filepath.Join(dir, "keys")
 	o := certs.Options{Dir: tls, Server: "server", Hosts: s.Hosts, For: serverFor, Now: time.Now()}
-	if _, err := os.Stat(filepath.Join(tls, "server.pem")); errors.Is(err, fs.ErrNotExist) && o.Hosts == nil {
-		o.Hosts = LocalHosts()
-	}
 	if _, err := certs.Make(o); err != nil {
 		return "", "", err
 	}
