@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"errors"
+	"regexp"
 	"strings"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // The variables of OpenTelemetry that say where to send, without OTEL_EXPORTER_OTLP_ or
@@ -65,6 +68,19 @@ func NewClient(getenv func(string) string) (otlptrace.Client, error) {
 // must not be sent again.
 func refused(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "OTLP partial success")
+}
+
+// wrongHTTP is what the client says of a status with which a receiver refuses what a request has.
+var wrongHTTP = regexp.MustCompile(`^failed to send to \S+: (400|413|422) `)
+
+// wrong reports whether a receiver refuses what a request has, or its size.
+func wrong(err error) bool {
+	if err == nil {
+		return false
+	}
+	s := status.Convert(err)
+	return s.Code() == codes.InvalidArgument || s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "larger than max") ||
+		wrongHTTP.MatchString(err.Error())
 }
 
 // Resource returns what OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say, by default the

@@ -9,10 +9,12 @@ package telemetry
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
@@ -71,6 +73,8 @@ type Exporter struct {
 	runs *runs
 	// skipped are the reasons for which runs are left out, each of which is logged once.
 	skipped map[string]bool
+	// taken says that the receiver has acknowledged spans.
+	taken bool
 }
 
 // New returns an exporter. It does nothing until [Exporter.Run].
@@ -315,21 +319,8 @@ func (x *Exporter) flush(ctx context.Context, b *batch, keep func(context.Contex
 	if !b.moved {
 		return nil
 	}
-	for rest := b.spans; len(rest) > 0; {
-		some := rest[:min(len(rest), maxSpans)]
-		rest = rest[len(some):]
-		request := []*tracepb.ResourceSpans{{Resource: x.cfg.Resource, ScopeSpans: []*tracepb.ScopeSpans{{
-			Scope: &commonpb.InstrumentationScope{Name: "github.com/moorebus/moorebus"}, Spans: some,
-		}}}}
-		_, err := x.patient(ctx, "the receiver has not acknowledged spans; they are sent again", func(ctx context.Context) (uint64, error) {
-			err := x.cfg.Sender.UploadTraces(ctx, request)
-			if refused(err) {
-				x.cfg.Logger.Warn("the receiver does not want some spans", "spans", len(some), "error", err)
-				err = nil
-			}
-			return 0, err
-		})
-		if err != nil {
+	for some := range slices.Chunk(b.spans, maxSpans) {
+		if err := x.deliver(ctx, some); err != nil {
 			return err
 		}
 	}
@@ -338,6 +329,42 @@ func (x *Exporter) flush(ctx context.Context, b *batch, keep func(context.Contex
 	}
 	b.spans, b.size, b.moved = nil, 0, false
 	return nil
+}
+
+// deliver sends spans until the receiver has acknowledged them. If it calls a request wrong or too
+// large, the halves are sent. A single span that is still refused is left out if the receiver
+// has ever taken another one. If it has not, the fault is more likely in its address.
+func (x *Exporter) deliver(ctx context.Context, spans []*tracepb.Span) error {
+	request := []*tracepb.ResourceSpans{{Resource: x.cfg.Resource, ScopeSpans: []*tracepb.ScopeSpans{{
+		Scope: &commonpb.InstrumentationScope{Name: "github.com/moorebus/moorebus"}, Spans: spans,
+	}}}}
+	split := false
+	_, err := x.patient(ctx, "the receiver has not acknowledged spans; they are sent again", func(ctx context.Context) (uint64, error) {
+		err := x.cfg.Sender.UploadTraces(ctx, request)
+		switch {
+		case refused(err):
+			x.cfg.Logger.Warn("the receiver does not want some spans", "spans", len(spans), "error", err)
+		case wrong(err) && len(spans) > 1:
+			split = true
+			return 0, nil
+		case wrong(err) && x.taken:
+			s := spans[0]
+			x.cfg.Logger.Warn("the receiver does not take a span; it is left out", "trace", hex.EncodeToString(s.TraceId), "span", hex.EncodeToString(s.SpanId), "name", s.Name, "error", err)
+			return 0, nil
+		case err != nil:
+			return 0, err
+		}
+		x.taken = true
+		return 0, nil
+	})
+	if err != nil || !split {
+		return err
+	}
+	half := len(spans) / 2
+	if err := x.deliver(ctx, spans[:half]); err != nil {
+		return err
+	}
+	return x.deliver(ctx, spans[half:])
 }
 
 // pauses is how work waits that is tried until it succeeds.

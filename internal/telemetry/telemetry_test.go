@@ -370,6 +370,21 @@ func TestPosition(t *testing.T) {
 	require.Len(t, named(later.Spans(), "invoke_agent c"), 1)
 }
 
+// A span that the receiver calls wrong or too large keeps no other one back.
+func TestUnwantedSpan(t *testing.T) {
+	r := newRig(t, 1)
+	for _, name := range []string{"a", "b"} {
+		r.run(agent.New(name).LLM(scripted.NewMock(scripted.Say("one"))), agent.Task("x"))
+	}
+	for _, protocol := range []string{"http/protobuf", "grpc"} {
+		to := otlptest.Start(t)
+		to.Unwanted("invoke_agent a")
+		r.backfill(to, protocol, nil)
+		require.Len(t, to.Spans(), 5, protocol)
+		require.Len(t, named(to.Spans(), "invoke_agent b"), 1)
+	}
+}
+
 func TestNoReceiver(t *testing.T) {
 	_, err := telemetry.NewClient(func(string) string { return "" })
 	require.ErrorContains(t, err, "set OTEL_EXPORTER_OTLP_ENDPOINT")

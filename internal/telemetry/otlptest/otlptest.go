@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 
@@ -38,6 +39,7 @@ type Receiver struct {
 	requests, received int
 	refuse             func(request int) int
 	after              func()
+	unwanted           string
 	collectorpb.UnimplementedTraceServiceServer
 }
 
@@ -64,6 +66,14 @@ func (r *Receiver) Refuse(fn func(request int) int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refuse = fn
+}
+
+// Unwanted has requests that have a span of the name answered with 413, over gRPC as a message
+// that is too large.
+func (r *Receiver) Unwanted(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unwanted = name
 }
 
 // After has fn called when a request's spans are taken and before it is answered; nil: nothing.
@@ -111,7 +121,11 @@ func (r *Receiver) Export(ctx context.Context, in *collectorpb.ExportTraceServic
 			header.Add(name, v)
 		}
 	}
-	if r.take(in, header) != 0 {
+	switch r.take(in, header) {
+	case 0:
+	case http.StatusRequestEntityTooLarge:
+		return nil, status.Error(codes.ResourceExhausted, "grpc: received message larger than max (5 vs. 4)")
+	default:
 		return nil, status.Error(codes.Unavailable, "not now")
 	}
 	return &collectorpb.ExportTraceServiceResponse{}, nil
@@ -134,6 +148,13 @@ func (r *Receiver) keep(in *collectorpb.ExportTraceServiceRequest, header http.H
 	if r.refuse != nil {
 		if code := r.refuse(r.requests); code != 0 {
 			return code, nil
+		}
+	}
+	for _, rs := range in.ResourceSpans {
+		for _, ss := range rs.ScopeSpans {
+			if slices.ContainsFunc(ss.Spans, func(s *tracepb.Span) bool { return r.unwanted != "" && s.Name == r.unwanted }) {
+				return http.StatusRequestEntityTooLarge, nil
+			}
 		}
 	}
 	for _, rs := range in.ResourceSpans {
