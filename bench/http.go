@@ -28,7 +28,7 @@ func (s *userSettings) add(f *pflag.FlagSet, rounds int, layouts, fsync, models 
 	f.StringSliceVar(&s.layouts, "layout", layouts, "dev (one process) or split (a server and a process for each role), one case for each")
 	f.StringSliceVar(&s.fsync, "fsync", fsync, "values of --fsync, passed on as they are, one case for each; default: the flag is not given")
 	f.StringSliceVar(&s.models, "model", models, "scripted, or openai (an endpoint in this process that streams in OpenAI's format), one case for each")
-	f.StringVar(&s.server, "server", serverAuto, "the server of split: moorebus (its command server), nats-server, or auto (moorebus if it has that command)")
+	f.StringVar(&s.server, "server", serverAuto, "the server of split: moorebus (its command server), nats-server, cluster (three of nats-server that replicate and do not flush), or auto (moorebus if it has that command)")
 	f.IntVar(&s.runs, "runs", 600, "runs of each round")
 	f.IntVar(&s.atOnce, "at-once", 200, "runs in progress at any time: as one ends the next one starts")
 	f.IntVar(&s.steps, "steps", 10, "tool steps of each run")
@@ -49,7 +49,7 @@ func (s *userSettings) check() error {
 	}{
 		{"--layout", s.layouts, []string{layoutDev, layoutSplit}},
 		{"--model", s.models, []string{modelScripted, modelOpenAI}},
-		{"--server", []string{s.server}, []string{serverAuto, serverMoorebus, serverNATS}},
+		{"--server", []string{s.server}, []string{serverAuto, serverMoorebus, serverNATS, serverCluster}},
 		{"--fsync", s.fsync, nil},
 	} {
 		if len(of.given) == 0 {

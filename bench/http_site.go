@@ -38,6 +38,7 @@ const (
 	serverAuto     = "auto"
 	serverMoorebus = "moorebus"
 	serverNATS     = "nats-server"
+	serverCluster  = "cluster"
 )
 
 // userSite is an installation of processes alone, as a user starts them, on loopback
@@ -107,7 +108,11 @@ func startUserSite(ctx context.Context, c userCase, dir string) (u *userSite, er
 // split starts a server and a process for each role, the gateway last.
 func (u *userSite) split(ctx context.Context, c userCase, listen, bus string, env []string) error {
 	env = append(env, "NATS_URL=nats://"+bus)
-	if err := u.bus(ctx, c, bus, env); err != nil {
+	start := u.bus
+	if c.server == serverCluster {
+		start = u.cluster
+	}
+	if err := start(ctx, c, bus, env); err != nil {
 		return err
 	}
 	for _, role := range []string{"planner", "actor", "observer"} {
@@ -151,6 +156,28 @@ func (u *userSite) bus(ctx context.Context, c userCase, address string, env []st
 		return err
 	}
 	return u.initialised(ctx, c.bin, p, []string{"init", "--wait"}, env)
+}
+
+// cluster starts three servers, the first at that address, with every stream on each.
+func (u *userSite) cluster(ctx context.Context, c userCase, first string, env []string) error {
+	free, err := freeport.Addresses(5)
+	if err != nil {
+		return err
+	}
+	clients, routes := append([]string{first}, free[:2]...), free[2:]
+	for i, listen := range clients {
+		name := fmt.Sprintf("server-%d", i+1)
+		conf := filepath.Join(u.dir, name+".conf")
+		text := fmt.Sprintf("server_name: %s\nlisten: %q\njetstream { store_dir: %q }\ncluster { name: bench, listen: %q, routes: [nats://%s] }\n",
+			name, listen, filepath.Join(dataOf(u.dir), name), routes[i], strings.Join(routes, ", nats://"))
+		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+			return err
+		}
+		if _, err := u.launch(natsServer(c.bin), serverNATS, name, []string{"-c", conf}, nil); err != nil {
+			return err
+		}
+	}
+	return u.initialised(ctx, c.bin, u.processes[0], []string{"init", "--replicas", "3", "--wait"}, env)
 }
 
 // natsServer is the directory of nats-server: that of the commands, or that of this

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
@@ -22,6 +23,8 @@ type scaleSettings struct {
 	calls    int
 	hold     time.Duration
 	together bool
+	// prompt is the length of the text that each call sends.
+	prompt int
 	// shared runs are the work of the three planners.
 	shared int
 	// slots are the calls of a tool that one actor has at work, window how long each
@@ -46,13 +49,14 @@ func scaleBench() *benchmark {
 			f.IntVar(&s.calls, "calls", 10000, "model calls in flight in one planner; each takes a connection, so an open file there and one here")
 			f.DurationVar(&s.hold, "hold", 2*time.Second, "how long the model takes to answer")
 			f.BoolVar(&s.together, "together", true, "the model's time begins when all calls are there, so that a slow machine holds them too")
+			f.IntVar(&s.prompt, "prompt", 0, "bytes of text that each of the calls sends")
 			f.IntVar(&s.shared, "shared", 1500, "runs that three planners share")
 			f.IntVar(&s.slots, "slots", 5, "calls of the 100 ms tool that one actor has at work")
 			f.DurationVar(&s.window, "window", 6*time.Second, "how long each number of actors is measured")
 		},
 		run: func(ctx context.Context) ([]figure, error) {
-			if s.calls < 1 || s.shared < 3 || s.slots < 1 || s.hold <= 0 || s.window <= 0 {
-				return nil, cli.Usage("--calls, --slots, --hold and --window are more than nothing, --shared at least 3")
+			if s.calls < 1 || s.shared < 3 || s.slots < 1 || s.prompt < 0 || s.hold <= 0 || s.window <= 0 {
+				return nil, cli.Usage("--calls, --slots, --hold and --window are more than nothing, --shared at least 3, --prompt at least 0")
 			}
 			return scale(ctx, s)
 		},
@@ -75,7 +79,10 @@ func scaleFigure(of, what, unit string, value float64) figure {
 }
 
 // askingAgent asks the model once and answers with what it says, as JSON.
-var askingAgent = json.RawMessage(`{"name":"bench","llm":{"provider":"openai"},"config":{"reflect_every_n_steps":0}}`)
+// Its prompt has about that many bytes.
+func askingAgent(prompt int) json.RawMessage {
+	return fmt.Appendf(nil, `{"name":"bench","llm":{"provider":"openai"},"config":{"reflect_every_n_steps":0},"system_prompt":%q}`, strings.Repeat("a text ", prompt/7))
+}
 
 // otherFiles is what the benchmark has open beside the model's connections.
 const otherFiles = 256
@@ -108,7 +115,7 @@ func scaleCalls(ctx context.Context, s scaleSettings) (figures []figure, err err
 	if err := f.bus.AnnounceProviders(ctx, "bench", []string{"openai"}); err != nil {
 		return nil, err
 	}
-	if _, err := f.runs(ctx, s.calls, askingAgent); err != nil {
+	if _, err := f.runs(ctx, s.calls, askingAgent(s.prompt)); err != nil {
 		return nil, err
 	}
 	began := time.Now()

@@ -61,7 +61,7 @@ func shareOnce(ctx context.Context, s scaleSettings, hold time.Duration, slots i
 	if err := f.awaitPlanners(ctx, sharers); err != nil {
 		return 0, err
 	}
-	if _, err := f.runs(ctx, s.shared, askingAgent); err != nil {
+	if _, err := f.runs(ctx, s.shared, askingAgent(0)); err != nil {
 		return 0, err
 	}
 	if _, err := f.awaitEvents(ctx, uint64(2*s.shared), time.Minute); err != nil {
