@@ -73,7 +73,7 @@ func (f *MetricsFlag) ServeMetrics(metrics http.Handler, probe *Probe, logger *s
 	go func() {
 		defer close(ended)
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			logger.Warn("metrics are no longer served", "error", err)
+			logger.Warn("metrics are no longer served", "reason", err)
 		}
 	}()
 	logger.Info("serving metrics", "url", "http://"+listener.Addr().String()+"/metrics")

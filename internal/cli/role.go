@@ -163,7 +163,7 @@ func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
 	go func() {
 		defer close(ended)
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			logger.Warn("profiles are no longer served", "error", err)
+			logger.Warn("profiles are no longer served", "reason", err)
 		}
 	}()
 	logger.Info("serving profiles", "url", "http://"+listener.Addr().String()+"/debug/pprof/")

@@ -273,7 +273,7 @@ func (d *outcome) resolve(ctx context.Context, failed error, all ...groupcommit.
 	if !lost && !unsent(failed) && !errors.Is(failed, nats.ErrTimeout) {
 		return 0, api.Join(journal.ErrUnknownOutcome, failed)
 	}
-	d.bus.Log.Debug("an append was not answered", "run", all[0].Run.ID, "after", all[0].Last, "appends", len(all), "last try", failed)
+	d.bus.Log.Debug("an append was not answered", "run", all[0].Run.ID, "after", all[0].Last, "appends", len(all), "reason", failed)
 	look, cancel := context.WithDeadline(ctx, d.until())
 	defer cancel()
 	last, err := d.bus.stored(look, all, lost)

@@ -68,7 +68,7 @@ func (b *Bus) pull(ctx context.Context, sources []pull.Source, slots int, handle
 	err := pull.Run(ctx, b.Client, sources, slots, func(msg *nats.Msg) {
 		d, err := newDelivery(b.NC, msg)
 		if err != nil {
-			b.Log.Warn("a delivery cannot be read", "error", err)
+			b.Log.Warn("a delivery cannot be read", "reason", err)
 			return
 		}
 		handle(d)
@@ -215,7 +215,7 @@ func (b *Bus) createConsumer(ctx context.Context, shard int, d durable) error {
 		return nil
 	}
 	if err := b.createPool(ctx, d.pool); err != nil {
-		b.Log.Warn("made the consumer of a pool, but not its buckets", "pool", d.pool, "error", err)
+		b.Log.Warn("made the consumer of a pool, but not its buckets", "pool", d.pool, "reason", err)
 	}
 	return nil
 }

@@ -142,7 +142,7 @@ func (b *Bus) Claims(ctx context.Context) ([]journal.Claim, error) {
 		}
 		var c claims
 		if err := json.Unmarshal([]byte(said), &c); err != nil {
-			b.Log.Warn("an announcement cannot be read", "bucket", providerBucket, "subject", rec.Subject, "error", err)
+			b.Log.Warn("an announcement cannot be read", "bucket", providerBucket, "subject", rec.Subject, "reason", err)
 			return nil
 		}
 		for _, claim := range c.Claims {
@@ -225,7 +225,7 @@ func (b *Bus) PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, er
 	err := b.values(ctx, bucket, ">", func(key string, value []byte) error {
 		var tools []events.ToolSpec
 		if err := json.Unmarshal(value, &tools); err != nil {
-			b.Log.Warn("an announcement cannot be read", "bucket", bucket, "instance", key, "error", err)
+			b.Log.Warn("an announcement cannot be read", "bucket", bucket, "instance", key, "reason", err)
 			return nil
 		}
 		for _, t := range tools {
@@ -255,7 +255,7 @@ func (b *Bus) Providers(ctx context.Context) ([]string, error) {
 	err := b.values(ctx, providerBucket, ">", func(key string, value []byte) error {
 		var names []string
 		if err := json.Unmarshal(value, &names); err != nil {
-			b.Log.Warn("an announcement cannot be read", "bucket", providerBucket, "instance", key, "error", err)
+			b.Log.Warn("an announcement cannot be read", "bucket", providerBucket, "instance", key, "reason", err)
 		}
 		for _, name := range names {
 			found[name] = true
@@ -299,7 +299,7 @@ func (b *Bus) Pools(ctx context.Context) ([]journal.Pool, error) {
 // given.
 func (b *Bus) warnUnreadable(pool string, err error) {
 	if b.firstTime("may not read " + pool) {
-		b.Log.Warn("the tools of a pool may not be read: give the user permissions that name the pool", "pool", pool, "error", err)
+		b.Log.Warn("the tools of a pool may not be read: give the user permissions that name the pool", "pool", pool, "reason", err)
 	}
 }
 

@@ -95,7 +95,7 @@ func (t *tap) deliver(ctx context.Context, fn func(journal.Record), lost func())
 	for _, msg := range msgs {
 		rec, err := feedRecord(msg)
 		if err != nil {
-			t.bus.Log.Warn("a message on the feed is not the log's", "subject", msg.Subject, "error", err)
+			t.bus.Log.Warn("a message on the feed is not the log's", "subject", msg.Subject, "reason", err)
 			continue
 		}
 		if shard, ok := t.bus.shardIn(rec.Subject); ok && t.bus.prove(shard).wait(ctx, rec.Seq) != nil {
@@ -351,7 +351,7 @@ func (f *follower) catchUp(ctx context.Context) {
 	for rec, err := range f.bus.prove(f.shard).each(ctx, f.bus.RecordsOn(ctx, events.StreamName(f.shard), f.subject, f.cursor, 0)) {
 		if err != nil {
 			if ctx.Err() == nil {
-				f.bus.Log.Warn("cannot read the log, trying again", "shard", f.shard, "after", f.cursor, "error", err)
+				f.bus.Log.Warn("cannot read the log, trying again", "shard", f.shard, "after", f.cursor, "reason", err)
 			}
 			return
 		}

@@ -221,7 +221,7 @@ func (b *Bus) answerFlush(group *groupflush.Group, seq uint64, msg *nats.Msg) {
 		err = msg.Respond(body)
 	}
 	if err != nil {
-		b.Log.Debug("a request for a flush is not answered", "error", err)
+		b.Log.Debug("a request for a flush is not answered", "reason", err)
 	}
 }
 

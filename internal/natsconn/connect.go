@@ -120,14 +120,14 @@ func (o ConnectOptions) options() ([]nats.Option, error) {
 		nats.DrainTimeout(drainWait),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			if sub != nil {
-				log.Warn("bus", "subject", sub.Subject, "error", err)
+				log.Warn("bus", "subject", sub.Subject, "reason", err)
 				return
 			}
-			log.Warn("bus", "error", err)
+			log.Warn("bus", "reason", err)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				log.Warn("the bus went away, reconnecting", "error", err)
+				log.Warn("the bus went away, reconnecting", "reason", err)
 			}
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) { log.Info("the bus is back", "url", c.ConnectedUrlRedacted()) }),

@@ -212,7 +212,7 @@ func (p *Planner) answerRequest(ctx context.Context, question []byte) []byte {
 	})
 	req, err := requests.Of(ctx, p.cfg.Store.Place(q.Namespace, q.Run), q.At)
 	if err != nil {
-		p.cfg.Logger.Warn("a request cannot be written", "run", q.Run, "at", q.At, "reason", err)
+		p.cfg.Logger.Warn("a request cannot be written", "run", q.Run, "n", q.At, "reason", err)
 		return nil
 	}
 	data, _ := req.MarshalJSON() // its parts are valid JSON, whose characters stay as they are

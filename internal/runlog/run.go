@@ -367,7 +367,7 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 	}
 	bytes := 0
 	for i, p := range ready {
-		r.store.appended(r.mem, p.event)
+		r.appended(p.event)
 		// An event that the application's own fold refuses now is in the log all the same,
 		// and in the memory as poison.
 		if err := r.store.machine.ApplyEvent(r.mem, p.subject, p.event, p.hash); err != nil && !Refused(err) {
@@ -409,7 +409,7 @@ func (c *commit) resolve(ctx context.Context) (bool, error) {
 	err := c.run.readUntil(ctx, func(e *events.Event) {
 		if slices.Contains(c.ids, e.ID) {
 			mine = true
-			c.run.store.appended(c.run.mem, e)
+			c.run.appended(e)
 		}
 	})
 	return mine, err

@@ -33,7 +33,8 @@ type Options struct {
 	// Snapshots save reading a long run from its beginning; nil: every run is
 	// read from there.
 	Snapshots ports.Snapshots
-	// Logger gets why a snapshot is not used. Default: discarded.
+	// Logger gets what was decided about runs, on level info, and why a snapshot is not used.
+	// Default: discarded.
 	Logger *slog.Logger
 	// Meter counts what happens to runs. Default: nothing is counted.
 	Meter meter.Meter

@@ -153,7 +153,7 @@ func (s *Subagents) answerParent(ctx context.Context, subrun events.Run, p event
 	var refused *runlog.DraftError
 	if errors.As(err, &refused) || errors.Is(err, journal.ErrTooLarge) {
 		// A retry would not help: the application's own table has no such row.
-		s.cfg.Logger.Error("an answer cannot be given", "run", p.Run, "call", p.CallID, "child", subrun.ID, "reason", err)
+		s.cfg.Logger.Error("an answer cannot be given", "run", p.Run, "call", p.CallID, "subrun", subrun.ID, "reason", err)
 		return nil
 	}
 	return err

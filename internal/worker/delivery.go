@@ -149,11 +149,11 @@ func (j *delivery) conclude(ctx context.Context, err error) {
 	switch {
 	case errors.Is(err, errHeld):
 		// The borrower extends the delivery, and its outcome is in the log.
-		log.Info("leaving a call to the worker that borrowed it")
+		log.Debug("leaving a call to the worker that borrowed it")
 	case errors.Is(err, errElsewhere) && ctx.Err() == nil:
 		// A verdict could hit the delivery of the worker that runs the call. Without
 		// one this comes again when that worker stops extending it.
-		log.Info("leaving a call to the worker that started it")
+		log.Debug("leaving a call to the worker that started it")
 	case ctx.Err() != nil:
 		// The drain time is over: the work goes to another worker, which counts the
 		// attempt.

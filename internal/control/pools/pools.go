@@ -138,7 +138,7 @@ func (p *Pools) serve(ctx context.Context, pool string) {
 		cfg.Logger.Error("the calls of an unserved pool are not answered", "reason", err)
 		return
 	}
-	cfg.Logger.Debug("a pool is unserved, so its calls are answered with no_actor", "after", p.cfg.Wait)
+	cfg.Logger.Warn("a pool is unserved, so its calls are answered with no_actor", "waited", p.cfg.Wait)
 	ctx, stop := context.WithCancel(ctx)
 	p.workers[pool] = stop
 	p.running.Go(func() {

@@ -233,7 +233,7 @@ func (s *Scheduler) start(ctx context.Context, key ports.ScheduleKey, st *state,
 	switch {
 	case err == nil, refusal.Is(err, refusal.CodeRunExists, refusal.CodeRunPurged): // who was here before died after it
 		f.Outcome = Started
-		log.Debug("a schedule started a run")
+		log.Info("a schedule started a run")
 	case errors.As(err, &refused) && refused.Kind < refusal.TooMany:
 		f.Outcome, f.Reason = Failed, reason(err)
 		log.Error("a schedule cannot start its run", "reason", err)

@@ -313,7 +313,7 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	reason := truncate.Prefix(o.Reason(), maxReason)
 	if was.Attempts < len(r.cfg.Schedule) {
 		after := max(r.cfg.Schedule[was.Attempts], o.After)
-		logger.Warn("a notice is not delivered, and is tried again", "reason", reason, "after", after)
+		logger.Warn("a notice is not delivered, and is tried again", "reason", reason, "retry_in", after)
 		return result{p: p, failed: reason, after: after}
 	}
 	was.Attempts, was.Error = was.Attempts+1, reason

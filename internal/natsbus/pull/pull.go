@@ -214,7 +214,7 @@ func (p *puller) start(msg *nats.Msg) {
 	p.running -= int(p.finished.Swap(0))
 	if p.running >= p.slots {
 		if err := p.client.NC.Publish(msg.Reply, []byte("-NAK")); err != nil {
-			p.client.Log.Warn("a delivery cannot be given back", "error", err)
+			p.client.Log.Warn("a delivery cannot be given back", "reason", err)
 		}
 		return
 	}
@@ -299,7 +299,7 @@ func (p *puller) drain() {
 	}
 	if p.client.NC.IsConnected() {
 		if err := p.client.NC.FlushTimeout(drainTimeout); err != nil {
-			p.client.Log.Debug("deliveries on their way come again later", "error", err)
+			p.client.Log.Debug("deliveries on their way come again later", "reason", err)
 		}
 	}
 	for {

@@ -77,7 +77,7 @@ func (p *puller) fill() {
 		if err := p.request(s, s.grant); err != nil {
 			// The connection is closed, or it is away and its buffer is full. The next
 			// tick tries again.
-			p.client.Log.Debug("pull request", "error", err)
+			p.client.Log.Debug("pull request", "reason", err)
 		}
 		s.grant = 0
 	}
@@ -219,6 +219,6 @@ func (p *puller) check() {
 
 func (p *puller) unsubscribe(sub *nats.Subscription) {
 	if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		p.client.Log.Debug("unsubscribe", "error", err)
+		p.client.Log.Debug("unsubscribe", "reason", err)
 	}
 }

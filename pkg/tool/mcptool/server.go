@@ -108,7 +108,7 @@ func (s *server) Run(ctx context.Context, logger *slog.Logger, put func([]tool.T
 		pause := pauses.Delay(failures)
 		if now := fmt.Sprint(err, failures); now != said {
 			said = now
-			logger.Warn("an MCP server is away; it is tried again", "reason", s.conceal.Replace(err.Error()), "in", pause)
+			logger.Warn("an MCP server is away; it is tried again", "reason", s.conceal.Replace(err.Error()), "retry_in", pause)
 		}
 		retry.Wait(ctx, pause)
 	}
