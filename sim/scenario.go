@@ -157,6 +157,7 @@ func newScenario(seed uint64) *scenario {
 	s.strike(draw{rand.New(rand.NewPCG(seed, 7))})
 	s.follow(draw{rand.New(rand.NewPCG(seed, 8))})
 	s.ofClients(draw{rand.New(rand.NewPCG(seed, 9))})
+	s.Queues = draw{rand.New(rand.NewPCG(seed, 10))}.oneIn(6)
 	return s
 }
 
