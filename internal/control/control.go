@@ -270,13 +270,7 @@ func (c *Controller) launch(ctx context.Context, ns string, l schedules.Launch) 
 // serveClients works on what goes out to clients. A user with the permissions of an older
 // build may not: then runs without clients' tools go on as before.
 func (c *Controller) serveClients(ctx context.Context) error {
-	err := c.clients.Run(ctx)
-	if errors.Is(err, journal.ErrDenied) && ctx.Err() == nil {
-		c.cfg.Logger.Error("calls of clients' tools do not time out: run `moorebus init` and print the permissions again", "reason", err)
-		<-ctx.Done()
-		return nil
-	}
-	return err
+	return access.UntilSetUp(ctx, c.cfg.Logger, "calls of clients' tools do not time out", c.clients.Run)
 }
 
 // Step waits for one delivery and joins its decisions. It is for the single-step mode, without

@@ -211,35 +211,28 @@ func (a *Admission) Run(ctx context.Context) error {
 	if a.cfg.Store == nil || a.cfg.Leases == nil {
 		return nil
 	}
-	for {
-		_, revision, err := a.read(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, journal.ErrDenied):
-			a.cannot(ctx, err)
-			return nil
-		case err == nil && revision > 0:
-			err = worker.RunAll(ctx, append(a.followers(ctx), a.lead, a.watch)...)
-			if ctx.Err() == nil && (errors.Is(err, journal.ErrDenied) || errors.Is(err, journal.ErrNotReady)) {
-				a.cannot(ctx, err)
+	return access.UntilSetUp(ctx, a.cfg.Logger, "queued runs are not admitted by this gateway", func(ctx context.Context) error {
+		for {
+			_, revision, err := a.read(ctx)
+			switch {
+			case ctx.Err() != nil:
 				return nil
+			case errors.Is(err, journal.ErrDenied):
+				return err
+			case err == nil && revision > 0:
+				return worker.RunAll(ctx, append(a.followers(ctx), a.lead, a.watch)...)
 			}
-			return err
+			retry.Wait(ctx, readEvery)
 		}
-		retry.Wait(ctx, readEvery)
-	}
+	})
 }
 
-// cannot says what a bus of an older build lacks.
-func (a *Admission) cannot(ctx context.Context, err error) {
-	a.cfg.Logger.Error("queued runs are not admitted by this gateway: run `moorebus init` and print the permissions again", "reason", err)
-	<-ctx.Done()
-}
-
-// followers return what reads each shard, from where the stored queue ends.
+// followers return what reads each shard, from where the stored queue ends, or where those
+// before ended.
 func (a *Admission) followers(ctx context.Context) (parts []func(context.Context) error) {
-	a.load(ctx)
+	if !a.follows {
+		a.load(ctx)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.follows = true

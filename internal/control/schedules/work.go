@@ -86,7 +86,7 @@ type watch struct {
 // New returns a Scheduler.
 func New(cfg Config) *Scheduler { return &Scheduler{cfg: cfg, a: cfg.Access} }
 
-// Run processes alarms until ctx ends. Where the bus has no place for schedules, or the user may not use it, it says so once and waits.
+// Run processes alarms until ctx ends. Where the bus has no place for schedules, or the user may not use it, it says so and tries again from time to time.
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.cfg.Schedules == nil {
 		<-ctx.Done()
@@ -97,16 +97,13 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	var rearming sync.WaitGroup
 	rearming.Go(func() { s.rearm(ctx) })
-	err := s.cfg.Schedules.ConsumeAlarms(ctx, s.cfg.Concurrency, func(a ports.ScheduleAlarm) {
-		work, stop := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
-		defer stop()
-		s.deliver(work, a)
+	err := access.UntilSetUp(ctx, s.cfg.Logger, "schedules do not fire", func(ctx context.Context) error {
+		return s.cfg.Schedules.ConsumeAlarms(ctx, s.cfg.Concurrency, func(a ports.ScheduleAlarm) {
+			work, stop := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
+			defer stop()
+			s.deliver(work, a)
+		})
 	})
-	if errors.Is(err, journal.ErrDenied) && ctx.Err() == nil {
-		s.cfg.Logger.Error("schedules do not fire: run `moorebus init` and print the permissions again", "reason", err)
-		<-ctx.Done()
-		err = nil
-	}
 	rearming.Wait()
 	s.mu.Lock()
 	for _, w := range s.watched {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/sharedlog"
@@ -19,9 +20,6 @@ var lease = ports.Keep{Role: "gateway", Name: "webhooks"}
 // lookEvery is how often the process that delivers looks for changes of webhooks.
 const lookEvery = 2 * time.Second
 
-// setupEvery is how often a bus is tried that lacks something.
-const setupEvery = 15 * time.Second
-
 // Run delivers while this process has the lease, until ctx ends. On a bus that cannot, it says so and
 // looks again from time to time.
 func (h *Hooks) Run(ctx context.Context) error {
@@ -29,19 +27,9 @@ func (h *Hooks) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	for said := ""; ; {
-		err := h.cfg.Leases.Lead(ctx, lease, h.deliver)
-		if ctx.Err() != nil || !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady) {
-			return err
-		}
-		if err.Error() != said {
-			said = err.Error()
-			h.cfg.Logger.Error("webhooks are not delivered: run `moorebus init` again, and give the gateway's user the permissions that it prints with --print-permissions", "reason", err)
-		}
-		if !retry.Wait(ctx, setupEvery) {
-			return nil
-		}
-	}
+	return access.UntilSetUp(ctx, h.cfg.Logger, "webhooks are not delivered", func(ctx context.Context) error {
+		return h.cfg.Leases.Lead(ctx, lease, h.deliver)
+	})
 }
 
 // delivery is a reader of the log that runs for a webhook.

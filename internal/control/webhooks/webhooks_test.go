@@ -275,7 +275,7 @@ func TestOlderBus(t *testing.T) {
 	go func() { done <- c.Run(ctx) }()
 	found := false
 	for !found && lines.Scan() {
-		found = strings.Contains(lines.Text(), "webhooks are not delivered: run `moorebus init` again")
+		found = strings.Contains(lines.Text(), "webhooks are not delivered: run `moorebus init` and print the permissions again")
 	}
 	require.True(t, found)
 	go func() { _, _ = io.Copy(io.Discard, logged) }()
