@@ -44,6 +44,9 @@ func refusalOf(err error) *refusal.Error {
 	case errors.As(err, &draft):
 		return refusal.Wrap(err, refusal.Conflict, refusal.CodeConflict, "the run's state does not allow it: %s", err.Error())
 	}
+	if errors.Is(err, journal.ErrDenied) {
+		return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "the bus does not permit the gateway to do this; its operator runs `moorebus init` and prints the permissions again (--print-permissions): %s", err.Error())
+	}
 	// Everything else is a failure of the bus, which can pass.
 	return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "the bus failed; try again, and see /readyz: %s", err.Error())
 }
