@@ -80,7 +80,7 @@ or how long ago (24h). With --once the command ends at the log's present end.`,
 			r.Ready() // also while another process has the lease
 			err := telemetry.New(cfg).Run(ctx)
 			if errors.Is(err, journal.ErrDenied) || errors.Is(err, journal.ErrNotReady) {
-				err = fmt.Errorf("%w: the role needs the permissions of the user telemetry and its buckets: run `moorebus init` of this build as the operator, and write the permissions anew", err)
+				err = fmt.Errorf("%w: the role needs buckets of its own: run `moorebus init` of this build as the operator", err)
 			}
 			return err
 		})

@@ -3,6 +3,8 @@ package telemetry
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 	"time"
@@ -49,8 +51,12 @@ func NewClient(getenv func(string) string) (otlptrace.Client, error) {
 		}
 		return getenv(varAll + name)
 	}
-	if first(varEndpoint) == "" {
+	endpoint := first(varEndpoint)
+	if endpoint == "" {
 		return nil, ErrNoEndpoint
+	}
+	if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("%s%s: %q is not an address such as http://localhost:4318", varAll, varEndpoint, endpoint)
 	}
 	switch protocol := first(varProtocol); protocol {
 	case "", "http/protobuf", "http/json":

@@ -388,6 +388,8 @@ func TestUnwantedSpan(t *testing.T) {
 func TestNoReceiver(t *testing.T) {
 	_, err := telemetry.NewClient(func(string) string { return "" })
 	require.ErrorContains(t, err, "set OTEL_EXPORTER_OTLP_ENDPOINT")
+	_, err = telemetry.NewClient(func(string) string { return "localhost:4318" })
+	require.ErrorContains(t, err, `"localhost:4318" is not an address`) // the library would take it, and send elsewhere
 	_, err = telemetry.NewClient(func(name string) string {
 		return map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_PROTOCOL": "carrier pigeon"}[name]
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -104,7 +105,11 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			Instance: role.Instance, Store: runlog.New(storeOptions(name, conn.Bus, registry, logger)),
 			Concurrency: role.Concurrency, Drain: role.Drain, Logger: logger,
 		}
-		return run(cmd.Context(), Role{Process: host.NewProcess(base, conn.Bus, conn.Bus, nil), Bus: conn.Bus, Metrics: registry, probe: probe})
+		err = run(cmd.Context(), Role{Process: host.NewProcess(base, conn.Bus, conn.Bus, nil), Bus: conn.Bus, Metrics: registry, probe: probe})
+		if errors.Is(err, journal.ErrDenied) {
+			err = fmt.Errorf("%w\nthe user of this process may not do what the role %s needs: check whose key NATS_NKEY is, or print the permissions of this build again (`moorebus init --print-permissions`)", err, name)
+		}
+		return err
 	}
 	return cmd
 }
