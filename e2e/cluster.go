@@ -40,6 +40,8 @@ type setup struct {
 	subagents []string
 	// gatewayArgs are further arguments of gateways.
 	gatewayArgs []string
+	// initArgs are further arguments of `moorebus init`.
+	initArgs []string
 	// late starts the bus after everything else.
 	late bool
 }
@@ -147,7 +149,7 @@ func (c *cluster) startBus() {
 // init runs `moorebus init`, that of the older build or that of this one.
 func (c *cluster) init(t *testing.T, older bool) {
 	t.Helper()
-	args := []string{"init"}
+	args := append([]string{"init"}, c.setup.initArgs...)
 	if c.setup.ackWait > 0 {
 		args = append(args, "--ack-wait", c.setup.ackWait.String())
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -171,4 +172,61 @@ func (a *api) admittedBy(ctx context.Context, id string) (source string) {
 	}
 	require.Equal(a.t, 1, found, string(body))
 	return source
+}
+
+// TestToolLimit: the calls of a bounded tool that run at once are as many as the bound allows and
+// never more, whatever calls a reply has, in whichever shard its run is, and when an actor is killed.
+func TestToolLimit(t *testing.T) {
+	const bound, runs, calls = 4, 16, 5
+	c := startCluster(t, setup{
+		planners: 2, actorPools: []string{"payments", "payments"}, ackWait: 3 * time.Second,
+		tools: []string{"pay"}, toolSettings: map[string]string{"pay": "effect: idempotent, pool: payments"},
+		initArgs: []string{"--shards", "2", "--pool-tools", "payments=pay", "--pool-max-ack-pending", "payments=4"},
+	})
+	var mu sync.Mutex
+	atOnce, most, ended := 0, 0, 0
+	full := make(chan struct{})
+	c.tools.handle("pay", func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		if atOnce++; atOnce == bound && most < bound {
+			close(full)
+		}
+		most = max(most, atOnce)
+		mu.Unlock()
+		select {
+		case <-full:
+		case <-r.Context().Done():
+		}
+		select {
+		case <-time.After(20 * time.Millisecond): // a payment takes its time
+		case <-r.Context().Done():
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		atOnce--
+		ended++
+		_, _ = w.Write([]byte("paid"))
+	})
+	c.model.play("payer", playing(func(r *chatRequest) modelReply {
+		if r.replies() > 0 {
+			return says("done")
+		}
+		var reply modelReply
+		for i := range calls {
+			reply.calls = append(reply.calls, asks(fmt.Sprint("c", i), "pay", "{}").calls...)
+		}
+		return reply
+	}))
+	ids := c.api.startMany(t.Context(), map[string]any{
+		"name": "payer", "llm": map[string]any{"provider": "openai"}, "models": map[string]any{"default": "payer"}, "tools": []string{"pay"},
+	}, runs)
+	await(t, full, "as many calls at once as the bound allows")
+	c.replace("actor", 0)
+	for _, id := range ids {
+		c.api.awaitState(t.Context(), id, "done")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, bound, most)
+	require.GreaterOrEqual(t, ended, runs*calls)
 }

@@ -60,7 +60,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	states := flags.StringSlice("states", nil, "states of an application's own graph that get a consumer, beside the built-in ones")
 	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
 	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer in flight, over all processes (default: as it is, else 20000)")
-	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "the same for single pools of tools, as in gpu=4,web=100")
+	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "calls of single pools of tools at once, over all processes and shards, as in gpu=4,web=100 (default: as it is, else no bound)")
 	flags.StringArrayVar(&s.PoolTools, "pool-tools", nil, "`POOL=TOOL,TOOL` assigns tools to a pool: announcements of these names by other pools are ignored; may be repeated; replaces the pool's list, and an empty list clears it (default: as it is)")
 	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is created, may be repeated (default: a role with the permission creates it at its first use)")
 	var maxBytes cli.Size

@@ -135,8 +135,8 @@ type Bus struct {
 	flushes
 
 	mu sync.Mutex
-	// ackWaits has the ack waits of consumers by name, some seconds old at most.
-	ackWaits map[string]knownAckWait
+	// knownTerms has the terms of consumers by name, some seconds old at most.
+	knownTerms map[string]knownTerms
 	// announced has the sequence numbers of this bus's last announcements, by subject.
 	announced map[string]uint64
 	// said has the warnings that were logged.
@@ -157,7 +157,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("natsbus: %w", err)
 	}
-	b := &Bus{Client: client, opts: o, recent: recent.NewReader(client), said: map[string]bool{}, ackWaits: map[string]knownAckWait{}, announced: map[string]uint64{}}
+	b := &Bus{Client: client, opts: o, recent: recent.NewReader(client), said: map[string]bool{}, knownTerms: map[string]knownTerms{}, announced: map[string]uint64{}}
 	if err := b.discover(ctx); err != nil {
 		unhook()
 		return nil, err

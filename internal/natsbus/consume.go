@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsbus/pull"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -102,15 +103,23 @@ func (b *Bus) AckWait(ctx context.Context, inbox journal.Inbox) (time.Duration, 
 	}
 	var shortest time.Duration
 	for _, d := range durables {
-		wait, err := b.ackWait(ctx, d)
+		known, err := b.terms(ctx, d)
 		if err != nil {
 			return 0, err
 		}
-		if shortest == 0 || wait < shortest {
-			shortest = wait
+		if shortest == 0 || known.ackWait < shortest {
+			shortest = known.ackWait
 		}
 	}
 	return shortest, nil
+}
+
+var _ ports.Limiter = (*Bus)(nil)
+
+// Limited implements [ports.Limiter]. A change is seen after some seconds.
+func (b *Bus) Limited(ctx context.Context, pool string) (bool, error) {
+	known, err := b.terms(ctx, actingDurable(pool))
+	return known.limited, err
 }
 
 // Undelivered reports whether a record still waits to be delivered for the first
@@ -134,35 +143,39 @@ func (b *Bus) Undelivered(ctx context.Context, inbox journal.Inbox, shard int, s
 	return info.CachedInfo().Delivered.Stream < seq, nil
 }
 
-// ackWait returns a consumer's ack wait. It asks again after some seconds, since an
-// operator may change it while workers run; while the bus is away the last answer stands.
-func (b *Bus) ackWait(ctx context.Context, d durable) (time.Duration, error) {
+// terms returns a consumer's terms. It asks again after some seconds, since an
+// operator may change them while workers run; while the bus is away the last answer stands.
+func (b *Bus) terms(ctx context.Context, d durable) (knownTerms, error) {
 	b.mu.Lock()
-	known := b.ackWaits[d.name]
+	known := b.knownTerms[d.name]
 	b.mu.Unlock()
-	if time.Since(known.at) < ackWaitFresh {
-		return known.wait, nil
+	if time.Since(known.at) < termsFresh {
+		return known, nil
 	}
 	info, err := b.Consumer(ctx, events.StreamName(0), d.name)
 	switch {
-	case err != nil && known.wait > 0:
-		return known.wait, nil
+	case err != nil && known.ackWait > 0:
+		return known, nil
 	case err != nil:
-		return 0, err
+		return knownTerms{}, err
 	}
-	known = knownAckWait{info.CachedInfo().Config.AckWait, time.Now()}
+	cfg := info.CachedInfo().Config
+	known = knownTerms{ackWait: cfg.AckWait, limited: isLimited(cfg), at: time.Now()}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ackWaits[d.name] = known
-	return known.wait, nil
+	b.knownTerms[d.name] = known
+	return known, nil
 }
 
-type knownAckWait struct {
-	wait time.Duration
-	at   time.Time
+// knownTerms are how long a delivery of a consumer may go without Extend, and whether the
+// consumer bounds the calls of its pool.
+type knownTerms struct {
+	ackWait time.Duration
+	limited bool
+	at      time.Time
 }
 
-const ackWaitFresh = 4 * time.Second
+const termsFresh = 4 * time.Second
 
 // awaitConsumer returns as soon as the consumer is there. One that is missing is made
 // by create; where that fails, the log names the command. The error is final: the

@@ -147,10 +147,11 @@ func (b *Bus) Lend(ctx context.Context, d journal.Delivery, l ports.Loan) (time.
 	if !ok {
 		return 0, fmt.Errorf("lend %s: %w: the delivery is borrowed itself", l.Name, ports.ErrNoPeer)
 	}
-	silence, err := b.ackWait(ctx, actingDurable(l.Pool))
+	terms, err := b.terms(ctx, actingDurable(l.Pool))
 	if err != nil {
 		return 0, fmt.Errorf("lend %s: %w", l.Name, err)
 	}
+	silence := terms.ackWait
 	rhythm := min(max(silence/4, 10*time.Millisecond), 5*time.Second)
 	ask := loanMessage{
 		Subject: held.rec.Subject, Key: l.Key, Started: l.Started, Ack: held.reply, Answer: nuid.Next(), Rhythm: rhythm.Milliseconds(),

@@ -41,9 +41,10 @@ type InitOptions struct {
 	// once, over all processes; those that wait to be tried again count too. 0:
 	// as each consumer has it, or 20000.
 	MaxAckPending int
-	// PoolMaxAckPending is the same for the consumers of pools of tools, by pool;
-	// it goes before MaxAckPending. A pool that is named here is one of Pools.
-	// Each shard has a consumer of its own, so with several it holds for each.
+	// PoolMaxAckPending is how many calls of a pool of tools run at once, over all
+	// processes and shards, by pool; MaxAckPending changes nothing about such a pool. Each
+	// shard has its part of it, so it is at least the number of shards. A pool that is named
+	// here is one of Pools. 20000 or more takes the bound away.
 	PoolMaxAckPending map[string]int
 	// PoolTools assigns tools to pools, by pool: what other pools announce of a tool that
 	// is assigned is ignored. A pool that is named here is one of Pools, and its list
@@ -217,6 +218,11 @@ func (o *InitOptions) resolve(ctx context.Context, js jetstream.JetStream) error
 	if o.Replicas == 0 {
 		o.Replicas = max(1, replicas)
 	}
+	for pool, n := range o.PoolMaxAckPending {
+		if n < o.Shards {
+			return fmt.Errorf("max ack pending of pool %s: %d cannot be shared among the %d shards of the log: each needs 1 or more", pool, n, o.Shards)
+		}
+	}
 	return nil
 }
 
@@ -314,11 +320,15 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 		}
 	}
 	for _, d := range o.durables() {
-		ackWait, maxAckPending, err := o.terms(ctx, stream, d)
+		ackWait, maxAckPending, limited, err := o.terms(ctx, stream, d, shard)
 		if err != nil {
 			return fmt.Errorf("consumer %s of %s: %w", d.name, cfg.Name, err)
 		}
-		if _, err := stream.CreateOrUpdateConsumer(ctx, d.consumerConfig(shard, ackWait, maxAckPending)); err != nil {
+		wanted := d.consumerConfig(shard, ackWait, maxAckPending)
+		if limited {
+			wanted.Metadata = map[string]string{metaLimited: "true"}
+		}
+		if _, err := stream.CreateOrUpdateConsumer(ctx, wanted); err != nil {
 			return fmt.Errorf("consumer %s of %s: %w", d.name, cfg.Name, err)
 		}
 	}
@@ -339,7 +349,7 @@ func (o *InitOptions) initTimers(ctx context.Context, js jetstream.JetStream) er
 	}
 	for _, config := range []func(time.Duration, int) jetstream.ConsumerConfig{timerConsumerConfig, alarmConsumerConfig} {
 		name := config(0, 0).Durable
-		ackWait, maxAckPending, err := o.terms(ctx, stream, durable{name: name})
+		ackWait, maxAckPending, _, err := o.terms(ctx, stream, durable{name: name}, 0)
 		if err == nil {
 			_, err = stream.CreateOrUpdateConsumer(ctx, config(ackWait, maxAckPending))
 		}
@@ -350,28 +360,36 @@ func (o *InitOptions) initTimers(ctx context.Context, js jetstream.JetStream) er
 	return nil
 }
 
-// terms returns what was asked for a consumer, else what it has, else the default.
-func (o *InitOptions) terms(ctx context.Context, stream jetstream.Stream, d durable) (ackWait time.Duration, maxAckPending int, err error) {
+// terms returns what was asked for a consumer, else what it has, else the default. limited says
+// that it bounds the calls of its pool.
+func (o *InitOptions) terms(ctx context.Context, stream jetstream.Stream, d durable, shard int) (ackWait time.Duration, maxAckPending int, limited bool, err error) {
 	ackWait, maxAckPending = o.AckWait, o.MaxAckPending
-	if n := o.PoolMaxAckPending[d.pool]; n > 0 {
-		maxAckPending = n
+	calls, named := o.PoolMaxAckPending[d.pool]
+	if named = named && slices.Equal(d.states, actingStates); named {
+		maxAckPending, limited = (calls+shard)/o.Shards, calls < defaultMaxAckPending
 	}
 	has, err := stream.Consumer(ctx, d.name)
 	switch {
 	case err == nil:
-		setDefault(&ackWait, ackWaitOf(has.CachedInfo().Config))
-		if maxAckPending == 0 {
-			maxAckPending = has.CachedInfo().Config.MaxAckPending
+		cfg := has.CachedInfo().Config
+		setDefault(&ackWait, ackWaitOf(cfg))
+		if stays := !named && isLimited(cfg); stays || maxAckPending == 0 {
+			maxAckPending, limited = cfg.MaxAckPending, stays
 		}
 	case !errors.Is(err, jetstream.ErrConsumerNotFound):
-		return 0, 0, err
+		return 0, 0, false, err
 	}
 	setDefault(&ackWait, defaultAckWait)
 	if maxAckPending == 0 {
 		maxAckPending = defaultMaxAckPending
 	}
-	return ackWait, maxAckPending, nil
+	return ackWait, maxAckPending, limited, nil
 }
+
+// metaLimited marks a consumer that bounds the calls of its pool, and not only the deliveries.
+const metaLimited = "moorebus_limited"
+
+func isLimited(cfg jetstream.ConsumerConfig) bool { return cfg.Metadata[metaLimited] != "" }
 
 func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {
 	buckets, stores := bucketConfigs(o.Pools, o.Replicas)

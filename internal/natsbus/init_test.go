@@ -51,9 +51,13 @@ func TestInitKeepsWhatIsNotNamed(t *testing.T) {
 	require.NoError(t, err)
 	terms := func(name string) (time.Duration, int) {
 		t.Helper()
-		c, err := js.Consumer(ctx, events.StreamName(1), name)
-		require.NoError(t, err)
-		return c.CachedInfo().Config.AckWait, c.CachedInfo().Config.MaxAckPending
+		wait, pending := time.Duration(0), 0
+		for shard := range 2 {
+			c, err := js.Consumer(ctx, events.StreamName(shard), name)
+			require.NoError(t, err)
+			wait, pending = c.CachedInfo().Config.AckWait, pending+c.CachedInfo().Config.MaxAckPending
+		}
+		return wait, pending
 	}
 	is := func(name string, ackWait time.Duration, maxAckPending int) {
 		t.Helper()
@@ -63,18 +67,34 @@ func TestInitKeepsWhatIsNotNamed(t *testing.T) {
 	}
 	require.NoError(t, Init(ctx, conn, InitOptions{Shards: 2, PoolMaxAckPending: map[string]int{"gpu": 4}}))
 	is("acting_gpu", defaultAckWait, 4)
-	is("acting_default", defaultAckWait, defaultMaxAckPending)
+	is("acting_default", defaultAckWait, 2*defaultMaxAckPending)
 	require.NoError(t, Init(ctx, conn, InitOptions{AckWait: 3 * time.Second, PoolMaxAckPending: map[string]int{"web": 7}}))
 	is("acting_gpu", 3*time.Second, 4)
 	is("acting_web", 3*time.Second, 7)
 	require.NoError(t, Init(ctx, conn, InitOptions{Pools: []string{"more"}}))
 	is("acting_gpu", 3*time.Second, 4)
-	is("planning", 3*time.Second, defaultMaxAckPending)
-	is("acting_more", defaultAckWait, defaultMaxAckPending)
+	is("planning", 3*time.Second, 2*defaultMaxAckPending)
+	is("acting_more", defaultAckWait, 2*defaultMaxAckPending)
 	require.NoError(t, Init(ctx, conn, InitOptions{MaxAckPending: 50, PoolMaxAckPending: map[string]int{"web": 8}}))
-	is("acting_gpu", 3*time.Second, 50)
+	is("acting_gpu", 3*time.Second, 4)
 	is("acting_web", 3*time.Second, 8)
-	is("planning", 3*time.Second, 50)
+	is("acting_more", defaultAckWait, 100)
+	is("planning", 3*time.Second, 100)
+	bus, err := Open(ctx, conn, Options{})
+	require.NoError(t, err)
+	for pool, limited := range map[string]bool{"gpu": true, "web": true, "more": false} {
+		is, err := bus.Limited(ctx, pool)
+		require.NoError(t, err)
+		require.Equal(t, limited, is, pool)
+	}
+	require.NoError(t, Init(ctx, conn, InitOptions{PoolMaxAckPending: map[string]int{"gpu": defaultMaxAckPending}}))
+	is("acting_gpu", 3*time.Second, defaultMaxAckPending)
+	bus, err = Open(ctx, conn, Options{})
+	require.NoError(t, err)
+	limited, err := bus.Limited(ctx, "gpu")
+	require.NoError(t, err)
+	require.False(t, limited)
+	require.ErrorContains(t, Init(ctx, conn, InitOptions{PoolMaxAckPending: map[string]int{"web": 1}}), "2 shards")
 	require.ErrorContains(t, Init(ctx, conn, InitOptions{PoolMaxAckPending: map[string]int{"web": 0}}), "pool web")
 	require.Error(t, Init(ctx, conn, InitOptions{PoolMaxAckPending: map[string]int{"*": 1}}))
 }

@@ -50,3 +50,11 @@ type Fleet interface {
 	// ShardSizes returns the sizes of the log's shards.
 	ShardSizes(ctx context.Context) ([]ShardSize, error)
 }
+
+// Limiter is a queue that knows whether the deliveries of a pool of tools stand for its calls:
+// the operator has bounded how many of them run at once, over all processes. Then a worker runs
+// the calls of one delivery one after the other.
+type Limiter interface {
+	// Limited reports whether the pool's calls are bounded. It may block for a moment.
+	Limited(ctx context.Context, pool string) (bool, error)
+}

@@ -118,7 +118,7 @@ func (s *Bus) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 		lines = append(lines, fmt.Sprintf("max ack pending of every consumer: %d", s.Init.MaxAckPending))
 	}
 	for _, pool := range slices.Sorted(maps.Keys(s.Init.PoolMaxAckPending)) {
-		lines = append(lines, fmt.Sprintf("max ack pending of pool %s: %d", pool, s.Init.PoolMaxAckPending[pool]))
+		lines = append(lines, fmt.Sprintf("calls of pool %s at once: %d", pool, s.Init.PoolMaxAckPending[pool]))
 	}
 	for _, pool := range slices.Sorted(maps.Keys(s.Init.PoolTools)) {
 		line := "no tools are assigned to pool " + pool

@@ -348,12 +348,19 @@ func (j *delivery) doAll(ctx context.Context, due []effects.Effect) error {
 	if len(due) == 1 {
 		return j.do(ctx, due[0])
 	}
-	ended := make(chan error, len(due))
+	ended, turns := make(chan error, len(due)), make(chan struct{}, len(due))
+	if limited, err := j.limited(ctx); err != nil {
+		return err
+	} else if limited {
+		turns = make(chan struct{}, 1)
+	}
 	for _, e := range due {
 		go func() {
 			// A handler may end its goroutine; the others are waited for anyway.
 			err := errors.New("the work ended its goroutine")
 			defer func() { ended <- err }()
+			turns <- struct{}{}
+			defer func() { <-turns }()
 			err = j.do(ctx, e)
 		}()
 	}
@@ -371,6 +378,16 @@ func (j *delivery) doAll(ctx context.Context, due []effects.Effect) error {
 		return err
 	}
 	return retry.After(longest, nil)
+}
+
+// limited reports whether the calls of the delivery's pool are bounded. The bound counts
+// deliveries, so each of them does one call at a time.
+func (j *delivery) limited(ctx context.Context) (bool, error) {
+	limiter, ok := j.w.cfg.Queue.(ports.Limiter)
+	if !ok || j.w.cfg.Origin != "" { // who stands in for workers runs no tools
+		return false, nil
+	}
+	return limiter.Limited(ctx, j.subject.Pool)
 }
 
 // do does one effect, or waits for it if it is in flight already.
