@@ -310,7 +310,7 @@ func (x *Exporter) skip(id events.Run, err error) {
 	}
 	if !x.skipped[reason] {
 		x.skipped[reason] = true
-		x.cfg.Logger.Warn("events without spans: "+reason, "run", id.ID, "error", err)
+		x.cfg.Logger.Warn("events without spans: "+reason, "run", id.ID, "reason", err)
 	}
 }
 
@@ -343,13 +343,13 @@ func (x *Exporter) deliver(ctx context.Context, spans []*tracepb.Span) error {
 		err := x.cfg.Sender.UploadTraces(ctx, request)
 		switch {
 		case refused(err):
-			x.cfg.Logger.Warn("the receiver does not want some spans", "spans", len(spans), "error", err)
+			x.cfg.Logger.Warn("the receiver does not want some spans", "spans", len(spans), "reason", err)
 		case wrong(err) && len(spans) > 1:
 			split = true
 			return 0, nil
 		case wrong(err) && x.taken:
 			s := spans[0]
-			x.cfg.Logger.Warn("the receiver does not take a span; it is left out", "trace", hex.EncodeToString(s.TraceId), "span", hex.EncodeToString(s.SpanId), "name", s.Name, "error", err)
+			x.cfg.Logger.Warn("the receiver does not take a span; it is left out", "trace", hex.EncodeToString(s.TraceId), "span", hex.EncodeToString(s.SpanId), "name", s.Name, "reason", err)
 			return 0, nil
 		case err != nil:
 			return 0, err
@@ -383,7 +383,7 @@ func (x *Exporter) patient(ctx context.Context, failed string, work func(context
 			return 0, err
 		}
 		pause := pauses.Delay(tries)
-		x.cfg.Logger.Warn(failed, "error", err, "tries", tries, "next_in", pause)
+		x.cfg.Logger.Warn(failed, "reason", err, "tries", tries, "retry_in", pause)
 		if !retry.Wait(ctx, pause) {
 			return 0, ctx.Err()
 		}
