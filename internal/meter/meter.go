@@ -90,3 +90,15 @@ func Since(to Meter, m *Metric, began time.Time, of ...string) {
 		Add(to, m, max(0, time.Since(began).Seconds()), of...)
 	}
 }
+
+// conventional are the providers for which the GenAI conventions have another name.
+var conventional = map[string]string{"gemini": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}
+
+// ProviderName returns a provider's name as the GenAI conventions of OpenTelemetry have it, for
+// metrics and spans.
+func ProviderName(provider string) string {
+	if name, is := conventional[provider]; is {
+		return name
+	}
+	return provider
+}

@@ -78,6 +78,7 @@ func (r *Registry) reply(mem *reducer.Memory, p events.Payload, used *events.Usa
 	if facts := events.FactsOf(p); facts != nil && facts.Asked != nil {
 		asked = events.Asked{Provider: cmp.Or(facts.Asked.Provider, asked.Provider), Model: facts.Asked.Model}
 	}
+	asked.Provider = meter.ProviderName(asked.Provider)
 	if used.Input > 0 || used.Output > 0 {
 		meter.Add(r, meter.TokenUsage, float64(max(0, used.Input)), chat, asked.Provider, asked.Model, "input")
 		meter.Add(r, meter.TokenUsage, float64(max(0, used.Output)), chat, asked.Provider, asked.Model, "output")

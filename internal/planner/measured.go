@@ -15,19 +15,20 @@ func (p *Planner) measured(ctx context.Context, caller llm.Caller, req llm.Reque
 	if to == nil {
 		return caller.Call(ctx, req, stream)
 	}
+	provider := meter.ProviderName(req.Provider)
 	began := time.Now()
 	if listener := stream; listener != nil {
 		first := true // chunks come from one goroutine
 		stream = func(c llm.Chunk) {
 			if first {
 				first = false
-				meter.Since(to, meter.FirstChunk, began, "chat", req.Provider, req.Model)
+				meter.Since(to, meter.FirstChunk, began, "chat", provider, req.Model)
 			}
 			listener(c)
 		}
 	}
 	reply, err := caller.Call(ctx, req, stream)
-	meter.Since(to, meter.ModelTime, began, "chat", req.Provider, req.Model, errorType(ctx, err))
+	meter.Since(to, meter.ModelTime, began, "chat", provider, req.Model, errorType(ctx, err))
 	return reply, err
 }
 

@@ -8,6 +8,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -102,7 +103,7 @@ func (r *run) endChat(e *events.Event, c chat, was before) {
 		asked = *c.facts.Asked
 	}
 	o.name = strings.TrimSpace(opChat + " " + cmp.Or(asked.Model, c.model))
-	o.text(attrProvider, asked.Provider)
+	o.text(attrProvider, meter.ProviderName(asked.Provider))
 	o.text(attrRequestModel, cmp.Or(asked.Model, c.model))
 	o.text(attrResponseModel, c.model)
 	if c.facts != nil && c.facts.Finish != "" {

@@ -13,6 +13,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/tracecontext"
@@ -155,7 +156,7 @@ func (r *run) moveTurn(e *events.Event) {
 	t.text(attrAgent, name)
 	t.text(attrAgentVersion, cut(mem.Control.AgentHash, 12))
 	ref, _ := effects.Model(mem, reducer.Attempt{})
-	t.text(attrProvider, ref.Provider)
+	t.text(attrProvider, meter.ProviderName(ref.Provider))
 	t.text(attrRequestModel, ref.Model)
 	t.text(attrMode, string(mem.Mode))
 	t.text(attrInput, r.content.task(mem))

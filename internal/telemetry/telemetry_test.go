@@ -18,9 +18,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/internal/telemetry"
@@ -382,6 +385,17 @@ func TestUnwantedSpan(t *testing.T) {
 		r.backfill(to, protocol, nil)
 		require.Len(t, to.Spans(), 5, protocol)
 		require.Len(t, named(to.Spans(), "invoke_agent b"), 1)
+	}
+}
+
+// Receivers know some providers by the names of the conventions only.
+func TestProviderNames(t *testing.T) {
+	for provider, name := range map[string]attribute.KeyValue{
+		"openai": semconv.GenAIProviderNameOpenAI, "anthropic": semconv.GenAIProviderNameAnthropic, "deepseek": semconv.GenAIProviderNameDeepseek,
+		"groq": semconv.GenAIProviderNameGroq, "gemini": semconv.GenAIProviderNameGCPGemini, "mistral": semconv.GenAIProviderNameMistralAI,
+		"xai": semconv.GenAIProviderNameXAI,
+	} {
+		require.Equal(t, name.Value.AsString(), meter.ProviderName(provider))
 	}
 }
 
