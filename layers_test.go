@@ -95,6 +95,7 @@ func (s *source) internal() (own, outside []string) {
 var lower = map[string][]string{
 	"internal/codec":            {},
 	"internal/meter":            {},
+	"internal/plan":             {},
 	"internal/media":            {},
 	"pkg/events":                {"internal/codec", "internal/media"},
 	"pkg/reducer":               {"pkg/events", "internal/codec"},

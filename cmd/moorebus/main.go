@@ -36,7 +36,7 @@ the bus. planner, actor, observer, gateway and replay are also programs of their
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), storageCommand(), webhooksCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		schedulesCommand(),
-		quotasCommand(),
+		quotasCommand(), planCommand(),
 		exportCommand(), importCommand(), purgeCommand(),
 		deadCommand(), initCommand(), certsCommand(), doctorCommand(), upgradeCommand(),
 		backupCommand(), restoreCommand(),

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/plan"
+)
+
+func planCommand() *cobra.Command {
+	var l plan.Load
+	var model, call time.Duration
+	var output string
+	cmd := &cobra.Command{
+		Use:   "plan --runs-per-day N --steps N --tokens N",
+		Short: "Compute what a load needs: disk, memory, processes, connections",
+		Long: `Plan computes what a load needs, and says of each number how. It asks no bus. The numbers
+that it computes with were measured; docs/operations/capacity.md has them and says how. A
+plan is good to a factor of two: measure your own load before you buy machines.
+
+A step is a reply of the model that calls tools. The tokens of a run are its task, what
+the model writes and what tools return, each counted once, and not what the provider
+bills, which counts the whole context for each reply.`,
+		Example: `  moorebus plan --runs-per-day 50000 --steps 8 --tokens 6000 --retain 90 --replicas 3
+  moorebus plan --runs-per-day 1000 --steps 20 --tokens 40000 --calls 60 --model-time 12s -o json`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&l.RunsPerDay, "runs-per-day", 0, "runs that start in a day; required")
+	flags.IntVar(&l.Steps, "steps", 0, "replies of the model that call tools, in each run; required")
+	flags.IntVar(&l.Tokens, "tokens", 0, "tokens of text that each run adds; required")
+	flags.IntVar(&l.Calls, "calls", 0, "calls of tools in each run (default one for each step)")
+	flags.DurationVar(&call, "call-time", time.Second, "how long a tool takes")
+	flags.DurationVar(&model, "model-time", 5*time.Second, "how long the model takes for a reply")
+	flags.IntVar(&l.Retain, "retain", 30, "`days` that runs stay in the log")
+	flags.IntVar(&l.Replicas, "replicas", 1, "servers that keep each event: 1, 3 or 5")
+	flags.Float64Var(&l.Peak, "peak", 3, "rate of the busiest moment, as a `factor` of the day's mean")
+	addOutputFlag(cmd, &output, console.Table, console.JSON)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := console.ParseFormat(output, console.Table, console.JSON)
+		if err != nil {
+			return err
+		}
+		for _, name := range []string{"runs-per-day", "steps", "tokens"} {
+			if !flags.Changed(name) {
+				return cli.Usage("say --%s", name)
+			}
+		}
+		if !flags.Changed("calls") {
+			l.Calls = l.Steps
+		}
+		l.CallTime, l.ModelTime = call.Seconds(), model.Seconds()
+		planned, err := plan.For(l)
+		if err != nil {
+			return cli.Usage("%w", err)
+		}
+		if format == console.JSON {
+			return console.WriteJSON(cmd.OutOrStdout(), planned)
+		}
+		rows := make([][]string, len(planned.Lines))
+		for i, line := range planned.Lines {
+			rows[i] = []string{line.Text(), line.Amount(), line.How}
+		}
+		return console.WriteTable(cmd.OutOrStdout(), []string{"WHAT", "HOW MUCH", "HOW"}, rows)
+	}
+	return cmd
+}
