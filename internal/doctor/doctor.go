@@ -134,7 +134,7 @@ type reading func(*nats.Conn, []natsbus.Finding) []natsbus.Finding
 func (d *Checks) remote(ctx context.Context, o natsconn.ConnectOptions, r *Report, read reading) {
 	conn, err := natsconn.Connect(ctx, o)
 	if err != nil {
-		r.Add(AreaBus, finding(natsbus.Bad, "start nats-server with JetStream (-js), or set NATS_URL or --nats", "%v", err))
+		r.Add(AreaBus, finding(natsbus.Bad, "start nats-server with JetStream (-js), or set NATS_URL or --nats, and NATS_CA and NATS_NKEY if it asks for a user", "%v", err))
 		return
 	}
 	defer conn.Close()

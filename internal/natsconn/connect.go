@@ -6,6 +6,7 @@ package natsconn
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -53,6 +55,8 @@ const (
 	connectTimeout  = 5 * time.Second
 	pingInterval    = 10 * time.Second
 	drainWait       = 5 * time.Second
+	firstReason     = time.Second
+	nextReason      = time.Minute
 )
 
 // Connect opens a connection that reconnects for ever. If the first attempt
@@ -63,11 +67,25 @@ func Connect(ctx context.Context, o ConnectOptions, more ...nats.Option) (*nats.
 	if err != nil {
 		return nil, fmt.Errorf("connect to the bus: %w", err)
 	}
+	for _, path := range []string{o.NKey, o.Creds} {
+		if at, err := os.Stat(path); err == nil && at.Mode().Perm()&0o004 != 0 {
+			o.logger().Warn("every user of this machine can read the key of this process: take that away with chmod 600", "file", path)
+		}
+	}
 	url := o.URL
 	if url == "" {
 		url = nats.DefaultURL
 	}
 	connected := make(chan struct{}, 1)
+	var failed atomic.Pointer[error]
+	tell := func(c *nats.Conn) { go o.tellWhy(c, &failed) }
+	opts = append(opts, nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { failed.Store(&err) }),
+		nats.DisconnectErrHandler(func(c *nats.Conn, err error) {
+			if err != nil {
+				o.logger().Warn("the bus went away, reconnecting", "error", err)
+				tell(c)
+			}
+		}))
 	opts = append(append(opts, more...), nats.RetryOnFailedConnect(o.Wait), nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
 	conn, err := nats.Connect(url, opts...)
 	if err != nil {
@@ -77,6 +95,7 @@ func Connect(ctx context.Context, o ConnectOptions, more ...nats.Option) (*nats.
 		return conn, nil
 	}
 	o.logger().Warn("waiting for the bus", "url", redact(url))
+	tell(conn)
 	closed := conn.StatusChanged(nats.CLOSED)
 	defer conn.RemoveStatusListener(closed)
 	select {
@@ -91,7 +110,47 @@ func Connect(ctx context.Context, o ConnectOptions, more ...nats.Option) (*nats.
 	return nil, fmt.Errorf("connect to the bus at %s: %w", redact(url), connectError(err))
 }
 
+// tellWhy logs why the bus is not reached, after a second and then every minute, until conn is
+// connected or closed. The library keeps failures of the dial in failed, later ones itself.
+func (o ConnectOptions) tellWhy(conn *nats.Conn, failed *atomic.Pointer[error]) {
+	ended := conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer conn.RemoveStatusListener(ended)
+	for pause := firstReason; !conn.IsConnected() && !conn.IsClosed(); pause = nextReason {
+		select {
+		case <-ended:
+			return
+		case <-time.After(pause):
+		}
+		reason := conn.LastError()
+		if dial := failed.Swap(nil); reason == nil && dial != nil {
+			reason = *dial
+		}
+		if reason != nil {
+			o.logger().Warn("the bus is not reached", "reason", connectError(reason))
+		}
+	}
+}
+
+// WhileOpen returns a context that ends with ctx, or when conn is closed: the library gives up
+// when the server refuses the user twice. Then the cause says why. stop ends it, too.
+func WhileOpen(ctx context.Context, conn *nats.Conn) (open context.Context, stop func()) {
+	open, end := context.WithCancelCause(ctx)
+	closed := conn.StatusChanged(nats.CLOSED)
+	go func() {
+		defer conn.RemoveStatusListener(closed)
+		select {
+		case <-closed:
+			end(fmt.Errorf("the bus is lost: %w", connectError(errors.Join(nats.ErrConnectionClosed, conn.LastError()))))
+		case <-open.Done():
+		}
+	}()
+	return open, func() { end(nil) }
+}
+
 func connectError(err error) error {
+	if untrusted := new(tls.CertificateVerificationError); errors.As(err, &untrusted) {
+		return fmt.Errorf("the server's certificate is refused: set NATS_CA to the ca.pem of its authority; if it has expired or lacks the server's name, renew it (`moorebus certs --renew --host NAME`): %w", err)
+	}
 	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 		return fmt.Errorf("%w: check NATS_CREDS, NATS_NKEY, NATS_USER and NATS_PASSWORD, or NATS_CONTEXT: %w", journal.ErrDenied, err)
 	}
@@ -124,11 +183,6 @@ func (o ConnectOptions) options() ([]nats.Option, error) {
 				return
 			}
 			log.Warn("bus", "reason", err)
-		}),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil {
-				log.Warn("the bus went away, reconnecting", "reason", err)
-			}
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) { log.Info("the bus is back", "url", c.ConnectedUrlRedacted()) }),
 	}

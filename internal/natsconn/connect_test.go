@@ -1,15 +1,20 @@
 package natsconn
 
 import (
+	"bufio"
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 )
 
@@ -89,7 +94,52 @@ func TestConnectWaits(t *testing.T) {
 	srv.Start()
 	conn := <-got
 	require.True(t, conn.IsConnected())
+	open, stop := WhileOpen(t.Context(), conn)
+	defer stop()
+	require.NoError(t, open.Err())
 	conn.Close()
+	<-open.Done()
+	require.ErrorIs(t, context.Cause(open), nats.ErrConnectionClosed)
+}
+
+// TestWaitingSaysWhy: a process that waits for a server whose certificate it refuses says so.
+func TestWaitingSaysWhy(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"server", "other"} {
+		_, err := certs.Make(certs.Options{Dir: filepath.Join(dir, name), Server: "server", Hosts: []string{"127.0.0.1"}, For: time.Hour, Now: time.Now()})
+		require.NoError(t, err)
+	}
+	user, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	secret, err := user.Seed()
+	require.NoError(t, err)
+	public, err := user.PublicKey()
+	require.NoError(t, err)
+	seed := filepath.Join(dir, "seed")
+	require.NoError(t, os.WriteFile(seed, secret, 0o644)) //nolint:gosec // that is what is tried
+	srv := natstest.Start(t, natstest.Options{More: fmt.Sprintf("tls { cert_file: %q, key_file: %q }\nauthorization { users: [{nkey: %s}] }",
+		filepath.Join(dir, "server", "server.pem"), filepath.Join(dir, "server", "server.key"), public)})
+	o := ConnectOptions{URL: srv.URL, CA: filepath.Join(dir, "other", "ca.pem"), NKey: seed}
+	_, err = Connect(t.Context(), o)
+	require.ErrorContains(t, err, "set NATS_CA")
+	read, write := io.Pipe()
+	o.Wait, o.Logger = true, slog.New(slog.NewTextHandler(write, nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, err := Connect(ctx, o)
+		_ = write.CloseWithError(err)
+	}()
+	lines := bufio.NewScanner(read)
+	for _, want := range []string{"chmod 600", "waiting for the bus", "set NATS_CA"} {
+		require.True(t, lines.Scan(), "%s: %v", want, lines.Err())
+		require.Contains(t, lines.Text(), want)
+	}
+	cancel()
+	go io.Copy(io.Discard, read) //nolint:errcheck // it ends with the pipe
+	<-ended
 }
 
 func TestMayPublish(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -105,7 +106,12 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			Instance: role.Instance, Store: runlog.New(storeOptions(name, conn.Bus, registry, logger)),
 			Concurrency: role.Concurrency, Drain: role.Drain, Logger: logger,
 		}
-		err = run(cmd.Context(), Role{Process: host.NewProcess(base, conn.Bus, conn.Bus, nil), Bus: conn.Bus, Metrics: registry, probe: probe})
+		open, stop := natsconn.WhileOpen(cmd.Context(), conn.Bus.Conn())
+		defer stop()
+		err = run(open, Role{Process: host.NewProcess(base, conn.Bus, conn.Bus, nil), Bus: conn.Bus, Metrics: registry, probe: probe})
+		if open.Err() != nil && cmd.Context().Err() == nil {
+			err = context.Cause(open) // another start may be let in
+		}
 		if errors.Is(err, journal.ErrDenied) {
 			err = fmt.Errorf("%w\nthe user of this process may not do what the role %s needs: check whose key NATS_NKEY is, or print the permissions of this build again (`moorebus init --print-permissions`)", err, name)
 		}
