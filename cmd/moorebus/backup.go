@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
@@ -51,12 +52,19 @@ with backup verify. It needs the user operator, or the user backup, which may ch
 			return cli.Usage("--every: must not be negative")
 		}
 		o.Build = buildinfo.Read().Version
-		flags.wait = every > 0
+		if flags.wait = every > 0; flags.wait && !cmd.Flags().Changed("log-level") {
+			if err := cmd.Flags().Set("log-level", "info"); err != nil { // each backup is told
+				return err
+			}
+		}
 		return flags.useBus(cmd, reads, func(ctx context.Context, c *client) error {
 			if every > 0 {
 				return c.backupEvery(ctx, args[0], o, every)
 			}
 			taken, err := backup.Take(ctx, c.Bus, args[0], o)
+			if errors.Is(err, journal.ErrDenied) {
+				return fmt.Errorf("%w: a backup needs the user backup or the operator", err)
+			}
 			if err != nil {
 				return err
 			}
@@ -79,7 +87,7 @@ func (c *client) report(result any, text string) error {
 // backupEvery backs up again and again. A failure is logged, and tried again a minute later
 // at most.
 func (c *client) backupEvery(ctx context.Context, dir string, o backup.Options, every time.Duration) error {
-	logger := slog.New(slog.NewTextHandler(c.note, nil))
+	logger := slog.Default() // as --log-format says
 	for next := time.Now(); ; {
 		taken, err := backup.Take(ctx, c.Bus, dir, o)
 		switch {

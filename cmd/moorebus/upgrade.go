@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/upgrade"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func upgradeCommand() *cobra.Command {
@@ -76,6 +78,9 @@ ended cannot be continued by this build.`,
 		}
 		defer conn.Close()
 		report, err := upgrade.Check(cmd.Context(), conn, string(text), logger)
+		if errors.Is(err, journal.ErrDenied) {
+			return fmt.Errorf("%w: the check needs the operator, or another user who may read the log and the settings of streams", err)
+		}
 		if err != nil {
 			return err
 		}

@@ -327,6 +327,12 @@ func TestFullDisk(t *testing.T) {
 	require.Len(t, openArchive(t, dir, time.Time{}).Runs(), 1)
 	require.Equal(t, 1, one.take(dir, true).Records)
 	require.Len(t, openArchive(t, dir, time.Time{}).Runs(), 2)
+	text, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
+	require.NoError(t, err)
+	require.Equal(t, 2, one.take(dir, true).Number, "nothing is new")
+	again, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
+	require.NoError(t, err)
+	require.Equal(t, text, again, "a backup of an idle bus does not grow")
 }
 
 // callOnce starts a run and leaves it where its call of pay is about to begin.

@@ -150,7 +150,8 @@ func TestEvery(t *testing.T) {
 		}
 		t.Fatalf("it ended without saying %q: %v", text, lines.Err())
 	}
-	await("increment=2")
+	await("backed up")
+	await("backed up") // again, although nothing is new
 	server.Stop()
 	await("backup failed")
 	server.Start()

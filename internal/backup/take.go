@@ -62,7 +62,8 @@ const (
 
 // Take backs up the bus into the directory, which is made if it is not there. A directory that
 // has other files than a backup's is refused, and so is the backup of another log. What an
-// earlier call that was cut off has left is removed.
+// earlier call that was cut off has left is removed. If nothing is new since the last
+// increment, the directory stays as it is, and what is returned has that one's number.
 func Take(ctx context.Context, bus Bus, dir string, o Options) (Taken, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -90,6 +91,10 @@ func Take(ctx context.Context, bus Bus, dir string, o Options) (Taken, error) {
 		}
 	}
 	t.inc.Finished = o.Now().UTC()
+	if t.nothingNew() {
+		t.done.Number, t.done.Elapsed = t.before.Number, o.Now().Sub(began)
+		return t.done, nil
+	}
 	if !o.Incremental {
 		t.manifest.Increments = nil
 	}
@@ -104,6 +109,12 @@ func Take(ctx context.Context, bus Bus, dir string, o Options) (Taken, error) {
 	}
 	t.done.Elapsed = o.Now().Sub(began)
 	return t.done, t.clean(true)
+}
+
+// nothingNew reports whether the increment before says all that this one would. The manifest
+// would grow with it, however idle the bus is.
+func (t *taker) nothingNew() bool {
+	return t.before.Number > 0 && len(t.folders) == 1 && slices.Equal(t.before.Cuts, t.inc.Cuts) && len(t.before.Buckets) == len(t.inc.Buckets)
 }
 
 // taker is one call of Take.
@@ -413,8 +424,11 @@ func (t *taker) object(ctx context.Context, ref events.Ref) (gone bool, err erro
 func (t Taken) String() string {
 	var b strings.Builder
 	kind := "added"
-	if t.Full {
+	switch {
+	case t.Full:
 		kind = "full backup"
+	case t.Bytes == 0:
+		kind = "nothing is new"
 	}
 	fmt.Fprintf(&b, "increment %d (%s): %d events, %d values, %d objects, %d bytes in %s", t.Number, kind, t.Records, t.Values, t.Objects, t.Bytes, t.Elapsed.Round(time.Millisecond))
 	if t.Missing > 0 {
