@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,9 +32,12 @@ func TestServerGetsUsers(t *testing.T) {
 	require.NoError(t, err)
 	data, site := filepath.Join(dir, "data"), filepath.Join(dir, "site")
 	args := []string{"server", "--data", data, "--nats-listen", addresses[0]}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	require.NoError(t, err)
+	defer func() { _ = log.Close() }()
 	serve := func(args ...string) *exec.Cmd {
 		cmd := exec.Command(filepath.Join(bin, "moorebus"), args...)
-		cmd.Stderr = os.Stderr
+		cmd.Stderr = io.MultiWriter(os.Stderr, log)
 		ended, err := commandtest.Start(cmd)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
@@ -48,7 +52,7 @@ func TestServerGetsUsers(t *testing.T) {
 		require.NoError(t, err)
 		return bus
 	}
-	server := serve(args...)
+	server := serve(append(args, "--pools", "web")...)
 	bus := open(natsconn.ConnectOptions{URL: "nats://" + addresses[0]})
 	run := journaltest.NewRun(t, bus)
 	journaltest.AppendAll(t, bus, run, "1", "2")
@@ -68,6 +72,10 @@ func TestServerGetsUsers(t *testing.T) {
 	recs, err := journaltest.Collect(bus.Read(t.Context(), run, 0))
 	require.NoError(t, err)
 	require.Len(t, recs, 2)
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(log.Name())
+		return err == nil && strings.Contains(string(text), "a pool that --pools does not name")
+	}, time.Minute, 10*time.Millisecond)
 
 	stranger := exec.Command(filepath.Join(bin, "moorebus"), "runs", "--nats", "tls://"+addresses[0])
 	stranger.Env = append(os.Environ(), "NATS_CA="+filepath.Join(site, "tls", "ca.pem"))

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -108,9 +110,25 @@ then, and every client may do everything.`,
 		if shards := conn.Bus.Shards(); serve.Users && secure.File == "" && shards != max(1, s.Init.Shards) {
 			return cli.NotConfigured("the log has %d shards, and users have permissions for %d: use --shards %d", shards, max(1, s.Init.Shards), shards)
 		}
+		if serve.Users && secure.File == "" {
+			if err := warnOfPools(cmd.Context(), conn.Bus, s.Init.Pools, logger); err != nil {
+				return err
+			}
+		}
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the server is up: NATS_URL=%s (Ctrl-C ends it)\n", conn.Server.ClientURL())
 		<-cmd.Context().Done()
 		return nil
 	}
 	return cmd
+}
+
+// warnOfPools logs the pools of the log that are not named, and so have no users.
+func warnOfPools(ctx context.Context, bus *natsbus.Bus, named []string, logger *slog.Logger) error {
+	pools, err := bus.Pools(ctx)
+	for _, p := range pools {
+		if p.Name != events.DefaultPool && p.Name != events.ClientPool && !slices.Contains(named, p.Name) {
+			logger.Warn("the log has a pool that --pools does not name: its actors are refused", "pool", p.Name)
+		}
+	}
+	return err
 }
