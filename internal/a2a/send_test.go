@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // Data in a message that starts a task is text, also with the keys of an answer.
@@ -44,4 +46,23 @@ func TestTextThatDecidesComesAgain(t *testing.T) {
 		require.Equal(t, http.StatusOK, status, answer)
 		require.Equal(t, "TASK_STATE_COMPLETED", field(answer, "task", "status", "state"))
 	}
+}
+
+// A run has the trace context of the request that started it.
+func TestTraceContext(t *testing.T) {
+	t.Parallel()
+	gateway, url := serve(t, nil)
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	status, sent := call(t, "POST", url+"/v1/a2a/counter/message:send", message("m-1", "", `{"text": "Count."}`), "Traceparent", trace)
+	require.Equal(t, http.StatusOK, status, sent)
+	run, _ := field(sent, "task", "id").(string)
+	store := gateway.Access.Store
+	for e, err := range store.Log().Read(t.Context(), store.Place(events.DefaultNamespace, run), 0) {
+		require.NoError(t, err)
+		first, err := events.DefaultCodec().Decode(e.Body)
+		require.NoError(t, err)
+		require.Equal(t, trace, first.TraceParent)
+		return
+	}
+	t.Fatal("the task is no run")
 }

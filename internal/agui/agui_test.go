@@ -58,9 +58,16 @@ func newWorld(t *testing.T) *world {
 	return &world{t, bus, api + "ag-ui/", api}
 }
 
+// trace is the trace context of every post.
+const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 // post returns status, run, and the body.
 func (w *world) post(agent, body string) (int, string, string) {
-	response, err := http.Post(w.url+agent, "application/json", strings.NewReader(body))
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url+agent, strings.NewReader(body))
+	require.NoError(w.t, err)
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Traceparent", trace)
+	response, err := http.DefaultClient.Do(request)
 	require.NoError(w.t, err)
 	defer func() { _ = response.Body.Close() }()
 	data, err := io.ReadAll(response.Body)
@@ -251,4 +258,13 @@ func TestStateDoesNotGrow(t *testing.T) {
 	text, err := json.Marshal(changed)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"a":3,"b":{"c":2}}`, kept(post("r2", text)))
+}
+
+// A run has the trace context of the request that started it.
+func TestTraceContext(t *testing.T) {
+	w := newWorld(t)
+	status, run, text := w.post("chat", said("thread", "r1", "Hi"))
+	require.Equal(t, http.StatusOK, status, text)
+	first, _, _ := strings.Cut(w.run(run+"/events"), "\n")
+	require.Contains(t, first, `"traceparent":"`+trace+`"`)
 }

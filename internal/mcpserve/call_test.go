@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -253,4 +254,35 @@ func TestCallsWhileTheServerEnds(t *testing.T) {
 	callers.Wait()
 	_, err := s.call(t.Context(), request())
 	require.ErrorIs(t, err, errEnding)
+}
+
+// A run has the trace context of the call, or else of the HTTP request that brought it.
+func TestTraceContext(t *testing.T) {
+	t.Parallel()
+	const trace, other = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-5bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	brought := &mcp.RequestExtra{Header: http.Header{"Traceparent": {other}}}
+	for _, c := range []struct {
+		meta  mcp.Meta
+		extra *mcp.RequestExtra
+		want  string
+	}{{mcp.Meta{"traceparent": trace}, brought, trace}, {nil, brought, other}, {mcp.Meta{"traceparent": "00-x"}, nil, ""}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var log *impatient
+		s := served(t, func(l journal.Log) journal.Log { log = &impatient{Log: l, gone: cancel}; return log })
+		req := request()
+		req.Params.Meta, req.Extra = c.meta, c.extra
+		_, err := s.call(ctx, req)
+		require.Error(t, err)
+		cancel()
+		found := false
+		for rec, err := range log.Read(t.Context(), log.run, 0) {
+			require.NoError(t, err)
+			e, err := events.DefaultCodec().Decode(rec.Body)
+			require.NoError(t, err)
+			require.Equal(t, c.want, e.TraceParent)
+			found = true
+			break
+		}
+		require.True(t, found, "nothing was started")
+	}
 }
