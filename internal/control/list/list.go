@@ -62,6 +62,8 @@ type Run struct {
 	Waiting Waiting `json:"waiting,omitempty"`
 	// Queued says that the run waits until its quotas admit it.
 	Queued bool `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
+	// Priority is the run's place in the queue; empty: normal.
+	Priority events.Priority `json:"priority,omitempty" jsonschema:"high or low: the place in the queue of a run that was queued."`
 	// Error is the code of the error that the run ended with.
 	Error string `json:"error,omitempty"`
 }
@@ -78,7 +80,7 @@ func (r *Run) addFirst(p events.Payload) {
 	switch p := p.(type) {
 	case *events.Start:
 		r.Agent, r.Mode = cmp.Or(r.Agent, p.Agent.Name), cmp.Or(r.Mode, p.Mode)
-		r.Task, r.Queued = cmp.Or(r.Task, cut(p.Task, taskLength)), p.Queued
+		r.Task, r.Queued, r.Priority = cmp.Or(r.Task, cut(p.Task, taskLength)), p.Queued, p.Priority
 		if p.Parent != nil {
 			r.Parent = p.Parent.Run
 		}

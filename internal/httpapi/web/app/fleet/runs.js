@@ -6,13 +6,13 @@ import { h, put, setText } from "../lib/dom.js";
 import { count, duration, plural, usd } from "../lib/format.js";
 import { bind } from "../lib/keys.js";
 import { List } from "../lib/list.js";
-import { badge, runLink, since } from "../lib/widgets.js";
+import { queuedBadge, runLink, since } from "../lib/widgets.js";
 import { interrupted } from "../main.js";
 import { charts, states } from "./charts.js";
 import { filters, wanted } from "./filters.js";
 import { poll, show, tick } from "./parts.js";
 
-/** @typedef {{run_id: string, state: string, n: number, agent?: string, task?: string, started: string, updated: string, cost_usd?: number, tokens?: number, waiting?: string, error?: string, forked_from?: {run: string, at: number}, parent?: string}} Run */
+/** @typedef {{run_id: string, state: string, n: number, agent?: string, task?: string, started: string, updated: string, cost_usd?: number, tokens?: number, waiting?: string, queued?: boolean, priority?: string, error?: string, forked_from?: {run: string, at: number}, parent?: string}} Run */
 
 const first = 100, further = 1000; // runs of a page
 const most = 100_000; // runs that are kept
@@ -82,6 +82,7 @@ class Runs {
     if (usage?.total) run.tokens = (run.tokens ?? 0) + usage.total;
     if (usage?.cost_usd) run.cost_usd = (run.cost_usd ?? 0) + usage.cost_usd;
     run.waiting = /** @type {Record<string, string>} */ ({ waiting_for_human: "human", waiting_for_user: "user" })[run.state];
+    run.queued &&= run.state === "planning" && event.type !== "Admitted";
     run.error = run.state === "error" ? code ?? run.error : undefined;
     return run.run_id;
   }
@@ -98,7 +99,7 @@ const cell = (/** @type {string} */ name, /** @type {string} */ unit, /** @type 
 /** @param {Run} run @param {boolean} fits */
 function row(run, fits) {
   return h("div", { class: "run-row" + (fits ? "" : " stale") },
-    h("span", { class: "cell-state" }, badge(run.state)), h("span", { class: "cell-id" }, runLink(run.run_id)),
+    h("span", { class: "cell-state" }, queuedBadge(run.state, run)), h("span", { class: "cell-id" }, runLink(run.run_id)),
     h("span", { class: "cell-agent", title: run.agent }, run.agent || "–"), h("span", { class: "cell-task", dir: "auto", title: run.task }, h("span", { class: "narrow-agent", "aria-hidden": "true" }, run.agent, " "), run.task || (run.forked_from ? "A fork" : "–")),
     cell("n", "events", count(run.n)), cell("tokens", "tokens", count(run.tokens)), cell("cost", "", usd(run.cost_usd)), h("span", { class: "cell-age" }, since(run.started)),
     h("span", { class: "cell-note" + (run.error ? " is-bad" : run.waiting ? " is-wait" : "") }, run.error ?? (run.waiting ? "waits for " + (waits[run.waiting] ?? run.waiting) : "")));

@@ -85,7 +85,7 @@ export function pretty(value) {
 // States by shape, word and colour.
 /** @type {Record<string, [string, string]>} */
 const states = {
-  idle: ["○", "off"], planning: ["◇", "busy"], acting: ["▶", "busy"], parallel_acting: ["⊪", "busy"], observing: ["◎", "busy"], reflecting: ["↻", "busy"],
+  queued: ["⋯", "wait"], idle: ["○", "off"], planning: ["◇", "busy"], acting: ["▶", "busy"], parallel_acting: ["⊪", "busy"], observing: ["◎", "busy"], reflecting: ["↻", "busy"],
   waiting_for_human: ["‖", "wait"], waiting_for_user: ["‖", "wait"], done: ["✓", "good"], error: ["✗", "bad"], cancelled: ["⊘", "off"],
 };
 

@@ -5,6 +5,9 @@ import { ago, cut, longText, shortID, stateKind, stateShape, stateWord, when } f
 /** A state by shape, word and colour. @param {string} state */
 export const badge = state => h("span", { class: "badge is-" + stateKind(state) }, h("span", { "aria-hidden": "true" }, stateShape(state)), " ", stateWord(state));
 
+/** The state of a run, or that it is queued, and with which priority. @param {string} state @param {{queued?: boolean, priority?: string}} [at] */
+export const queuedBadge = (state, at) => at?.queued ? [badge("queued"), at.priority && at.priority !== "normal" && h("span", { class: "soft small" }, ` ${at.priority} priority`)] : badge(state);
+
 /** A link to a run, or to one of its events. @param {string} id @param {number} [n] @param {import("./dom.js").Child} [text] */
 export const runLink = (id, n, text) => h("a", { href: `/runs/${encodeURIComponent(id)}` + (n ? "#n=" + n : ""), class: "mono", title: id }, text ?? shortID(id));
 

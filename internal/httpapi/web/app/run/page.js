@@ -4,7 +4,7 @@ import { failed } from "../lib/dialog.js";
 import { h, put, setText } from "../lib/dom.js";
 import { ago, count, duration, shortID, usd, when } from "../lib/format.js";
 import { bind } from "../lib/keys.js";
-import { badge, long, runLink, tabs } from "../lib/widgets.js";
+import { long, queuedBadge, runLink, tabs } from "../lib/widgets.js";
 import { interrupted } from "../main.js";
 import { conversation } from "./conversation.js";
 import { DVR } from "./dvr.js";
@@ -92,8 +92,9 @@ function head(page, history) {
       if (!began) origin();
       began = true;
       setText(name, memory?.control?.agent?.name || history.events[0].data.agent?.name || "Run " + shortID(history.id));
-      if (shown !== event.to) put(state, badge(event.to));
-      shown = event.to;
+      const queue = memory?.control?.admission, looks = event.to + !!queue?.queued;
+      if (shown !== looks) put(state, queuedBadge(event.to, queue));
+      shown = looks;
       setText(past, edge ? "" : `◷ past: event ${n} of ${history.length}`);
       const text = memory?.task ?? "";
       if (asked !== text) {
