@@ -131,6 +131,7 @@ func (c *cluster) queue(ctx context.Context, scope string) *quotaView {
 // TestKilledAdmission kills the gateway that admits, again and again: every queued run is admitted
 // once and ends.
 func TestKilledAdmission(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, setup{gateways: 2})
 	ctx, agent := t.Context(), c.slowModel()
 	require.NoError(t, c.api.call(ctx, http.MethodPut, "/v1/quotas/default", map[string]any{"active": 4}, nil))

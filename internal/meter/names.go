@@ -16,6 +16,7 @@ var (
 	provider = Label{Name: "gen_ai_provider_name", Outside: true}
 	model    = Label{Name: "gen_ai_request_model", Outside: true}
 	failure  = Label{Name: "error_type", Outside: true}
+	tenant   = Label{Name: "namespace", Outside: true}
 )
 
 // The buckets: of seconds from a tenth of a millisecond to ten minutes, of numbers that are
@@ -32,6 +33,7 @@ const (
 	planner   = "planner"
 	actor     = "actor, gateway"
 	gateway   = "gateway"
+	exporter  = "telemetry"
 	server    = "a process with the embedded server"
 )
 
@@ -115,6 +117,21 @@ var (
 	Tokens   = gauge(gateway, "moorebus_tokens_waiting", "Estimated size in tokens of the requests that wait for planners.")
 	Workers  = gauge(gateway, "moorebus_workers", "Live planners and actors, by what they announce.", role, pool)
 	Observed = gauge(gateway, "moorebus_bus_observed", "1 if the last look at what waits succeeded, else 0: then the gauges of the log and of what waits are missing.")
+
+	// Quotas, schedules and webhooks. Every gateway follows the queue; one at a time admits and delivers.
+	QueuedRuns  = gauge(gateway, "moorebus_quota_queued_runs", "Runs that are queued, by the quotas.", tenant)
+	ActiveRuns  = gauge(gateway, "moorebus_quota_active_runs", "Runs that have a place, by the quotas.", tenant)
+	Admitted    = counter(gateway, "moorebus_quota_admitted_total", "Queued runs that this gateway admitted.", tenant)
+	Refused     = counter(gateway, "moorebus_quota_refused_total", "Starts that this gateway refused since the queue is full or the budget of the day is used up.", tenant, Label{Name: "code"})
+	BudgetUsed  = gauge(gateway, "moorebus_quota_budget_used_ratio", "What a namespace has used of its budget of the day, 1 being all; budget is tokens or cost.", tenant, Label{Name: "budget"})
+	Firings     = counter(gateway, "moorebus_schedule_firings_total", "Firings of schedules that this gateway settled: started, failed, skipped or missed.", outcome)
+	HookTries   = counter(gateway, "moorebus_webhook_attempts_total", "Attempts to deliver notices: delivered; failed, which is tried again; given_up, the last of them; closed, by a receiver that wants no more.", outcome)
+	HookWaiting = gauge(gateway, "moorebus_webhook_waiting", "Notices that wait for their delivery, in the gateway that delivers.")
+
+	// Traces.
+	Spans      = counter(exporter, "moorebus_telemetry_spans_total", "Spans that the receiver acknowledged (sent) or does not want (refused).", result)
+	SpanErrors = counter(exporter, "moorebus_telemetry_failures_total", "Requests to the receiver that are made again.")
+	SpanLag    = gauge(exporter, "moorebus_telemetry_lag_seconds", "Age of the oldest event of which the receiver has not acknowledged the spans; 0 if there is none or another process sends.")
 
 	// HTTP.
 	Requests     = counter(gateway, "moorebus_gateway_http_requests_total", "HTTP requests by status.", Label{Name: "code"})

@@ -4,17 +4,25 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/sharedlog"
+	"github.com/moorebus/moorebus/internal/telemetry"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -24,20 +32,23 @@ import (
 // tried has for each alert what makes its condition true on a real bus, and sees it in the
 // metrics. Times are shorter than the alert's.
 var tried = map[string]func(t *testing.T){
-	"MoorebusDown":          nil, // up is Prometheus's own: cli.TestServeMetrics shows that a stopped process does not answer
-	"MoorebusBusNotSeen":    TestScrapeWithoutABus,
-	"MoorebusBacklogOld":    TestValuesOfWhatWaits,
-	"MoorebusToolErrors":    TestValuesOfARun,
-	"MoorebusNoWorkers":     tryNoWorkers,
-	"MoorebusRunsFail":      tryFailures,
-	"MoorebusModelErrors":   tryFailures,
-	"MoorebusDiskLow":       tryDisk,
-	"MoorebusDiskFull":      tryDisk,
-	"MoorebusLogNearlyFull": tryLog,
-	"MoorebusRunsStalled":   tryStall,
-	"MoorebusRunsPoisoned":  tryPoison,
-	"MoorebusFeedLag":       tryFeed,
-	"MoorebusBudgetsUsedUp": tryBudget,
+	"MoorebusDown":              nil, // up is Prometheus's own: cli.TestServeMetrics shows that a stopped process does not answer
+	"MoorebusBusNotSeen":        TestScrapeWithoutABus,
+	"MoorebusBacklogOld":        TestValuesOfWhatWaits,
+	"MoorebusToolErrors":        TestValuesOfARun,
+	"MoorebusNoWorkers":         tryNoWorkers,
+	"MoorebusRunsFail":          tryFailures,
+	"MoorebusModelErrors":       tryFailures,
+	"MoorebusDiskLow":           tryDisk,
+	"MoorebusDiskFull":          tryDisk,
+	"MoorebusLogNearlyFull":     tryLog,
+	"MoorebusRunsStalled":       tryStall,
+	"MoorebusRunsPoisoned":      tryPoison,
+	"MoorebusFeedLag":           tryFeed,
+	"MoorebusBudgetsUsedUp":     tryBudget,
+	"MoorebusBudgetNearlySpent": tryDailyBudget,
+	"MoorebusWebhookGivenUp":    tryWebhook,
+	"MoorebusTelemetryLag":      tryTelemetry,
 }
 
 func TestAlertsCanBeTrue(t *testing.T) {
@@ -154,4 +165,66 @@ func tryBudget(t *testing.T) {
 		return err == nil && n > 10
 	}, patience, 10*time.Millisecond)
 	s.await(t, "gen_ai_client_token_usage_sum", `gen_ai_token_type="input"`, " 9900")
+}
+
+func tryDailyBudget(t *testing.T) {
+	s := newSite(t, host.Options{}, true)
+	s.do(t, "PUT", "/v1/quotas/default", `{"daily": {"tokens": 1000}, "active": 1}`)
+	s.start(t, `[{"text": "Done with it.", "usage": {"input": 800, "output": 100}}]`)
+	s.await(t, "moorebus_quota_budget_used_ratio", `budget="tokens"`, `namespace="default"`, " 0.9")
+	s.await(t, "moorebus_quota_admitted_total", `namespace="default"`, " 1")
+	s.await(t, "moorebus_quota_queued_runs", `namespace="default"`, " 0")
+	s.await(t, "moorebus_quota_active_runs", `namespace="default"`, " 0")
+	s.start(t, `[{"text": "Done with it.", "usage": {"input": 800, "output": 100}}]`)
+	s.await(t, "moorebus_quota_budget_used_ratio", `budget="tokens"`, " 1.8")
+	refused := `{"task": "do it", "agent": {"name": "worker", "llm": {"provider": "scripted", "script": [{"text": "Done with it."}]}}}`
+	require.Eventually(t, func() bool { return s.request("POST", "/v1/runs", refused).Code == 429 }, patience, 10*time.Millisecond)
+	s.await(t, "moorebus_quota_refused_total", `code="budget_exhausted"`)
+}
+
+func tryWebhook(t *testing.T) {
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }))
+	t.Cleanup(receiver.Close)
+	s := newSite(t, host.Options{Webhooks: webhooks.Settings{Allowed: webhooks.Loopback(), Schedule: []time.Duration{time.Millisecond}}}, true)
+	s.do(t, "PUT", "/v1/webhooks/ops", `{"url": "`+receiver.URL+`", "on": ["ended"]}`)
+	s.start(t, `[{"text": "Done with it."}]`)
+	s.await(t, "moorebus_webhook_attempts_total", `outcome="failed"`, " 1")
+	s.await(t, "moorebus_webhook_attempts_total", `outcome="given_up"`, " 1")
+	s.await(t, "moorebus_webhook_waiting", " 0")
+}
+
+// away is a receiver of spans that acknowledges nothing until it is there.
+type away struct{ there chan struct{} }
+
+func (a away) UploadTraces(context.Context, []*tracepb.ResourceSpans) error {
+	select {
+	case <-a.there:
+		return nil
+	default:
+		return errors.New("it is away")
+	}
+}
+
+func tryTelemetry(t *testing.T) {
+	s := newSite(t, host.Options{}, true)
+	s.start(t, script)
+	s.await(t, "moorebus_runs_ended_total", `state="done"`)
+	ctx, stop := context.WithCancel(t.Context())
+	receiver := away{make(chan struct{})}
+	ended := make(chan error, 1)
+	x := telemetry.New(telemetry.Config{
+		Log: s.bus, Leases: s.bus, Positions: s.bus, Machine: s.host.Store().Machine(), Sender: receiver, From: time.Unix(1, 0), Delay: time.Millisecond, Meter: s.Registry,
+	})
+	go func() { ended <- x.Run(ctx) }()
+	s.await(t, "moorebus_telemetry_failures_total")
+	text, _ := scrape(t, s.Registry)
+	require.NotEqual(t, []string{"moorebus_telemetry_lag_seconds 0"}, series(text, "moorebus_telemetry_lag_seconds"))
+	close(receiver.there)
+	s.await(t, "moorebus_telemetry_spans_total", `result="sent"`)
+	require.Eventually(t, func() bool {
+		text, _ := scrape(t, s.Registry)
+		return slices.Equal(series(text, "moorebus_telemetry_lag_seconds"), []string{"moorebus_telemetry_lag_seconds 0"})
+	}, patience, 10*time.Millisecond)
+	stop()
+	require.NoError(t, <-ended)
 }

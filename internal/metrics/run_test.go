@@ -103,14 +103,19 @@ func (s *site) start(t *testing.T, script string, keys ...string) events.Run {
 	return s.host.Store().Place(events.DefaultNamespace, started.RunID)
 }
 
-// do returns the body of a successful answer.
-func (s *site) do(t *testing.T, method, path, body string) string {
-	t.Helper()
+func (s *site) request(method, path, body string) *httptest.ResponseRecorder {
 	answer := httptest.NewRecorder()
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.Host = "localhost"
 	r.Header.Set("Content-Type", "application/json")
 	s.host.Handler().ServeHTTP(answer, r)
+	return answer
+}
+
+// do returns the body of a successful answer.
+func (s *site) do(t *testing.T, method, path, body string) string {
+	t.Helper()
+	answer := s.request(method, path, body)
 	require.Less(t, answer.Code, 300, answer.Body.String())
 	return answer.Body.String()
 }

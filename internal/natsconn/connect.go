@@ -82,7 +82,7 @@ func Connect(ctx context.Context, o ConnectOptions, more ...nats.Option) (*nats.
 	opts = append(opts, nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { failed.Store(&err) }),
 		nats.DisconnectErrHandler(func(c *nats.Conn, err error) {
 			if err != nil {
-				o.logger().Warn("the bus went away, reconnecting", "error", err)
+				o.logger().Warn("the bus went away, reconnecting", "reason", err)
 				tell(c)
 			}
 		}))

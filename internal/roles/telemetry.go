@@ -76,7 +76,7 @@ or how long ago (24h). With --once the command ends at the log's present end.`,
 			}
 			defer func() { _ = client.Stop(context.WithoutCancel(ctx)) }() // nothing is left to send
 			cfg.Log, cfg.Leases, cfg.Positions, cfg.Sender = r.Bus, r.Bus, r.Bus, client
-			cfg.Machine, cfg.Logger, cfg.Once = r.Store.Machine(), r.Logger, once
+			cfg.Machine, cfg.Meter, cfg.Logger, cfg.Once = r.Store.Machine(), r.Store.Meter(), r.Logger, once
 			r.Ready() // also while another process has the lease
 			err := telemetry.New(cfg).Run(ctx)
 			if errors.Is(err, journal.ErrDenied) || errors.Is(err, journal.ErrNotReady) {

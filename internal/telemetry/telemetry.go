@@ -15,12 +15,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -58,6 +60,8 @@ type Config struct {
 	// Delay is how long a span may wait for others. Default 1 s.
 	Delay  time.Duration
 	Logger *slog.Logger
+	// Meter counts what is sent. Nil: nothing does.
+	Meter meter.Meter
 }
 
 // The most spans and bytes of one request, and the records that wait while one is sent.
@@ -75,6 +79,8 @@ type Exporter struct {
 	skipped map[string]bool
 	// taken says that the receiver has acknowledged spans.
 	taken bool
+	// oldest is when the oldest event was stored that is not acknowledged, in Unix nanoseconds; 0: there is none.
+	oldest atomic.Int64
 }
 
 // New returns an exporter. It does nothing until [Exporter.Run].
@@ -85,7 +91,20 @@ func New(cfg Config) *Exporter {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Exporter{cfg: cfg, runs: newRuns(cfg), skipped: map[string]bool{}}
+	x := &Exporter{cfg: cfg, runs: newRuns(cfg), skipped: map[string]bool{}}
+	if cfg.Meter != nil {
+		cfg.Meter.Read(x.measure)
+	}
+	return x
+}
+
+// measure tells a scrape how far the exporter is behind.
+func (x *Exporter) measure(_ context.Context, emit meter.Emit) {
+	lag := 0.0
+	if oldest := x.oldest.Load(); oldest != 0 {
+		lag = max(0, time.Since(time.Unix(0, oldest)).Seconds())
+	}
+	emit(meter.SpanLag, lag, meter.Values{})
 }
 
 // Run exports until ctx ends, or with Once until the log's end. One process of several does so;
@@ -201,6 +220,7 @@ type batch struct {
 func (x *Exporter) export(ctx context.Context, from journal.Position, keep func(context.Context, journal.Position) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	defer x.oldest.Store(0)
 	items := make(chan item, waiting)
 	for shard, after := range from {
 		go x.read(ctx, shard, after, items)
@@ -226,6 +246,7 @@ func (x *Exporter) export(ctx context.Context, from journal.Position, keep func(
 			}
 			if !b.moved {
 				timer.Reset(x.cfg.Delay)
+				x.oldest.Store(it.rec.Stored.UnixNano())
 			}
 			if err := x.add(ctx, &b, it); err != nil {
 				return err
@@ -328,6 +349,7 @@ func (x *Exporter) flush(ctx context.Context, b *batch, keep func(context.Contex
 		return err
 	}
 	b.spans, b.size, b.moved = nil, 0, false
+	x.oldest.Store(0)
 	return nil
 }
 
@@ -341,8 +363,10 @@ func (x *Exporter) deliver(ctx context.Context, spans []*tracepb.Span) error {
 	split := false
 	_, err := x.patient(ctx, "the receiver has not acknowledged spans; they are sent again", func(ctx context.Context) (uint64, error) {
 		err := x.cfg.Sender.UploadTraces(ctx, request)
+		outcome := "sent"
 		switch {
 		case refused(err):
+			outcome = "refused"
 			x.cfg.Logger.Warn("the receiver does not want some spans", "spans", len(spans), "reason", err)
 		case wrong(err) && len(spans) > 1:
 			split = true
@@ -350,11 +374,14 @@ func (x *Exporter) deliver(ctx context.Context, spans []*tracepb.Span) error {
 		case wrong(err) && x.taken:
 			s := spans[0]
 			x.cfg.Logger.Warn("the receiver does not take a span; it is left out", "trace", hex.EncodeToString(s.TraceId), "span", hex.EncodeToString(s.SpanId), "name", s.Name, "reason", err)
+			meter.Add(x.cfg.Meter, meter.Spans, 1, "refused")
 			return 0, nil
 		case err != nil:
+			meter.Add(x.cfg.Meter, meter.SpanErrors, 1)
 			return 0, err
 		}
 		x.taken = true
+		meter.Add(x.cfg.Meter, meter.Spans, float64(len(spans)), outcome)
 		return 0, nil
 	})
 	if err != nil || !split {

@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/tally"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -76,10 +77,14 @@ type usage struct {
 
 // New returns an Admission.
 func New(cfg Config) *Admission {
-	return &Admission{
+	a := &Admission{
 		cfg: cfg, reading: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		queue: newQueue(), after: make([]uint64, cfg.Access.Log.Shards()), usage: map[string]usage{}, spent: map[string]bool{},
 	}
+	if to := cfg.Access.Store.Meter(); to != nil {
+		to.Read(a.measure)
+	}
+	return a
 }
 
 // use makes quotas those of this process.
@@ -153,6 +158,7 @@ func (a *Admission) Start(ctx context.Context, ns, agent string) (queued bool, e
 			return false, err
 		}
 		if over {
+			a.count(meter.Refused, ns, refusal.CodeBudgetExhausted)
 			e := refusal.New(refusal.TooMany, refusal.CodeBudgetExhausted, "the namespace %s has used up its budget of the day, which ends at %s", ns, next.Format(time.RFC3339))
 			e.RetryAfter = next.Sub(a.now())
 			return false, e.With(map[string]any{"namespace": ns, "until": next})
@@ -169,6 +175,7 @@ func (a *Admission) Start(ctx context.Context, ns, agent string) (queued bool, e
 	_, waiting := a.queue.counts(ns)
 	a.mu.Unlock()
 	if waiting >= most {
+		a.count(meter.Refused, ns, refusal.CodeTooManyQueued)
 		e := refusal.New(refusal.TooMany, refusal.CodeTooManyQueued, "%d runs of the namespace %s are queued, and at most %d may be", waiting, ns, most)
 		e.RetryAfter = retryAfter
 		return false, e.With(map[string]any{"namespace": ns})
@@ -436,11 +443,17 @@ func (a *Admission) daily(ns string) *Daily {
 
 // append appends the event, unless the run is not queued any more, or paused.
 func (a *Admission) append(ctx context.Context, e *entry) (paused bool, err error) {
+	admitted := false
 	_, err = a.cfg.Access.Change(ctx, e.ns, e.id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		admitted = false
 		if paused = mem.Queued() && mem.Control.Paused; paused || !mem.Queued() {
 			return nil, nil
 		}
+		admitted = true
 		return access.One(events.Control, &events.Admitted{})
 	})
+	if err == nil && admitted {
+		a.count(meter.Admitted, e.ns)
+	}
 	return paused, err
 }

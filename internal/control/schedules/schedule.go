@@ -129,6 +129,8 @@ type state struct {
 	Handled time.Time `json:"handled"`
 	// Last is the run that was started last.
 	Last string `json:"last,omitempty"`
+	// settled are the firings that were put into the history since the schedule was read.
+	settled []Firing
 }
 
 const (
@@ -271,6 +273,7 @@ func (s *state) settle(f Firing) bool {
 // remember puts a firing into the history. Firings that were missed or skipped one after another
 // for one reason are one entry.
 func (s *state) remember(f Firing) {
+	s.settled = append(s.settled, f)
 	if len(s.History) > 0 && f.RunID == "" {
 		if last := &s.History[0]; last.Outcome == f.Outcome && last.Reason == f.Reason && last.RunID == "" {
 			last.At, last.Count = f.At, max(1, last.Count)+max(1, f.Count)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -287,7 +288,11 @@ func (s *Scheduler) change(ctx context.Context, key ports.ScheduleKey, fn func(s
 		if err != nil || !changed {
 			return st, err
 		}
-		_, err = s.put(ctx, key, st, revision)
+		if _, err = s.put(ctx, key, st, revision); err == nil {
+			for _, f := range st.settled {
+				meter.Add(s.a.Store.Meter(), meter.Firings, float64(max(1, f.Count)), string(f.Outcome))
+			}
+		}
 		if err == nil || !repeatable(err) || try == conflicts || ctx.Err() != nil {
 			return st, err
 		}

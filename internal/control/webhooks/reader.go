@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/internal/webhook"
@@ -66,6 +67,8 @@ type reader struct {
 	// waiting are those of state.Pending, and busy the runs of those that are on the way.
 	waiting []*pending
 	busy    map[string]bool
+	// told is how many of them Hooks.queued counts.
+	told int
 	// changed says that the state is to be noted, and noted when it was.
 	changed bool
 	noted   time.Time
@@ -75,6 +78,12 @@ type reader struct {
 	found chan pending
 	done  chan result
 	again chan []again
+}
+
+// tell makes n the number of waiting notices that metrics see.
+func (r *reader) tell(n int) {
+	r.queued.Add(int64(n - r.told))
+	r.told = n
 }
 
 // result is how an attempt went.
@@ -145,7 +154,9 @@ var errClosed = errors.New("the receiver answers 410 Gone")
 func (r *reader) loop(ctx context.Context, all *sync.WaitGroup) error {
 	tick := time.NewTicker(noteEvery)
 	defer tick.Stop()
+	defer r.tell(0)
 	for {
+		r.tell(len(r.waiting))
 		wake := r.send(ctx, all)
 		found := r.found
 		if len(r.waiting) >= r.most {
@@ -301,17 +312,21 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	defer stop()
 	o := r.sender.Post(posting, r.hook.message(was.Event+"_"+r.hook.Name, body))
 	logger := r.logger.With("run", was.Run, "event", was.Event, "type", notice.Type, "attempt", was.Attempts+1)
+	count := func(outcome string) { meter.Add(r.cfg.Access.Store.Meter(), meter.HookTries, 1, outcome) }
 	switch {
 	case o.Delivered():
+		count("delivered")
 		logger.Debug("a notice is delivered", "took", o.Took)
 		return result{p: p, gone: true}
 	case ctx.Err() != nil:
 		return result{p: p}
 	case o.Gone():
+		count("closed")
 		return result{p: p, closed: true, failed: errClosed.Error()}
 	}
 	reason := truncate.Prefix(o.Reason(), maxReason)
 	if was.Attempts < len(r.cfg.Schedule) {
+		count("failed")
 		after := max(r.cfg.Schedule[was.Attempts], o.After)
 		logger.Warn("a notice is not delivered, and is tried again", "reason", reason, "retry_in", after)
 		return result{p: p, failed: reason, after: after}
@@ -320,6 +335,7 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	if err := r.giveUp(ctx, was, notice.Type); err != nil {
 		return result{p: p, failed: err.Error(), after: -1}
 	}
+	count("given_up")
 	logger.Error("a notice is given up: `moorebus webhooks retry` tries it again", "reason", reason)
 	return result{p: p, gone: true}
 }

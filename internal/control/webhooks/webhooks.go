@@ -21,11 +21,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/webhook"
@@ -78,6 +80,8 @@ type Hooks struct {
 	most int
 	// changed is told when this process has changed a webhook.
 	changed chan struct{}
+	// queued is how many notices wait in this process.
+	queued atomic.Int64
 }
 
 // New returns the webhooks of a bus. Only [Hooks.Run] delivers.
@@ -86,7 +90,13 @@ func New(cfg Config) *Hooks {
 		cfg.Schedule = Schedule()
 	}
 	cfg.ConsoleURL = strings.TrimRight(cfg.ConsoleURL, "/")
-	return &Hooks{cfg: cfg, sender: webhook.NewSender(cfg.Allowed), facts: newFacts(cfg.Access), most: maxPending, changed: make(chan struct{}, 1)}
+	h := &Hooks{cfg: cfg, sender: webhook.NewSender(cfg.Allowed), facts: newFacts(cfg.Access), most: maxPending, changed: make(chan struct{}, 1)}
+	if to := cfg.Access.Store.Meter(); to != nil {
+		to.Read(func(_ context.Context, emit meter.Emit) {
+			emit(meter.HookWaiting, float64(h.queued.Load()), meter.Values{})
+		})
+	}
+	return h
 }
 
 // The keys of the store: the webhook itself, its progress, what was given up, and what is to be
