@@ -299,6 +299,9 @@ func TestSteering(t *testing.T) {
 	require.Equal(t, "run_exists", refused.Code)
 	_, err = a.Start(t.Context(), agent.Task(task), agent.RunID("one"))
 	require.ErrorAs(t, err, &refused)
+	_, err = a.Start(t.Context(), agent.Task(task), agent.Priority("urgent"))
+	require.ErrorAs(t, err, &refused)
+	require.ErrorContains(t, err, "use high, normal or low")
 
 	fork, err := r.Fork(t.Context(), 1, agent.Task("another one"), agent.Patch(map[string]any{"approval": nil}))
 	require.NoError(t, err)

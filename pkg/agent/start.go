@@ -23,6 +23,7 @@ type starting struct {
 	task, taskType, id string
 	parts              []events.Part
 	messages           []Message
+	priority           events.Priority
 	patch              map[string]any
 }
 
@@ -38,6 +39,12 @@ func TaskType(taskType string) StartOption { return func(s *starting) { s.taskTy
 // that is repeated with the same id is a *[Refused] with the code run_exists; then
 // [Agent.Attach] returns the run.
 func RunID(id string) StartOption { return func(s *starting) { s.id = id } }
+
+// Priority sets the run's place in the queue where a quota makes it wait; a fork does not wait.
+// Default: [events.PriorityNormal].
+func Priority(priority events.Priority) StartOption {
+	return func(s *starting) { s.priority = priority }
+}
 
 // Message is a message of the user: a text, with images and files if there are any. A run
 // takes a message with a known ID once only. Default: a new ID.
@@ -105,7 +112,7 @@ func (a *Agent) request(ctx context.Context, s starting) (control.StartRequest, 
 		return control.StartRequest{}, &BuildError{errors.New("Patch is for forks: build an agent with the other settings")}
 	}
 	def := a.def
-	r := control.StartRequest{Agent: &def, TaskType: s.taskType, RunID: s.id}
+	r := control.StartRequest{Agent: &def, TaskType: s.taskType, RunID: s.id, Priority: s.priority}
 	if r.RunID == "" {
 		r.RunID = runlog.NewID()
 	} else if err := events.CheckID(r.RunID); err != nil {
