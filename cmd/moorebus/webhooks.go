@@ -182,11 +182,11 @@ does not take it.`,
 }
 
 func deadWebhookCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "dead NAME", Short: "List the notices that were given up, the oldest first", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "dead [NAME]", Short: "List the notices that were given up, of one webhook or of all, the oldest of each first", Args: cobra.MaximumNArgs(1)}
 	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			all, err := c.control.WebhookDead(ctx, c.namespace, args[0])
+			all, err := deadLetters(ctx, c, args)
 			if err != nil {
 				return err
 			}
@@ -195,12 +195,42 @@ func deadWebhookCommand() *cobra.Command {
 			}
 			rows := make([][]string, len(all))
 			for i, l := range all {
-				rows[i] = []string{l.ID, l.Run, l.Type, strconv.Itoa(l.Attempts), l.Time.Local().Format(time.DateTime), console.Plain(l.Reason)}
+				rows[i] = []string{l.Webhook, l.ID, l.Run, l.Type, strconv.Itoa(l.Attempts), l.Time.Local().Format(time.DateTime), console.Plain(l.Reason)}
 			}
-			return console.WriteTable(c.out, []string{"ID", "RUN", "TYPE", "ATTEMPTS", "GIVEN UP", "REASON"}, rows)
+			return console.WriteTable(c.out, []string{"WEBHOOK", "ID", "RUN", "TYPE", "ATTEMPTS", "GIVEN UP", "REASON"}, rows)
 		})
 	}
 	return cmd
+}
+
+// letter is a notice that was given up, with its webhook.
+type letter struct {
+	Webhook string `json:"webhook"`
+	webhooks.Undelivered
+}
+
+// deadLetters returns those of the named webhooks, or of all of the namespace.
+func deadLetters(ctx context.Context, c *client, names []string) ([]letter, error) {
+	if len(names) == 0 {
+		hooks, err := c.control.Webhooks(ctx, c.namespace)
+		if err != nil {
+			return nil, err
+		}
+		for _, hook := range hooks {
+			names = append(names, hook.Name)
+		}
+	}
+	all := []letter{}
+	for _, name := range names {
+		found, err := c.control.WebhookDead(ctx, c.namespace, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range found {
+			all = append(all, letter{name, l})
+		}
+	}
+	return all, nil
 }
 
 func retryWebhookCommand() *cobra.Command {
