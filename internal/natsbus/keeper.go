@@ -47,10 +47,6 @@ func isKept(name string) bool {
 		strings.HasPrefix(name, kvStreamPrefix) && !strings.HasPrefix(name, kvStreamPrefix+positionsPrefix)
 }
 
-// unkeptKeys begin the subjects of values that mean nothing on another bus: how far webhooks
-// have read this log.
-var unkeptKeys = []string{kvSubjectPrefix + "webhooks.state.", kvSubjectPrefix + "webhooks.retry."}
-
 // Born returns when the first stream was made.
 func (b *Bus) Born(ctx context.Context) (time.Time, error) {
 	info, err := b.shardInfo(ctx, 0)
@@ -114,9 +110,6 @@ func (b *Bus) Values(ctx context.Context, bucket string) iter.Seq2[ports.Value, 
 			more, err := b.Page(ctx, bucket, api.PageRecords, api.GetRequest{Seq: after + 1, NextFor: filter, Batch: api.PageRecords, MaxBytes: valuesBytes},
 				func(msg *nats.Msg, rec journal.Record) bool {
 					after = rec.Seq
-					if slices.ContainsFunc(unkeptKeys, func(s string) bool { return strings.HasPrefix(rec.Subject, s) }) {
-						return true
-					}
 					return yield(valueOf(rec.Subject, msg.Header, rec.Body), nil)
 				})
 			if err == nil && more == 0 && after < upTo {
@@ -176,6 +169,9 @@ func (b *Bus) otherTimers(ctx context.Context) iter.Seq2[ports.Value, error] {
 			}
 			var v ports.Value
 			v, err = b.timer(ctx, prefix, name)
+			if prefix == timerSet && errors.Is(err, journal.ErrNotFound) {
+				v, err = b.timer(ctx, timerDue, name) // it fired meanwhile
+			}
 			if errors.Is(err, journal.ErrNotFound) {
 				err = nil // it fired or was handled meanwhile
 				continue
