@@ -23,12 +23,13 @@ const (
 	fromCluster = "cluster"
 	fromScale   = "scale"
 	fromMany    = "many"
+	fromCost    = "cost"
 	fromDefault = "default"
 	fromRule    = "rule"
 )
 
-// The least of the measured processor times, and of memory what was left when the heap is
-// twice its content, which is what Go lets it become.
+// Processor times are about the least of the rounds. Memory for each run of the log is twice
+// the heap's content, since Go lets the heap become that large.
 var (
 	runDisk   = coefficient{"disk for each run", 460, "B", fromDisk}
 	eventDisk = coefficient{"disk for each event", 220, "B", fromDisk}
@@ -43,13 +44,13 @@ var (
 	roleMemory    = coefficient{"memory of a process of a role without work", 40e6, "B", fromScale}
 	callMemory    = coefficient{"memory for each call in flight", 90e3, "B", fromScale}
 	tokenMemory   = coefficient{"memory for each token of a call's run", 20, "B", fromScale}
-	bodyBytes     = coefficient{"body of an event in memory", 633, "B", fromDefault}
+	bodyBytes     = coefficient{"body of an event in memory", 633, "B", fromCost}
 	keptRuns      = coefficient{"runs that a role keeps in memory between events, at most", 4096, "", fromDefault}
 	keptBytes     = coefficient{"bodies of those runs, at most", 64 << 20, "B", fromDefault}
 	keptMemory    = coefficient{"memory by their bodies", 3, "", fromDefault}
 	indexMemory   = coefficient{"memory of a gateway for each run of the log", 1.6e3, "B", fromMany}
 	subjectMemory = coefficient{"memory of a server for each run of the log", 2.4e3, "B", fromMany}
-	serverMemory  = coefficient{"memory of a server with an empty log", 200e6, "B", fromMany}
+	serverMemory  = coefficient{"memory of a server with an empty log", 200e6, "B", fromRule}
 
 	shardRate  = coefficient{"events of one shard", 2000, "/s", fromCluster}
 	busy       = coefficient{"share of a processor that is used at the peak", 0.5, "", fromRule}
