@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
@@ -58,7 +59,7 @@ func (s *Server) scheduleRows() []route.Route {
 		},
 		{
 			Pattern: "POST /v1/schedules/{name}/run", Handle: route.JSON(http.StatusOK, scheduleCommand(s.control.RunSchedule)), Summary: "Starts a run of a schedule now, whether the last one has ended or not, and says what became of it.",
-			Answer: scheduleFiring{}, Codes: scheduleCodes,
+			Answer: scheduleFiring{}, Codes: append(slices.Clone(scheduleCodes), refusal.CodeTooManyQueued),
 		},
 	}
 }

@@ -74,7 +74,7 @@ func Meanings() map[string]Meaning {
 		CodeTaskNotFound:       {[]Kind{NotFound}, "The agent has no such task."},
 		CodeThreadNotFound:     {[]Kind{NotFound}, "The agent has no such thread."},
 		CodeTooLarge:           {[]Kind{TooLarge}, "The body is larger than 1 MiB, or the event would be larger than 960 KiB."},
-		CodeTooManyQueued:      {[]Kind{TooMany}, "As many runs of the namespace are queued as its quota allows."},
+		CodeTooManyQueued:      {[]Kind{TooMany}, "As many runs wait as may: of the namespace by its quota, or of the schedule."},
 		CodeTooManyForks:       {[]Kind{Conflict}, "The run is the last of as many forks in a row as there may be."},
 		CodeTooManyStreams:     {[]Kind{TooMany}, "The gateway, or this address, has as many open event streams as it may have."},
 		CodeToolsChanged:       {[]Kind{Conflict}, "The tools are not those that the thread began with."},

@@ -292,7 +292,7 @@ func (a *Admission) apply(shard int, rec journal.Record) {
 		a.queue.remove(e, now, a.all)
 		a.wakeUp()
 	case e.phase == waits || e.phase == admitting:
-		a.applyToQueued(e, rec, now)
+		a.applyToQueued(e, rec, s.To, now)
 	case s.To == events.WaitingForHuman || s.To == events.WaitingForUser:
 		a.queue.move(e, rests, now, a.all)
 		a.wakeUp()
@@ -301,14 +301,18 @@ func (a *Admission) apply(shard int, rec journal.Record) {
 	}
 }
 
-func (a *Admission) applyToQueued(e *entry, rec journal.Record, now time.Time) {
+func (a *Admission) applyToQueued(e *entry, rec journal.Record, to events.State, now time.Time) {
 	event := a.cfg.Access.Decode(rec)
 	if event == nil {
 		return
 	}
 	switch event.Data.(type) {
 	case *events.Admitted:
-		a.queue.move(e, works, now, a.all)
+		phase := works
+		if to == events.Nobody { // imported asleep, for the runs that were forked from it
+			phase = rests
+		}
+		a.queue.move(e, phase, now, a.all)
 	case *events.Paused:
 		e.paused = true
 		a.queue.leave(e)

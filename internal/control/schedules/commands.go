@@ -213,6 +213,9 @@ func (s *Scheduler) RunSchedule(ctx context.Context, ns, name string) (Firing, e
 		if slices.ContainsFunc(st.Pending, func(p Firing) bool { return p.RunID == f.RunID }) {
 			return false, nil // the outcome was unknown
 		}
+		if len(st.Pending) >= maxWaiting {
+			return false, refusal.New(refusal.TooMany, refusal.CodeTooManyQueued, "%d firings of the schedule wait for their start; its history says why", len(st.Pending))
+		}
 		st.Pending = append(st.Pending, f)
 		return true, nil
 	})
