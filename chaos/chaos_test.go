@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -37,7 +38,7 @@ func short(t *testing.T, o options) *report {
 		t.Skip("-short") // reason: a game takes half a minute
 	}
 	o.bin, o.dir, o.seed = bin, t.TempDir(), uint64(time.Now().UnixNano())%1_000_000
-	o.inFlight, o.pause, o.settleTime = 24, 250*time.Millisecond, time.Minute
+	o.keep, o.inFlight, o.pause, o.settleTime = true, 24, 250*time.Millisecond, time.Minute
 	t.Logf("go run ./chaos --seed %d --runs %d --shards %d --cluster=%v --outage=false --in-flight %d --pause %s", o.seed, o.runs, o.shards, o.cluster, o.inFlight, o.pause)
 	var progress, printed strings.Builder
 	r, err := play(t.Context(), o, &progress)
@@ -50,7 +51,44 @@ func short(t *testing.T, o options) *report {
 	}
 	require.NoError(t, err)
 	require.Empty(t, r.findings)
+	parseLogs(t, o.dir)
 	return r
+}
+
+// parseLogs parses every line that a role logged, and holds its keys to docs/operations/logs.md.
+// Lines of the Go runtime or of a library beside the log would be found, too.
+func parseLogs(t *testing.T, dir string) {
+	t.Helper()
+	doc, err := os.ReadFile(filepath.Join("..", "docs", "operations", "logs.md"))
+	require.NoError(t, err)
+	_, table, there := strings.Cut(string(doc), "## Keys")
+	require.True(t, there)
+	said := map[string]bool{}
+	for _, role := range []string{"planner", "actor", "observer", "gateway", "telemetry"} {
+		files, err := filepath.Glob(filepath.Join(dir, "logs", role+"-*.log"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, role)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for line := range strings.Lines(string(text)) {
+				if strings.HasPrefix(line, "--- started ") {
+					continue
+				}
+				var entry map[string]any
+				require.NoError(t, json.Unmarshal([]byte(line), &entry), "%s: %s", file, line)
+				require.Equal(t, role, entry["role"], line)
+				said[fmt.Sprint(entry["msg"])] = true
+				for key := range entry {
+					builtin := slices.Contains([]string{"time", "level", "msg"}, key)
+					require.True(t, builtin || strings.Contains(table, "`"+key+"`"), "docs/operations/logs.md does not list the key %s: %s", key, line)
+				}
+			}
+		}
+	}
+	for _, decision := range []string{"a run started", "a run ended"} {
+		require.True(t, said[decision], "%q was not logged", decision)
+	}
 }
 
 // logs shows the end of every process's log, whose folder goes with the test.

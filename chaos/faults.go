@@ -103,6 +103,7 @@ func (t *tormentor) torment(ctx context.Context, s *schedule) {
 	if t.fleet.o.outage {
 		suffering.Go(func() { t.outage(ctx) })
 	}
+	suffering.Go(func() { t.interruptExports(ctx) })
 	for {
 		f := s.next()
 		if !pause(ctx, f.after) {
@@ -158,6 +159,19 @@ func (t *tormentor) outage(ctx context.Context) {
 		}
 	}
 	t.strike(t.fleet.lone, fault{kind: kill, down: outageTime})
+}
+
+// exportTime is how long the exporter lives between the kills that are meant for it. It is the
+// only process that has to be killed in every game; another one gets its lease only later.
+const exportTime = 3 * time.Second
+
+// interruptExports kills the exporter again and again.
+func (t *tormentor) interruptExports(ctx context.Context) {
+	for pause(ctx, exportTime) {
+		if t.fleet.exporter.claim() {
+			t.strike(t.fleet.exporter, fault{kind: kill, down: 100 * time.Millisecond})
+		}
+	}
 }
 
 func (f fault) hitsServers() bool { return f.server || f.all }

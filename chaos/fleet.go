@@ -41,14 +41,16 @@ type fleet struct {
 	servers []*process
 	workers []*process
 	// lone is the only actor of its pool.
-	lone    *process
-	urls    string // of all servers, with commas
-	gateway string // its base URL
+	lone *process
+	// exporter is the role that sends the log as traces.
+	exporter *process
+	urls     string // of all servers, with commas
+	gateway  string // its base URL
 }
 
 // newFleet prepares the processes; toolFile writes what an actor serves, model is the
-// base URL of the model server.
-func newFleet(o options, toolFile func(actor int) (string, error), model string) (*fleet, error) {
+// base URL of the model server, traces that of the receiver of spans.
+func newFleet(o options, toolFile func(actor int) (string, error), model, traces string) (*fleet, error) {
 	f := &fleet{o: o}
 	if err := os.MkdirAll(filepath.Join(o.dir, "logs"), 0o700); err != nil {
 		return nil, err
@@ -70,6 +72,11 @@ func newFleet(o options, toolFile func(actor int) (string, error), model string)
 	}
 	for i := range 2 {
 		f.addWorker("observer", i, nil, "--snapshot-every", "5")
+	}
+	f.addWorker("telemetry", 0, []string{endpoint + traces})
+	f.exporter = f.workers[len(f.workers)-1]
+	if err := f.serveMetrics(); err != nil {
+		return nil, err
 	}
 	for i := range 2 {
 		p := f.process("service-"+strconv.Itoa(i), "chaos", f.env(), "service", filepath.Join(o.dir, "ledger"))
@@ -166,8 +173,27 @@ func (f *fleet) env(pairs ...string) []string {
 // level debug.
 func (f *fleet) addWorker(role string, i int, env []string, args ...string) {
 	name := role + "-" + strconv.Itoa(i)
-	args = append([]string{"--instance", name, "--log-level", "debug", "--group-commit", f.o.groupCommit()}, args...)
-	f.workers = append(f.workers, f.process(name, role, f.env(env...), args...))
+	args = append([]string{"--instance", name, "--log-level", "debug", "--log-format", "json", "--group-commit", f.o.groupCommit()}, args...)
+	command := role
+	if role == "telemetry" {
+		command, args = "moorebus", append([]string{role}, args...)
+	}
+	p := f.process(name, command, f.env(env...), args...)
+	p.kind = role
+	f.workers = append(f.workers, p)
+}
+
+// serveMetrics has every worker so far serve its metrics.
+func (f *fleet) serveMetrics() error {
+	addresses, err := freeport.Addresses(len(f.workers))
+	if err != nil {
+		return err
+	}
+	for i, p := range f.workers {
+		p.metrics = addresses[i]
+		p.args = append(p.args, "--metrics-listen", p.metrics)
+	}
+	return nil
 }
 
 func (f *fleet) all() []*process { return append(append([]*process{}, f.servers...), f.workers...) }

@@ -68,8 +68,8 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chaos",
 		Short: "Kill processes of Moorebus while they carry runs, and audit the log",
-		Long: `Chaos starts nats-server, two planners, five actors, two observers, a gateway and
-two instances of a NATS service with tools,
+		Long: `Chaos starts nats-server, two planners, five actors, two observers, a gateway, an
+exporter of traces and two instances of a NATS service with tools,
 carries a mix of runs through them, and meanwhile kills a random one of them
 (SIGKILL) every few hundred milliseconds and starts it again, asks it to end
 (SIGTERM), or stops it for longer than the ack wait (SIGSTOP) and lets it go on.
@@ -77,7 +77,10 @@ Three of the actors have different tools of one pool. The model refuses everybod
 now and then, and the only actor of a pool is away for long. At the end every run
 has to be over, and the log has to hold every event once, one result for each
 call, the first one of a run's client, one run for each call of an agent, and no call of a once tool that was
-executed twice without a human's leave.
+executed twice without a human's leave. The metrics of the roles have to agree with the
+log but for what a killed process had counted since it was scraped last, the spans that
+were sent while their exporter was killed have to be those of the log, each once, and a
+webhook has to tell every end.
 It is then exported and imported into an empty server, which has to hold the same.
 Exit 1 says that something is wrong, and what.`,
 		Args: cobra.NoArgs,

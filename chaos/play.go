@@ -23,6 +23,9 @@ type game struct {
 	faults   *os.File // when what was struck
 	plans    []*plan
 	feed     *feed
+	traces   *traces
+	metrics  *metrics
+	hook     *hook
 	crowd    *crowd
 	began    time.Time
 }
@@ -90,6 +93,12 @@ func (g *game) close() error {
 	if g.tools != nil {
 		g.tools.close()
 	}
+	if g.traces != nil {
+		g.traces.close()
+	}
+	if g.hook != nil {
+		g.hook.Close()
+	}
 	if g.faults != nil {
 		_ = g.faults.Close()
 	}
@@ -113,10 +122,11 @@ func (g *game) play(ctx context.Context) error {
 	g.crowd.add(carriers...)
 	var following sync.WaitGroup
 	following.Go(func() { g.feed.follow(playing) })
-	if err := storeAgents(ctx, client); err != nil {
+	if err := errors.Join(storeAgents(ctx, client), g.hook.put(ctx, client), awaitExporter(ctx, g.bus)); err != nil {
 		over()
 		return err
 	}
+	following.Go(func() { g.metrics.watch(playing) })
 	g.phase("set up")
 	g.carryAll(playing, carriers)
 	over()
@@ -139,9 +149,14 @@ func (g *game) setUp(ctx context.Context) (err error) {
 	}
 	g.model = newModelServer(g.plans)
 	file := func(actor int) (string, error) { return g.tools.writeFile(g.o.dir, actor) }
-	if g.fleet, err = newFleet(g.o, file, g.model.URL); err != nil {
+	if g.traces, err = newTraces(); err != nil {
 		return err
 	}
+	g.hook = newHook(g.report.found)
+	if g.fleet, err = newFleet(g.o, file, g.model.URL, g.traces.live.HTTP); err != nil {
+		return err
+	}
+	g.metrics = newMetrics(g.fleet.workers)
 	if err = g.fleet.start(ctx); err != nil {
 		return err
 	}
@@ -271,6 +286,11 @@ func (g *game) inspect(ctx context.Context, client *client) error {
 	a.check(g.crowd.all())
 	a.checkViews(ctx, client)
 	a.checkResults(ctx, g.bus)
+	g.metrics.check(ctx, a, g.report)
+	g.hook.check(ctx, a, g.report)
+	if err := g.traces.check(ctx, g.fleet, a, g.report); err != nil {
+		return err
+	}
 	g.report.tally(a)
 	if g.o.outage && (a.outcomes["no_actor"] == 0 || a.outcomes["lone pool worked"] == 0) {
 		g.report.found(fmt.Sprintf("the only actor of a pool was away for %s: %s", outageTime, counts(a.outcomes)))

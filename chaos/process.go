@@ -21,10 +21,14 @@ type process struct {
 	command    string
 	args, env  []string
 	logPath    string
+	// metrics is where it serves them; empty: nowhere.
+	metrics string
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
 	done <-chan struct{}
+	// began is when the command was started last.
+	began time.Time
 	// over says that nothing is started any more.
 	over bool
 	// busy says that a fault is at work on it.
@@ -47,6 +51,7 @@ func (p *process) start() error {
 	_, _ = fmt.Fprintf(log, "--- started %s\n", time.Now().UTC().Format(time.RFC3339Nano))
 	cmd := exec.Command(p.command, p.args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, log, log
+	p.began = time.Now()
 	done, err := commandtest.Start(cmd)
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
@@ -60,6 +65,13 @@ func (p *process) running() (*exec.Cmd, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd, p.done
+}
+
+// life tells one start of the command from another, by its time.
+func (p *process) life() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.began
 }
 
 // alive reports whether the command runs, and otherwise how it ended.
@@ -167,8 +179,13 @@ func environment(home string, pairs ...string) []string {
 // output runs a command of bin to its end, and returns what it said and its exit
 // code.
 func (f *fleet) output(ctx context.Context, command string, args ...string) (string, int, error) {
+	return f.outputWith(ctx, nil, command, args...)
+}
+
+// outputWith is output with more of an environment.
+func (f *fleet) outputWith(ctx context.Context, env []string, command string, args ...string) (string, int, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(f.o.bin, command), args...)
-	cmd.Env = f.env()
+	cmd.Env = f.env(env...)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

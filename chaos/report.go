@@ -36,8 +36,11 @@ type report struct {
 	snapshots, verified int
 	outcomes            map[string]int
 	large               int // results outside the log
-	silence             silence
-	phases              []phase
+	// transitions is how many of the events the metrics counted, spans how many there are and
+	// how many came, notices how many came for the ends of runs.
+	transitions, spans, sent, notices int
+	silence                           silence
+	phases                            []phase
 
 	mu       sync.Mutex
 	findings []string
@@ -98,6 +101,9 @@ func (r *report) print(w io.Writer) {
 	if s := r.silence; s.after != nil {
 		line("silence", "%.1fs at most: run %s after event %d, %s", s.took.Seconds(), s.run, s.after.N, s.after.Type)
 	}
+	line("metrics", "%d of %d events counted; the last ones before a kill are lost", r.transitions, r.events)
+	line("traces", "%d spans, sent %d times", r.spans, r.sent)
+	line("webhooks", "%d notices", r.notices)
 	line("failures", "%s", counts(r.failures))
 	for _, p := range r.phases {
 		line("time", "%6.1fs %s", p.took.Seconds(), p.name)

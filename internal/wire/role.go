@@ -72,6 +72,7 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			return err
 		}
 		logger = logger.With("role", name, "instance", role.Instance)
+		slog.SetDefault(logger) // what has no logger of its own says who it is, too
 		if check != nil {
 			if err := check(); err != nil {
 				return err

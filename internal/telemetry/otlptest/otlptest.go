@@ -30,6 +30,8 @@ import (
 type Receiver struct {
 	// HTTP and GRPC are its addresses, as OTEL_EXPORTER_OTLP_ENDPOINT wants them.
 	HTTP, GRPC string
+	// Close ends it.
+	Close func()
 
 	mu      sync.Mutex
 	spans   map[string]*tracepb.Span
@@ -46,18 +48,27 @@ type Receiver struct {
 // Start starts a receiver, which ends with the test.
 func Start(tb testing.TB) *Receiver {
 	tb.Helper()
-	r := &Receiver{spans: map[string]*tracepb.Span{}}
-	web := httptest.NewServer(http.HandlerFunc(r.serve))
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	r, err := Open()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	server := grpc.NewServer()
+	tb.Cleanup(r.Close)
+	return r
+}
+
+// Open starts a receiver, which ends with Close.
+func Open() (*Receiver, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &Receiver{spans: map[string]*tracepb.Span{}}
+	web, server := httptest.NewServer(http.HandlerFunc(r.serve)), grpc.NewServer()
 	collectorpb.RegisterTraceServiceServer(server, r)
 	go func() { _ = server.Serve(listener) }() // it returns when the server stops
-	tb.Cleanup(func() { server.Stop(); web.CloseClientConnections(); web.Close() })
 	r.HTTP, r.GRPC = web.URL, "http://"+listener.Addr().String()
-	return r
+	r.Close = func() { server.Stop(); web.CloseClientConnections(); web.Close() }
+	return r, nil
 }
 
 // Refuse has requests answered with the HTTP status that fn returns for their number, from 1,
