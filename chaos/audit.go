@@ -128,9 +128,12 @@ func (a *audit) before(h *history) []*event {
 }
 
 // owns reports whether who owns a state, or control, may have published the
-// event: the dispatch of calls is the planner's, though the state is not.
+// event: the dispatch of calls is the planner's, though the state is not, and so is the bill of
+// a reply that the run did not wait for.
 func owns(publisher string, e *event) bool {
-	dispatch := e.Type == "ToolCallDispatched" || e.Type == "LlmAttemptFailed" && e.From == "parallel_acting"
+	var data struct{ Kind string }
+	_ = decode(e, &data) // without a kind it is another event
+	dispatch := e.Type == "ToolCallDispatched" || e.Type == "LlmAttemptFailed" && (e.From == "parallel_acting" || data.Kind == "interrupted")
 	return publisher == e.From || publisher == "control" || dispatch && publisher == "planning"
 }
 
