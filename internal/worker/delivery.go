@@ -384,7 +384,8 @@ func (j *delivery) doAll(ctx context.Context, due []effects.Effect) error {
 // deliveries, so each of them does one call at a time.
 func (j *delivery) limited(ctx context.Context) (bool, error) {
 	limiter, ok := j.w.cfg.Queue.(ports.Limiter)
-	if !ok || j.w.cfg.Origin != "" { // who stands in for workers runs no tools
+	calls := j.subject.To == events.Acting || j.subject.To == events.ParallelActing
+	if !ok || !calls || j.w.cfg.Origin != "" { // who stands in for workers runs no tools
 		return false, nil
 	}
 	return limiter.Limited(ctx, j.subject.Pool)
