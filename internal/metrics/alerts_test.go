@@ -217,14 +217,14 @@ func tryTelemetry(t *testing.T) {
 	})
 	go func() { ended <- x.Run(ctx) }()
 	s.await(t, "moorebus_telemetry_failures_total")
-	text, _ := scrape(t, s.Registry)
-	require.NotEqual(t, []string{"moorebus_telemetry_lag_seconds 0"}, series(text, "moorebus_telemetry_lag_seconds"))
+	lags := func() bool {
+		text, _ := scrape(t, s.Registry)
+		return !slices.Equal(series(text, "moorebus_telemetry_lag_seconds"), []string{"moorebus_telemetry_lag_seconds 0"})
+	}
+	require.Eventually(t, lags, patience, 10*time.Millisecond)
 	close(receiver.there)
 	s.await(t, "moorebus_telemetry_spans_total", `result="sent"`)
-	require.Eventually(t, func() bool {
-		text, _ := scrape(t, s.Registry)
-		return slices.Equal(series(text, "moorebus_telemetry_lag_seconds"), []string{"moorebus_telemetry_lag_seconds 0"})
-	}, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !lags() }, patience, 10*time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
 }
