@@ -208,7 +208,8 @@ func TestAllThatIsBeside(t *testing.T) {
 			require.Equal(t, set, v)
 		}
 	}
-	require.Equal(t, []string{due.Subject, set.Subject}, timers)
+	require.Contains(t, timers, set.Subject)
+	require.Subset(t, []string{due.Subject, set.Subject}, timers, "what was due may have fired before it was read")
 	refs := 0
 	for _, body := range two.bodies(large) {
 		e, err := events.DefaultCodec().Decode(body)
