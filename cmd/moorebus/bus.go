@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
@@ -100,22 +101,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 		if err := cli.NeedsBus("moorebus init", "", url != "", os.Getenv); err != nil {
 			return err
 		}
-		at, err := cli.FindServer(url, os.Getenv)
-		if err != nil {
-			return err
-		}
-		if at.Note != "" {
-			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
-		}
-		if at.From == "" {
-			return cli.NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus init --nats nats://127.0.0.1:4222`; `moorebus run` and `moorebus dev` need no init")
-		}
-		logger, err := log.Logger()
-		if err != nil {
-			return err
-		}
-		at.Connect.Name, at.Connect.Logger, at.Connect.Wait = "moorebus/init", logger, s.Wait
-		conn, err := natsconn.Connect(cmd.Context(), at.Connect)
+		conn, _, err := connectServer(cmd, url, log, s.Wait)
 		if err != nil {
 			return err
 		}
@@ -126,6 +112,28 @@ the permissions that the transition table gives it. See deploy/nats.`,
 		return s.Run(cmd.Context(), conn, cmd.OutOrStdout())
 	}
 	return cmd
+}
+
+// connectServer connects a command that sets a server up, or asks about that, to the server that is
+// named. The caller closes the connection.
+func connectServer(cmd *cobra.Command, url string, log *cli.LogFlags, wait bool) (*nats.Conn, *slog.Logger, error) {
+	at, err := cli.FindServer(url, os.Getenv)
+	if err != nil {
+		return nil, nil, err
+	}
+	if at.Note != "" {
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
+	}
+	if at.From == "" {
+		return nil, nil, cli.NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus %s --nats nats://127.0.0.1:4222`; `moorebus run` and `moorebus dev` set up their own server", cmd.Name())
+	}
+	logger, err := log.Logger()
+	if err != nil {
+		return nil, nil, err
+	}
+	at.Connect.Name, at.Connect.Logger, at.Connect.Wait = "moorebus/"+cmd.Name(), logger, wait
+	conn, err := natsconn.Connect(cmd.Context(), at.Connect)
+	return conn, logger, err
 }
 
 func doctorCommand() *cobra.Command {

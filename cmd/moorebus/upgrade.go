@@ -10,7 +10,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/upgrade"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -57,22 +56,7 @@ ended cannot be continued by this build.`,
 				return cli.NotConfigured("--permissions: %w", err)
 			}
 		}
-		at, err := cli.FindServer(url, os.Getenv)
-		if err != nil {
-			return err
-		}
-		if at.Note != "" {
-			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
-		}
-		if at.From == "" {
-			return cli.NotConfigured("no bus is named: set NATS_URL or use --nats; `moorebus run` and `moorebus dev` set up their own server themselves")
-		}
-		logger, err := log.Logger()
-		if err != nil {
-			return err
-		}
-		at.Connect.Name, at.Connect.Logger = "moorebus/upgrade", logger
-		conn, err := natsconn.Connect(cmd.Context(), at.Connect)
+		conn, logger, err := connectServer(cmd, url, log, false)
 		if err != nil {
 			return err
 		}

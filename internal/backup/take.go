@@ -321,11 +321,7 @@ func (t *taker) values(ctx context.Context, b ports.Bucket) (*File, error) {
 			if err != nil {
 				return err
 			}
-			line, err := json.Marshal(v)
-			if err != nil {
-				return err
-			}
-			if err := put(append(line, '\n')); err != nil {
+			if err := putJSON(put, v); err != nil {
 				return err
 			}
 		}
@@ -336,6 +332,15 @@ func (t *taker) values(ctx context.Context, b ports.Bucket) (*File, error) {
 	}
 	t.done.Values += f.Lines
 	return t.add(f), nil
+}
+
+// putJSON writes a value as a line.
+func putJSON(put func([]byte) error, v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return put(append(line, '\n'))
 }
 
 // objects reads the objects that a store got since, several at once.
@@ -378,11 +383,7 @@ func (t *taker) objects(ctx context.Context, b ports.Bucket, after uint64) (*Fil
 			if gone[i] {
 				continue
 			}
-			line, err := json.Marshal(ref)
-			if err != nil {
-				return err
-			}
-			if err := put(append(line, '\n')); err != nil {
+			if err := putJSON(put, ref); err != nil {
 				return err
 			}
 		}
