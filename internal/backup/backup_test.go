@@ -316,7 +316,7 @@ func TestRefused(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Skip("/dev/full is Linux's")
+		t.Skip("/dev/full is Linux's") // reason: no other system has a disk that is always full
 	}
 	one := newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")

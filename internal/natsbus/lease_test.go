@@ -80,7 +80,7 @@ func TestWorkFails(t *testing.T) {
 // Who died is followed when the server has forgotten the lease.
 func TestTheDeadAreFollowed(t *testing.T) {
 	if testing.Short() {
-		t.Skip("waits for a lease to end by itself, which takes 12 s")
+		t.Skip("-short") // reason: it waits for a lease to end by itself, which takes 12 s
 	}
 	t.Parallel()
 	bus := newBus(t, 1)

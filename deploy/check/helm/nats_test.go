@@ -22,11 +22,11 @@ import (
 // With a copy of the chart of NATS: its objects are where this chart looks for them.
 func TestTheBusOfTheChart(t *testing.T) {
 	if os.Getenv(natsChart) == "" {
-		t.Skip("set " + natsChart + " to a copy of the chart of NATS")
+		t.Skip("set " + natsChart + " to a copy of the chart of NATS") // reason: its repository is not reached from everywhere
 	}
 	each(t, func(t *testing.T, e example, all []v1.Object) {
 		if e.values["nats"] == nil {
-			t.Skip("the bus is another one")
+			t.Skip("the bus is another one") // reason: an example without the chart of NATS has nothing of it to hold
 		}
 		ports := map[string]bool{}
 		for _, s := range of[*core.Service](all) {

@@ -56,9 +56,9 @@ func (d Definition) withDefaults() (Definition, error) {
 	}
 	switch {
 	case !slices.Contains([]Missed{MissedSkip, MissedOnce, MissedAll}, d.Missed):
-		return d, fmt.Errorf("missed: %.100q is none of skip, once and all", d.Missed)
+		return d, fmt.Errorf("missed: %.100q is not a rule; use skip, once or all", d.Missed)
 	case !slices.Contains([]Overlap{OverlapAllow, OverlapSkip, OverlapQueue}, d.Overlap):
-		return d, fmt.Errorf("overlap: %.100q is none of allow, skip and queue", d.Overlap)
+		return d, fmt.Errorf("overlap: %.100q is not a rule; use allow, skip or queue", d.Overlap)
 	case !events.ValidToken(d.Agent):
 		return d, fmt.Errorf("agent: %.100q is not the name of an agent", d.Agent)
 	case !utf8.ValidString(d.Task):
