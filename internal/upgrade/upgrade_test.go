@@ -69,7 +69,7 @@ func TestCheck(t *testing.T) {
 	start(t, bus, "", false)
 	start(t, bus, "", true)
 	report, text := check(t, conn)
-	require.Contains(t, text, "2 runs of revision 5, 1 of which have not ended")
+	require.Contains(t, text, "2 runs of revision 6, 1 of which have not ended")
 	require.Zero(t, report.Bad+report.Warnings, text)
 
 	js, err := jetstream.New(conn)

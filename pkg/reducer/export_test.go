@@ -117,3 +117,6 @@ func TestEveryEventIsDescribed(t *testing.T) {
 	}
 	require.Equal(t, `{"x":1}`, customRule.trace(&events.Custom{Name: "Mine", Data: []byte(`{"x":1}`)}))
 }
+
+// Previous is the revision of the builds of the release before this one.
+const Previous = previous
