@@ -113,7 +113,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 		Pattern: "GET " + base + "/extendedAgentCard", Handle: f.noExtendedCard, Summary: "Is refused: there is no extended card.", Refuses: true, Codes: []string{refusal.CodeUnsupported},
 	})
 	for i := range rows {
-		rows[i].Failure = &route.Failure{Write: writeError, Body: failure{}, Media: mediaType}
+		rows[i].Failure = &route.Failure{Write: writeError, Body: failure{}, Media: errorMedia}
 		if strings.HasSuffix(rows[i].Pattern, cardPath) {
 			continue
 		}

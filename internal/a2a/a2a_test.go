@@ -127,6 +127,9 @@ func call(t *testing.T, method, url, body string, header ...string) (int, map[st
 	require.NoError(t, err)
 	var answer map[string]any
 	require.NoError(t, json.Unmarshal(data, &answer), string(data))
+	if res.StatusCode != http.StatusOK {
+		require.Equal(t, "application/json", res.Header.Get("Content-Type"), "a2a-go reads errors of no other type")
+	}
 	return res.StatusCode, answer
 }
 
@@ -232,6 +235,7 @@ func TestToken(t *testing.T) {
 			status, answer := call(t, "GET", url+path, "")
 			require.Equal(t, http.StatusUnauthorized, status)
 			require.Equal(t, "UNAUTHENTICATED", field(answer, "error", "status"))
+			require.Equal(t, "UNAUTHENTICATED", reason(t, answer))
 			status, _ = call(t, "GET", url+path, "", "Authorization", "Bearer secret")
 			require.Equal(t, http.StatusOK, status)
 		}

@@ -39,6 +39,13 @@ type errorInfo struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
+// errorMedia is the media type of errors. The protocol prefers its own type, but a2a-go reads an
+// error only if it comes as plain JSON, and every other client reads both.
+const errorMedia = "application/json"
+
+// reasons are the names that clients know for refusals which are not the protocol's own.
+var reasons = map[refusal.Kind]string{refusal.Unauthorized: "UNAUTHENTICATED", refusal.Forbidden: "UNAUTHORIZED", refusal.Invalid: "INVALID_PARAMS"}
+
 // writeError answers a failed request as the protocol does. Refusals that are not the protocol's
 // keep their code, in the metadata.
 func writeError(w http.ResponseWriter, e *refusal.Error, status int) {
@@ -51,8 +58,8 @@ func writeError(w http.ResponseWriter, e *refusal.Error, status int) {
 		if e.Code != refusal.CodeTaskNotFound && e.Code != refusal.CodeContentType {
 			body.Status = names[refusal.Conflict]
 		}
-	case e.Kind == refusal.Invalid:
-		info.Reason, info.Metadata = "INVALID_PARAMS", map[string]string{"code": e.Code}
+	case reasons[e.Kind] != "":
+		info.Reason, info.Metadata = reasons[e.Kind], map[string]string{"code": e.Code}
 	default:
 		info.Domain = "moorebus"
 	}
@@ -63,7 +70,7 @@ func writeError(w http.ResponseWriter, e *refusal.Error, status int) {
 		info.Metadata["taskId"] = run
 	}
 	body.Details = []errorInfo{info}
-	_ = write(w, status, mediaType, failure{body}) // it holds nothing that JSON cannot
+	_ = write(w, status, errorMedia, failure{body}) // it holds nothing that JSON cannot
 }
 
 func badRequest(format string, args ...any) *refusal.Error {
