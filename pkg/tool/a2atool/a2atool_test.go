@@ -151,6 +151,10 @@ func (r *remote) task(id string) map[string]any {
 	case ends:
 		status["state"] = "TASK_STATE_" + state
 		status["message"] = map[string]any{"parts": []map[string]string{{"text": "because"}}}
+	case words == "stream":
+		status["state"] = "TASK_STATE_COMPLETED"
+		chunks := []map[string]any{{"text": "One, "}, {"text": "two"}, {"text": ".\n"}, {"text": "Three."}, {"data": 3}, {"text": "That is"}, {"text": " all."}}
+		t["artifacts"] = []map[string]any{{"parts": chunks}, {"parts": []map[string]any{{"text": ""}}}, {"parts": []map[string]any{{"text": "Notes."}}}}
 	default:
 		status["state"] = "TASK_STATE_COMPLETED"
 		t["artifacts"] = []map[string]any{{"parts": []map[string]any{{"text": "did " + words}, {"data": map[string]int{"n": 1}}}}}
@@ -271,6 +275,14 @@ func TestOutcomes(t *testing.T) {
 	require.Equal(t, "Bearer s3cret", r.header.Get("Authorization"))
 	_, err = made.Run(t.Context(), tool.Call{Run: "r", ID: "c", Arguments: `{}`})
 	require.ErrorContains(t, err, "task is missing")
+}
+
+// Nothing stands between the chunks of a text that was streamed.
+func TestChunksOfAnArtifact(t *testing.T) {
+	t.Parallel()
+	result, err := toolOf(t, Options{URL: newRemote(t).url}).Run(t.Context(), call("stream"))
+	require.NoError(t, err)
+	require.Equal(t, "One, two.\nThree.\n3\nThat is all.\nNotes.", result)
 }
 
 // A server that is away while its task goes on is asked again; a message is sent again only if

@@ -171,14 +171,16 @@ func (t *agentTool) outcome(ctx context.Context, at string, now *task) (result s
 	}
 	switch state := strings.TrimPrefix(now.Status.State, "TASK_STATE_"); state {
 	case "COMPLETED":
-		var parts []part
+		var texts []string
 		for _, a := range now.Artifacts {
-			parts = append(parts, a.Parts...)
+			if text := textOf(ctx, joined(a.Parts)); text != "" {
+				texts = append(texts, text)
+			}
 		}
-		if len(parts) == 0 && now.Status.Message != nil {
-			parts = now.Status.Message.Parts
+		if len(now.Artifacts) == 0 && now.Status.Message != nil {
+			texts = append(texts, textOf(ctx, now.Status.Message.Parts))
 		}
-		return textOf(ctx, parts), nil, true
+		return strings.Join(texts, "\n"), nil, true
 	case "FAILED", "REJECTED", "CANCELED":
 		return "", tool.Failf("a2a_"+strings.ToLower(state), "the agent's task %s is %s%s", now.ID, strings.ToLower(state), said()), true
 	case "INPUT_REQUIRED", "AUTH_REQUIRED":
@@ -193,6 +195,20 @@ func (t *agentTool) cancel(ctx context.Context, at string) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer stop()
 	_ = t.do(ctx, http.MethodPost, at+":cancel", map[string]any{}, nil)
+}
+
+// joined returns an artifact's parts with its texts put together. An agent that streams an
+// artifact appends a part for each chunk of its text, and cuts the text anywhere.
+func joined(parts []part) (whole []part) {
+	for _, p := range parts {
+		if n := len(whole); n > 0 && p.Text != nil && whole[n-1].Text != nil {
+			text := *whole[n-1].Text + *p.Text
+			whole[n-1].Text = &text
+			continue
+		}
+		whole = append(whole, p)
+	}
+	return whole
 }
 
 // textOf returns the parts as text. Files are kept beside the call's result.
