@@ -398,7 +398,7 @@ func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
 	}
 	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool}
 	out := a.cfg.Tools.Execute(capability.WithUnwanted(asked.under(kept.under(ctx)), worker.ErrUnwanted), c.Call)
-	if question := asked.unanswered(); question != "" && out.Failure != nil && ctx.Err() == nil && c.mayAsk() {
+	if question := asked.unanswered(); question.text != "" && out.Failure != nil && ctx.Err() == nil && c.mayAsk() {
 		return a.ask(c, question)
 	}
 	return a.outcome(ctx, c, out, kept.taken())

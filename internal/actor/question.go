@@ -24,13 +24,30 @@ type questions struct {
 	redact func(string) string
 
 	mu sync.Mutex
-	// open is the question that needs an answer; empty: none does.
-	open string
+	// open is the question that needs an answer; its text is empty where none does.
+	open question
 }
+
+// question is a question, and what its tool needs to go on with the answer.
+type question struct{ text, state string }
 
 // under returns the context of the call's tool.
 func (q *questions) under(ctx context.Context) context.Context {
+	d := capability.Dialogue{Put: func(text, state string) { q.put(q.storable(text), q.redact(strings.ToValidUTF8(state, "\uFFFD"))) }}
+	for _, a := range q.answers {
+		d.Answers = append(d.Answers, capability.Answer{Question: a.Question, Text: a.Text, State: a.Resume})
+	}
+	ctx = capability.WithDialogue(ctx, d)
 	return capability.WithQuestion(ctx, q.ask)
+}
+
+// put opens a question, unless one is open.
+func (q *questions) put(text, state string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.open.text == "" {
+		q.open = question{text, state}
+	}
 }
 
 // maxQuestion bounds a question and what is said of an answer, each in bytes.
@@ -56,17 +73,13 @@ func (q *questions) ask(text string, fits func(answer string) error) error {
 			break
 		}
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.open == "" {
-		q.open = asked
-	}
+	q.put(asked, "")
 	return tool.Failf(tool.CodeInputRequired, "a human has to answer before the call can go on, and cannot be asked from a batch of calls, "+
 		"or about a tool that has an argument %q of its own. %s", toolcall.AnswerKey, asked)
 }
 
 // unanswered returns the question that ended the run of the tool, if there is one.
-func (q *questions) unanswered() string {
+func (q *questions) unanswered() question {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.open
@@ -84,7 +97,7 @@ func (c call) mayAsk() bool {
 }
 
 // ask has a human answer the question. The log has to say first that the call started.
-func (a *Actor) ask(c call, question string) worker.Result {
+func (a *Actor) ask(c call, q question) worker.Result {
 	risk := c.info.Risk
 	if risk == "" {
 		risk = string(tool.Low)
@@ -92,9 +105,9 @@ func (a *Actor) ask(c call, question string) worker.Result {
 	asks := worker.Done(&events.HumanApprovalRequired{
 		ToolCallReply: events.ToolCallReply{Calls: []events.Call{}},
 		Requests: []events.Request{{
-			CallID: c.ID, Tool: c.Name, Arguments: c.Arguments, Risk: risk, Asks: true, Reason: question,
+			CallID: c.ID, Tool: c.Name, Arguments: c.Arguments, Risk: risk, Asks: true, Reason: q.text,
 		}},
-		Deadline: c.policy.Deadline(a.cfg.Store.Now()),
+		Deadline: c.policy.Deadline(a.cfg.Store.Now()), Resume: q.state,
 	})
 	if c.started {
 		return asks

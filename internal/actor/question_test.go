@@ -131,3 +131,30 @@ func TestQuestionsThatAreStoredInAnotherWay(t *testing.T) {
 		})
 	}
 }
+
+// A tool that converses gets its answers with what it kept with each question, also where two
+// questions have the same words. In a batch its own error is the result.
+func TestDialogue(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		asks := &fn{def: tool.Definition{Name: "pay", Effect: tool.Once}}
+		asks.run = func(ctx context.Context, _ tool.Call) (string, error) {
+			d := capability.DialogueOf(ctx)
+			if len(d.Answers) < 2 {
+				d.Put("And?", fmt.Sprint("state ", len(d.Answers), " s3cr3t-key"))
+				return "", errors.New("nobody answers")
+			}
+			return fmt.Sprint(d.Answers), nil
+		}
+		run := r.under(never, payTool, &events.LLMToolCall{ToolCallReply: calls(1)})
+		batch := r.under(never, payTool, &events.LLMParallelToolCalls{ToolCallReply: calls(2)})
+		r.spawn([]tool.Tool{asks}, redacting("s3cr3t-key"))
+		for i, answer := range []string{"one", "two"} {
+			r.Await(run, func(mem *reducer.Memory) bool {
+				return mem.PendingApproval != nil && strings.Contains(mem.ToolCalls["c1"].Parameters, "answer") == (i > 0)
+			})
+			r.Append(run, events.WaitingForHuman, &events.HumanModified{Decision: saying("c1", "modified", `{"amount":1,"answer":"`+answer+`"}`)})
+		}
+		require.Equal(t, "SUCCESS: [{And? one state 0 [REDACTED]} {And? two state 1 [REDACTED]}]", r.outcome(run).Observation)
+		require.Contains(t, r.results(batch)["c1"].Observation, "nobody answers")
+	})
+}

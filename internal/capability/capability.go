@@ -53,12 +53,42 @@ type Keep = func(ctx context.Context, mediaType string, data []byte) (where stri
 // It is safe for concurrent use.
 type Question = func(text string, fits func(answer string) error) error
 
+// Answer is what a human said to a question of the call. State is what its tool gave with the
+// question.
+type Answer struct{ Question, Text, State string }
+
+// Dialogue is what a tool that keeps a conversation of its own needs of a human. Its questions are
+// never compared: each that is put is a new one.
+type Dialogue struct {
+	// Answers are those that the call has had so far, in order.
+	Answers []Answer
+	// Put puts a question. The tool then ends with an error, and runs again when a human has
+	// answered. state comes back with the answer. It has to be short, and is in the log. The
+	// error is the call's result where nobody can be asked. It is safe for concurrent use.
+	Put func(text, state string)
+}
+
 type (
 	memoryKey   struct{}
 	keepKey     struct{}
 	questionKey struct{}
+	dialogueKey struct{}
 	unwantedKey struct{}
 )
+
+// WithDialogue returns a context whose tool may converse with a human.
+func WithDialogue(ctx context.Context, d Dialogue) context.Context {
+	return context.WithValue(ctx, dialogueKey{}, d)
+}
+
+// DialogueOf returns what the tool of ctx may ask. Without anyone to ask, nothing becomes of its
+// questions.
+func DialogueOf(ctx context.Context) Dialogue {
+	if d, ok := ctx.Value(dialogueKey{}).(Dialogue); ok {
+		return d
+	}
+	return Dialogue{Put: func(string, string) {}}
+}
 
 // WithQuestion returns a context whose tool may ask a human.
 func WithQuestion(ctx context.Context, ask Question) context.Context {

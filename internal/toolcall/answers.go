@@ -13,8 +13,9 @@ import (
 // AnswerKey is the key that a decision on a question adds to the call's arguments.
 const AnswerKey = "answer"
 
-// Answer is what a human said to a question of a running call.
-type Answer struct{ Question, Text string }
+// Answer is what a human said to a question of a running call. Resume is what the call's tool gave
+// with the question.
+type Answer struct{ Question, Text, Resume string }
 
 // Answers returns what humans answered to questions of a call that had started, in the order of
 // the questions, and the call without the last answer among its arguments. Only answers that
@@ -25,19 +26,19 @@ func (g *Guard) Answers(ctx context.Context, run events.Run, c tool.Call) ([]Ans
 		return nil, c, nil
 	}
 	var answers []Answer
-	var question, last string
+	var question, resume, last string
 	observe := func(from events.State, p events.Payload) {
 		switch p := p.(type) {
 		case *events.HumanApprovalRequired:
 			question = ""
 			i := slices.IndexFunc(p.Requests, func(r events.Request) bool { return r.CallID == c.ID && r.Asks })
 			if i >= 0 && from == events.Acting {
-				question = p.Requests[i].Reason
+				question, resume = p.Requests[i].Reason, p.Resume
 			}
 		case *events.HumanModified:
 			if from == events.WaitingForHuman && p.CallID == c.ID && question != "" {
 				_, text := withoutAnswer(p.Arguments)
-				answers, last, question = append(answers, Answer{question, text}), p.Arguments, ""
+				answers, last, question = append(answers, Answer{Question: question, Text: text, Resume: resume}), p.Arguments, ""
 			}
 		}
 	}

@@ -37,11 +37,14 @@ type Request struct {
 	Asks bool `json:"asks,omitempty"`
 }
 
-// HumanApprovalRequired hands a reply's calls to a human. Deadline is RFC 3339.
+// HumanApprovalRequired hands a reply's calls to a human. Deadline is RFC 3339. Resume is what a
+// tool that asks while it runs needs to go on with the answer; it means something only to that
+// tool.
 type HumanApprovalRequired struct {
 	ToolCallReply
 	Requests []Request `json:"requests"`
 	Deadline string    `json:"deadline,omitempty"`
+	Resume   string    `json:"resume,omitempty"`
 }
 
 func (*HumanApprovalRequired) eventType() Type { return TypeHumanApprovalRequired }
