@@ -191,3 +191,46 @@ func TestCancelledRunCancelsItsTaskElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, strings.Contains(string(data), "event: Cancelled"), string(data))
 }
+
+// curiousAgent asks before it answers.
+const curiousAgent = `
+name: far
+description: Paints.
+llm:
+  provider: scripted
+  script:
+    - calls: [{name: ask_human, arguments: {question: "Which colour?"}}]
+    - text: "Painted it: {{observation -1}}"
+tools: [ask_human]
+---
+tools:
+  - {builtin: ask_human}
+`
+
+// TestQuestionElsewhere kills both installations while an agent of one waits for an answer that the
+// agent of the other has a human give: the answer reaches the one task that was begun.
+func TestQuestionElsewhere(t *testing.T) {
+	t.Parallel()
+	needsCommands(t)
+	far := newInstallation(t, curiousAgent, "MOOREBUS_TOKEN="+farToken)
+	near := newInstallation(t, fmt.Sprintf(nearAgent, far.address), "FAR_TOKEN="+farToken)
+	run := near.begin()
+	api := newAPI(t, "http://"+near.address)
+	api.awaitState(t.Context(), run, "waiting_for_human")
+	near.process.kill()
+	near.start()
+	far.process.kill()
+	far.start()
+	_, now := near.call("GET", "/v1/runs/"+run, nil, "")
+	asked := now["memory"].(map[string]any)["pending_approval"].(map[string]any)["requests"].([]any)[0].(map[string]any)
+	require.Contains(t, asked["reason"], "Which colour?")
+	status, answer := near.call("POST", "/v1/runs/"+run+"/decisions", map[string]any{
+		"call_id": asked["call_id"], "decision": "modified", "arguments": map[string]any{"task": "Dig here.", "answer": "Red"}, "by": "ada",
+	}, "")
+	require.Equal(t, http.StatusOK, status, answer)
+	events := near.events(run)
+	require.Contains(t, events, "The far agent says: Painted it: Red")
+	require.NotContains(t, events, farToken)
+	_, tasks := far.call("GET", "/v1/a2a/far/tasks?includeArtifacts=true", nil, farToken)
+	require.EqualValues(t, 1, tasks["totalSize"], tasks)
+}

@@ -1,4 +1,5 @@
-// Package a2atool makes a tool of an agent that speaks A2A 1.0 over HTTP with JSON.
+// Package a2atool makes a tool of an agent that speaks A2A 1.0, over HTTP with JSON or over
+// JSON-RPC.
 //
 // [New] makes a tool.Source with one tool. It reads the agent's card, whose description is the
 // tool's, and reads it again every minute. Until it has the card there is no tool; afterwards
@@ -9,12 +10,20 @@
 // A call is a task of the other agent. Its message is the argument `task`, or with
 // [Options].Over.Schema all arguments as data. The call waits for the end of the task, however
 // often the other server is away meanwhile. The result is the text of the task's artifacts, or
-// of its last message; data is JSON, and files are kept beside the result. Failures are:
+// of its last message; data is JSON, and files are kept beside the result. The chunks of a text
+// that was streamed are put together as they are. Failures are:
 //
 //   - a2a_failed, a2a_rejected, a2a_canceled: the task ended so.
-//   - a2a_input_required, a2a_auth_required: the task waits for input, which nobody here can
-//     give. It is cancelled, and the failure has its question. The model may call again.
+//   - a2a_input_required, a2a_auth_required: the task waits for an answer, and no human can be
+//     asked. The failure has the question and the task's id, with which the model can answer.
+//   - a2a_error: the agent refused a request over JSON-RPC.
 //   - unreachable and http_status as in httptool.
+//
+// # Questions
+//
+// A task that needs input, or an authorization, has its question put to a human. The call then
+// waits in the log, which has the task's id. With the answer the tool runs again, sends it to
+// the task as the next message, and goes on waiting. Nothing cancels the task meanwhile.
 //
 // # Twice
 //
@@ -53,7 +62,6 @@ const IdempotentMessages = "https://github.com/moorebus/moorebus/a2a/idempotent-
 
 const (
 	cardPath = "/.well-known/agent-card.json"
-	binding  = "HTTP+JSON"
 	version  = "1.0"
 	// defaultTimeout is how long a task may take. Tasks take longer than calls of other tools.
 	defaultTimeout = 30 * time.Minute
@@ -67,7 +75,7 @@ const (
 var cardPauses = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 30 * time.Second}
 
 // taskSchema is the schema of a tool without one of its own.
-var taskSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What the agent is to do, with all that it has to know."}},"required":["task"],"additionalProperties":false}`)
+var taskSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What the agent is to do, with all that it has to know."},"task_id":{"type":"string","description":"Only to answer a question of the agent: the id of its task that waits. The argument task is then the answer."}},"required":["task"],"additionalProperties":false}`)
 
 // Options name an agent. All but Over are required, Headers may be empty.
 type Options struct {
@@ -218,22 +226,31 @@ func (s *source) read(ctx context.Context) (*agentTool, error) {
 	if err := s.do(ctx, http.MethodGet, s.card, nil, &c); err != nil {
 		return nil, err
 	}
-	for _, i := range c.Interfaces {
-		if i.Binding != binding || i.Version != version {
-			continue
-		}
-		u, err := url.Parse(i.URL)
-		switch {
-		case err != nil || u.Host == "":
-			return nil, errors.New("the card's interface has no absolute URL")
-		case u.Host != s.origin.Host || u.Scheme != s.origin.Scheme:
-			return nil, fmt.Errorf("the card of %s names %.200q, and a card decides on no other host; give the URL of a card there", s.origin, u.Scheme+"://"+u.Host)
-		case i.Tenant != "":
-			u = u.JoinPath(url.PathEscape(i.Tenant))
-		}
-		return &agentTool{source: s, base: strings.TrimRight(u.String(), "/"), def: s.definition(&c)}, nil
+	at, err := s.place(&c)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("the card has no interface for %s %s", binding, version)
+	return &agentTool{source: s, at: at, def: s.definition(&c)}, nil
+}
+
+// place returns where the agent is, and which binding it speaks there.
+func (s *source) place(c *card) (place, error) {
+	for _, binding := range []string{overHTTP, overJSONRPC} {
+		for _, i := range c.Interfaces {
+			if i.Binding != binding || i.Version != version {
+				continue
+			}
+			u, err := url.Parse(i.URL)
+			switch {
+			case err != nil || u.Host == "":
+				return place{}, errors.New("the card's interface has no absolute URL")
+			case u.Host != s.origin.Host || u.Scheme != s.origin.Scheme:
+				return place{}, fmt.Errorf("the card of %s names %.200q, and a card decides on no other host; give the URL of a card there", s.origin, u.Scheme+"://"+u.Host)
+			}
+			return place{binding: binding, url: u.String(), tenant: i.Tenant}, nil
+		}
+	}
+	return place{}, fmt.Errorf("the card has no interface for %s %s or %s %s", overHTTP, version, overJSONRPC, version)
 }
 
 // definition is that of the options, completed by the card.

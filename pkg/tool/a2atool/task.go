@@ -1,17 +1,11 @@
 package a2atool
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptrace"
-	"net/url"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/capability"
@@ -21,14 +15,14 @@ import (
 )
 
 const (
-	requestTimeout = 10 * time.Second
-	// maxAnswer bounds an answer of the other server, in bytes.
-	maxAnswer = 8 << 20
 	// A tool has 400 ms after its context has ended. sendGrace is for the answer to a message, which
 	// names the task, cancelTimeout for cancelling that.
 	sendGrace     = 150 * time.Millisecond
 	cancelTimeout = 200 * time.Millisecond
 )
+
+// codeError is the code of a request that the agent refused over JSON-RPC.
+const codeError = "a2a_error"
 
 // sends are the pauses between attempts to send a message: a server may start anew.
 var sends = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 5 * time.Second, Budget: time.Minute}
@@ -39,72 +33,148 @@ var polls = retry.Policy{First: 100 * time.Millisecond, Factor: 1.5, Max: 5 * ti
 // agentTool is the tool of one agent, as its card was read.
 type agentTool struct {
 	*source
-	base string
-	def  tool.Definition
+	at  place
+	def tool.Definition
 }
 
 // Definition returns the tool's definition.
 func (t *agentTool) Definition() tool.Definition { return t.def }
 
-type part struct {
-	Text      *string         `json:"text,omitempty"`
-	Raw       []byte          `json:"raw,omitempty"`
-	URL       string          `json:"url,omitempty"`
-	Data      json.RawMessage `json:"data,omitempty"`
-	MediaType string          `json:"mediaType,omitempty"`
-}
-
 type message struct {
 	MessageID string `json:"messageId"`
+	ContextID string `json:"contextId,omitempty"`
+	TaskID    string `json:"taskId,omitempty"`
 	Role      string `json:"role"`
 	Parts     []part `json:"parts"`
 }
 
 type task struct {
-	ID     string `json:"id"`
-	Status struct {
-		State   string   `json:"state"`
-		Message *message `json:"message"`
-	} `json:"status"`
+	ID        string `json:"id"`
+	ContextID string `json:"contextId"`
+	Status    status `json:"status"`
 	Artifacts []struct {
 		Parts []part `json:"parts"`
 	} `json:"artifacts"`
 }
 
-// Run sends the call's message and waits for the end of its task.
+type status struct {
+	State   string   `json:"state"`
+	Message *message `json:"message"`
+}
+
+// The states in which a task waits for somebody.
+const (
+	inputRequired = "INPUT_REQUIRED"
+	authRequired  = "AUTH_REQUIRED"
+)
+
+func (s *status) state() string { return strings.TrimPrefix(s.State, "TASK_STATE_") }
+
+func (s *status) waits() bool { return s.state() == inputRequired || s.state() == authRequired }
+
+// Run sends the call's message, or what a human answered since, and waits for the end of the task.
 func (t *agentTool) Run(ctx context.Context, call tool.Call) (string, error) {
 	ctx = tracecontext.With(ctx, call.TraceParent)
-	said, err := t.message(call)
+	said, before, err := t.next(ctx, call)
 	if err != nil {
 		return "", err
 	}
-	body := map[string]any{"message": said, "configuration": map[string]any{
-		"returnImmediately": true, "acceptedOutputModes": []string{"text/plain", "application/json"},
-	}}
-	var answer struct {
-		Task    *task    `json:"task"`
-		Message *message `json:"message"`
+	if before != nil && said == nil {
+		return t.await(ctx, before, nil)
 	}
-	lasting, stop := outlasting(ctx, sendGrace)
-	defer stop()
-	err = sends.Do(ctx, func(context.Context) error {
-		err := t.do(lasting, http.MethodPost, t.base+"/message:send", body, &answer)
-		var f *tool.Failure
-		if errors.As(err, &f) && (f.NotSent || t.def.Effect.Repeatable() && (f.Passing || f.Code == tool.CodeUnreachable)) {
-			return retry.After(f.RetryAfter, err) // the same message again
-		}
-		return retry.Stop(err)
-	}, nil)
-	if err != nil {
-		return "", err
-	}
+	answer, err := t.deliver(ctx, *said)
+	var f *tool.Failure
 	switch {
+	case err != nil && before != nil && before.Status.waits() && errors.As(err, &f) && f.Code != tool.CodeUnreachable && !f.Passing && !f.NotSent:
+		return "", t.ask(ctx, before, "The answer was not accepted: "+f.Message+"\n")
+	case err != nil:
+		return "", err
 	case answer.Message != nil:
 		return textOf(ctx, answer.Message.Parts), nil
 	case answer.Task == nil || answer.Task.ID == "":
 		return "", tool.Failf(tool.CodeFailed, "the agent answered neither with a task nor with a message")
 	}
-	return t.await(ctx, answer.Task)
+	return t.await(ctx, answer.Task, before)
+}
+
+// next returns the message to send now. before is the task that it is for, as it is before the
+// message; nil: the message begins one. Without a message there is nothing to say to the task.
+func (t *agentTool) next(ctx context.Context, call tool.Call) (said *message, before *task, err error) {
+	answers := capability.DialogueOf(ctx).Answers
+	if len(answers) == 0 {
+		m, err := t.first(call)
+		if err == nil && m.TaskID != "" {
+			before, err = t.lookup(ctx, m.TaskID)
+		}
+		if before != nil {
+			m.ContextID = before.ContextID
+		}
+		return &m, before, err
+	}
+	last := answers[len(answers)-1]
+	var open question
+	if err := json.Unmarshal([]byte(last.State), &open); err != nil || open.Task == "" {
+		return nil, nil, tool.Failf(tool.CodeFailed, "the log does not say which task the answer is for")
+	}
+	if before, err = t.lookup(ctx, open.Task); err != nil {
+		return nil, nil, err
+	}
+	if !before.Status.waits() || before.Status.id() != open.Asked {
+		return nil, before, nil // the answer was sent, or the task goes on by itself
+	}
+	// The ids differ for each answer of the call, and an answer that is sent again has its own.
+	m := message{
+		MessageID: fmt.Sprintf("%s/%d", call.IdempotencyKey(), len(answers)), TaskID: before.ID, ContextID: before.ContextID,
+		Role: "ROLE_USER", Parts: []part{answerPart(last.Text)},
+	}
+	return &m, before, nil
+}
+
+// answerPart is what a human said, as the agent gets it. An object is data, such as the decision on
+// one call of several.
+func answerPart(text string) part {
+	if trimmed := strings.TrimSpace(text); strings.HasPrefix(trimmed, "{") && json.Valid([]byte(trimmed)) {
+		return part{Data: json.RawMessage(trimmed), MediaType: "application/json"}
+	}
+	return part{Text: &text}
+}
+
+// deliver sends a message, again if that is harmless and may help.
+func (t *agentTool) deliver(ctx context.Context, m message) (answer sent, err error) {
+	lasting, stop := outlasting(ctx, sendGrace)
+	defer stop()
+	err = t.again(ctx, func() error { answer, err = t.send(lasting, m); return err })
+	return answer, err
+}
+
+// lookup returns a task, also if the server is away for a moment.
+func (t *agentTool) lookup(ctx context.Context, id string) (*task, error) {
+	var now task
+	err := sends.Do(ctx, func(context.Context) (err error) {
+		now, err = t.look(ctx, id)
+		return passing(err, true)
+	}, nil)
+	if err == nil && now.ID == "" {
+		err = tool.Failf(tool.CodeFailed, "the agent answered with no task")
+	}
+	return &now, err
+}
+
+// again repeats a request that may be repeated.
+func (t *agentTool) again(ctx context.Context, request func() error) error {
+	return sends.Do(ctx, func(context.Context) error { return passing(request(), t.def.Effect.Repeatable()) }, nil)
+}
+
+// passing marks an error by whether the same request may be sent again.
+func passing(err error, repeatable bool) error {
+	var f *tool.Failure
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &f) && (f.NotSent || repeatable && (f.Passing || f.Code == tool.CodeUnreachable)):
+		return retry.After(f.RetryAfter, err)
+	}
+	return retry.Stop(err)
 }
 
 // outlasting returns a context that ends some time after ctx, or with stop.
@@ -114,7 +184,8 @@ func outlasting(ctx context.Context, grace time.Duration) (_ context.Context, st
 	return lasting, func() { unhook(); cancel() }
 }
 
-func (t *agentTool) message(call tool.Call) (message, error) {
+// first returns the message that the call itself is.
+func (t *agentTool) first(call tool.Call) (message, error) {
 	m := message{MessageID: call.IdempotencyKey(), Role: "ROLE_USER"}
 	if len(t.o.Over.Schema) > 0 {
 		arguments := call.Arguments
@@ -125,27 +196,35 @@ func (t *agentTool) message(call tool.Call) (message, error) {
 		return m, nil
 	}
 	var in struct {
-		Task string `json:"task"`
+		Task   string `json:"task"`
+		TaskID string `json:"task_id"`
 	}
 	if err := json.Unmarshal([]byte(call.Arguments), &in); err != nil || in.Task == "" {
 		return m, tool.Failf(tool.CodeInvalidArguments, "the argument task is missing or empty")
 	}
-	m.Parts = []part{{Text: &in.Task}}
+	m.TaskID, m.Parts = in.TaskID, []part{{Text: &in.Task}}
 	return m, nil
 }
 
-// await looks at the task until it ends. A server that is away meanwhile is asked again.
-func (t *agentTool) await(ctx context.Context, now *task) (string, error) {
-	at := t.base + "/tasks/" + url.PathEscape(now.ID)
+// staleFor is how long a task may show the question that was answered before it counts as asked
+// again. A server may take an answer before the task goes on.
+const staleFor = 30 * time.Second
+
+// await looks at the task until it ends or asks. A server that is away meanwhile is asked again.
+// before is the task as it was before it got an answer.
+func (t *agentTool) await(ctx context.Context, now, before *task) (string, error) {
+	began := time.Now()
 	for looks := 1; ; looks++ {
-		if result, err, over := t.outcome(ctx, at, now); over {
-			return result, err
+		old := before != nil && now.Status.waits() && now.Status.id() == before.Status.id() && time.Since(began) < staleFor
+		if !old {
+			if result, err, over := t.outcome(ctx, now); over {
+				return result, err
+			}
 		}
 		if !retry.Wait(ctx, polls.Delay(looks)) {
 			break
 		}
-		var next task
-		err := t.do(ctx, http.MethodGet, at+"?historyLength=0", nil, &next)
+		next, err := t.look(ctx, now.ID)
 		var f *tool.Failure
 		switch {
 		case err == nil:
@@ -156,20 +235,14 @@ func (t *agentTool) await(ctx context.Context, now *task) (string, error) {
 		}
 	}
 	if capability.Unwanted(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded) && t.def.Retries == 0 {
-		t.cancel(ctx, at)
+		t.cancel(ctx, now.ID)
 	}
 	return "", fmt.Errorf("waiting for task %s: %w", now.ID, ctx.Err())
 }
 
 // outcome returns what a task came to. over is false while it goes on.
-func (t *agentTool) outcome(ctx context.Context, at string, now *task) (result string, err error, over bool) {
-	said := func() string { // it keeps files, so only of the status that counts
-		if m := now.Status.Message; m != nil {
-			return ": " + textOf(ctx, m.Parts)
-		}
-		return ""
-	}
-	switch state := strings.TrimPrefix(now.Status.State, "TASK_STATE_"); state {
+func (t *agentTool) outcome(ctx context.Context, now *task) (result string, err error, over bool) {
+	switch state := now.Status.state(); state {
 	case "COMPLETED":
 		var texts []string
 		for _, a := range now.Artifacts {
@@ -182,136 +255,13 @@ func (t *agentTool) outcome(ctx context.Context, at string, now *task) (result s
 		}
 		return strings.Join(texts, "\n"), nil, true
 	case "FAILED", "REJECTED", "CANCELED":
-		return "", tool.Failf("a2a_"+strings.ToLower(state), "the agent's task %s is %s%s", now.ID, strings.ToLower(state), said()), true
-	case "INPUT_REQUIRED", "AUTH_REQUIRED":
-		t.cancel(ctx, at)
-		return "", tool.Failf("a2a_"+strings.ToLower(state), "the agent needs input, which this tool cannot give, so its task was cancelled; call again with a task that says it%s", said()), true
+		said := ""
+		if m := now.Status.Message; m != nil {
+			said = ": " + textOf(ctx, m.Parts)
+		}
+		return "", tool.Failf("a2a_"+strings.ToLower(state), "the agent's task %s is %s%s", now.ID, strings.ToLower(state), said), true
+	case inputRequired, authRequired:
+		return "", t.ask(ctx, now, ""), true
 	}
 	return "", nil, false
-}
-
-// cancel cancels a task that nobody waits for. It tries once: there is nobody to tell.
-func (t *agentTool) cancel(ctx context.Context, at string) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-	defer stop()
-	_ = t.do(ctx, http.MethodPost, at+":cancel", map[string]any{}, nil)
-}
-
-// joined returns an artifact's parts with its texts put together. An agent that streams an
-// artifact appends a part for each chunk of its text, and cuts the text anywhere.
-func joined(parts []part) (whole []part) {
-	for _, p := range parts {
-		if n := len(whole); n > 0 && p.Text != nil && whole[n-1].Text != nil {
-			text := *whole[n-1].Text + *p.Text
-			whole[n-1].Text = &text
-			continue
-		}
-		whole = append(whole, p)
-	}
-	return whole
-}
-
-// textOf returns the parts as text. Files are kept beside the call's result.
-func textOf(ctx context.Context, parts []part) string {
-	var lines []string
-	for _, p := range parts {
-		switch {
-		case p.Text != nil:
-			lines = append(lines, *p.Text)
-		case len(p.Data) > 0:
-			lines = append(lines, string(p.Data))
-		case p.URL != "":
-			lines = append(lines, p.URL)
-		case len(p.Raw) > 0:
-			what := "file"
-			if strings.HasPrefix(p.MediaType, "image/") {
-				what = "image"
-			}
-			lines = append(lines, capability.Kept(ctx, what, p.MediaType, p.Raw))
-		}
-	}
-	return strings.Join(lines, "\n")
-}
-
-// do sends a request and decodes the answer into out, which may be nil. Its error is a
-// *tool.Failure.
-func (s *source) do(ctx context.Context, method, target string, body, out any) error {
-	asking, stop := context.WithTimeout(ctx, 3*requestTimeout)
-	defer stop()
-	var sent io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return tool.Failf(tool.CodeInvalidArguments, "the arguments are no JSON: %v", err)
-		}
-		sent = bytes.NewReader(data)
-	}
-	var connected atomic.Bool
-	traced := httptrace.WithClientTrace(asking, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
-	req, err := http.NewRequestWithContext(traced, method, target, sent)
-	if err != nil {
-		return tool.Failf(tool.CodeFailed, "the request cannot be made")
-	}
-	req.Header.Set("User-Agent", "moorebus")
-	req.Header.Set("Accept", "application/a2a+json, application/json")
-	for name, value := range s.o.Headers {
-		req.Header.Set(name, value)
-	}
-	req.Header.Set("A2A-Version", version)
-	tracecontext.SetHeader(ctx, req.Header.Set)
-	if sent != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	res, err := s.client.Do(req)
-	if err != nil {
-		return s.unreachable(ctx, err, connected.Load())
-	}
-	defer func() { _ = res.Body.Close() }()
-	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
-	switch {
-	case err != nil:
-		return s.unreachable(ctx, err, true)
-	case len(data) > maxAnswer:
-		return tool.Failf(tool.CodeFailed, "the answer of %s is larger than %d bytes", s.origin, maxAnswer)
-	case res.StatusCode < 200 || res.StatusCode > 299:
-		return refused(res, data)
-	case out == nil:
-		return nil
-	}
-	if err := json.Unmarshal(data, out); err != nil {
-		return tool.Failf(tool.CodeFailed, "the answer of %s is not the protocol's: %v", s.origin, err)
-	}
-	return nil
-}
-
-// unreachable is the failure of a request without an answer. Its URL may hold a secret.
-func (s *source) unreachable(ctx context.Context, err error, sent bool) error {
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
-		err = wrapped.Err
-	}
-	f := tool.Failf(tool.CodeUnreachable, "no answer came from %s: %v", s.origin, err)
-	f.NotSent = !sent
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		f.Code = tool.CodeTimeout
-	} else if ctx.Err() != nil {
-		f.Code = tool.CodeCancelled
-	}
-	return f
-}
-
-// refused is the failure of an answer with an error, with its message.
-func refused(res *http.Response, data []byte) error {
-	var e struct {
-		Error struct {
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-	f := tool.Failf(tool.CodeHTTPStatus, "HTTP status %d", res.StatusCode)
-	if json.Unmarshal(data, &e) == nil && e.Error.Message != "" {
-		f.Message += ": " + e.Error.Message
-	}
-	f.Passing = res.StatusCode == http.StatusTooManyRequests || res.StatusCode >= 500
-	f.RetryAfter = retry.FromHeader(res.Header, time.Now())
-	return f
 }
