@@ -82,8 +82,14 @@ func TestReflectionInAChat(t *testing.T) {
 		r.Append(run, events.Observing, &events.NeedsReflection{})
 		r.Await(run, func(mem *reducer.Memory) bool { return mem.State == events.WaitingForUser && mem.Step == 3 })
 		prompt := r.mock.Requests()[2].Messages[0].Content
-		require.Contains(t, prompt, "\nTask: Look it up.\n\nAnd be quick.\nHistory: [")
-		require.Contains(t, prompt, "The task is what the user said last in a conversation")
+		const before = `Summarize the following tool call history into a single concise paragraph
+that preserves all key facts, findings, and data needed to continue the task.
+The task is what the user said last in a conversation; the history may go back further.
+Task: Look it up.
+
+And be quick.
+History: [`
+		require.True(t, strings.HasPrefix(prompt, before), prompt)
 		require.NotContains(t, prompt, "find it")
 	})
 }

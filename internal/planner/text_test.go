@@ -171,6 +171,7 @@ func TestMaxIterations(t *testing.T) {
 		step    int
 	}{
 		"iterations are fewer": {limits(15, 3), "max_iterations", "max iterations 3 exceeded", 3},
+		"just fewer":           {limits(4, 3), "max_iterations", "max iterations 3 exceeded", 3},
 		"steps are fewer":      {limits(2, 3), "max_steps", "max steps 2 exceeded", 2},
 		"as many":              {limits(3, 3), "max_steps", "max steps 3 exceeded", 3},
 		"iterations are off":   {limits(4, 0), "max_steps", "max steps 4 exceeded", 4},
