@@ -25,7 +25,9 @@ import (
 const (
 	codeBlacklisted  = "blacklisted"
 	codeOutputSchema = "output_schema"
-	codeCutOff       = "cut_off"
+	// schemaRefusal begins what the model is told of an answer that its schema refuses.
+	schemaRefusal = "the answer does not satisfy the output schema: "
+	codeCutOff    = "cut_off"
 )
 
 // replyChecker checks a reply and turns it into events. It holds the parts of the memory
@@ -196,7 +198,7 @@ func (ch *replyChecker) answer(meta llm.Meta, content string) events.Payload {
 		case err != nil && cut:
 			return ch.invalid(meta, content, codeCutOff, "the answer was cut off before it satisfied the output schema: give a shorter one")
 		case err != nil:
-			return ch.invalid(meta, content, codeOutputSchema, "the answer does not satisfy the output schema: "+ofAnswer(clean(err.Error())))
+			return ch.invalid(meta, content, codeOutputSchema, schemaRefusal+ofAnswer(clean(err.Error())))
 		}
 	}
 	return &events.LLMFinalAnswer{MessageID: ch.messageID, Reply: reply, Incomplete: cut}

@@ -161,14 +161,24 @@ func overPasses(mem *reducer.Memory) events.Payload {
 		code, name, limit = codeMaxIterations, "iterations", c.MaxIterations
 	}
 	if since.Steps >= limit {
-		return &events.MaxSteps{Outcome: events.Outcome{Code: code, Message: fmt.Sprintf("max %s %d exceeded", name, limit)}}
+		return &events.MaxSteps{Outcome: events.Outcome{Code: code, Message: fmt.Sprintf("max %s %d exceeded", name, limit) + unfit(mem)}}
 	}
 	if bound := c.InvalidReplies(); mem.SpeaksText() && bound > 0 && since.Invalid >= bound {
 		return &events.FatalError{Outcome: events.Outcome{Code: codeReplyInvalid, Message: fmt.Sprintf(
 			"%d replies in a row could not be used; the last one: %s", since.Invalid,
-			clean(strings.TrimPrefix(reducer.LastRefusal(mem), reducer.ErrorPrefix)))}}
+			clean(strings.TrimPrefix(reducer.LastRefusal(mem), reducer.ErrorPrefix))) + unfit(mem)}}
 	}
 	return nil
+}
+
+// unfit says how many of the model's last answers, without a break, did not satisfy the
+// output schema, and why the last one did not; empty if it did.
+func unfit(mem *reducer.Memory) string {
+	count, last := reducer.LastRefusals(mem, reducer.ErrorPrefix+schemaRefusal)
+	if count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %s failed %d times: %s", codeOutputSchema, count, clean(last))
 }
 
 // textMemory returns what a model that uses the text protocol sees besides the

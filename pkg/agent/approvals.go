@@ -54,7 +54,7 @@ func (a Approval) Reject(ctx context.Context, reason string) error {
 //		}
 //	}
 //
-// An error, such as the end of ctx, is the last value. The call beside it has no ID, and a
+// An error, such as the end of ctx, is the last value. The call beside it has no CallID, and a
 // decision on it returns the error.
 func (r *Run) Approvals(ctx context.Context) iter.Seq2[Approval, error] {
 	return pending(ctx, r, (*Run).undecided,

@@ -200,7 +200,8 @@ func (b *Builder) Data(dir string) *Builder { b.place = place{dir: dir}; return 
 // [Builder.RemoteTools].
 func (b *Builder) Elsewhere() *Builder { b.elsewhere = true; return b }
 
-// Logger sets the logger of the roles. Default: discarded.
+// Logger sets the logger of the roles. Default: warnings and errors go to [slog.Default], so
+// `go test -v` shows a tool that panicked and a call that was refused.
 func (b *Builder) Logger(logger *slog.Logger) *Builder { b.logger = logger; return b }
 
 // Build checks the settings and makes the agent. The error is a *[BuildError]. Later changes
@@ -216,7 +217,7 @@ func (b *Builder) Build() (*Agent, error) {
 func (b *Builder) build() (*Agent, error) {
 	a := &Agent{def: b.def, namespace: b.namespace, prices: b.prices, estimators: b.estimators, elsewhere: b.elsewhere, logger: b.logger, place: b.place}
 	if a.logger == nil {
-		a.logger = slog.New(slog.DiscardHandler)
+		a.logger = slog.New(warnings{slog.Default().Handler()})
 	}
 	if !events.ValidToken(b.namespace) {
 		return nil, fmt.Errorf("namespace: %q is not a namespace; use [a-z0-9][a-z0-9_-]{0,62}", b.namespace)

@@ -24,8 +24,8 @@ func (b *Builder) ClientTool(tools ...events.ClientTool) *Builder {
 type ClientCall struct {
 	// Run is the id of the run whose call it is: the run that was asked, or a sub-run.
 	Run string
-	// ID names the call in the run. Arguments is JSON.
-	ID, Name, Arguments string
+	// CallID names the call in the run, as in an [Approval]. Arguments is JSON.
+	CallID, Tool, Arguments string
 	// Deadline is until when the result is taken.
 	Deadline time.Time
 	// of is that run. asked is the number of the event that asked, err says why there is no
@@ -40,21 +40,21 @@ func (c ClientCall) Return(ctx context.Context, content string, failure error) e
 	if c.err != nil {
 		return c.err
 	}
-	return c.of.giveBack(ctx, c.ID, content, failure)
+	return c.of.giveBack(ctx, c.CallID, content, failure)
 }
 
 // ClientCalls yields the calls of the run and its sub-runs that wait for their client, as
 // they come, each once. It ends as [Run.Approvals] does, and its last value may be an error.
 //
 //	for call := range run.ClientCalls(ctx) {
-//		content, failure := carryOut(call.Name, call.Arguments)
+//		content, failure := carryOut(call.Tool, call.Arguments)
 //		if err := call.Return(ctx, content, failure); err != nil {
 //			return err
 //		}
 //	}
 func (r *Run) ClientCalls(ctx context.Context) iter.Seq2[ClientCall, error] {
 	return pending(ctx, r, (*Run).clientCalls,
-		func(c ClientCall) pendingCall { return pendingCall{c.Run, c.ID, c.asked} },
+		func(c ClientCall) pendingCall { return pendingCall{c.Run, c.CallID, c.asked} },
 		func(err error) ClientCall { return ClientCall{err: err} })
 }
 
@@ -64,7 +64,7 @@ func (r *Run) clientCalls(mem *reducer.Memory) []ClientCall {
 	for _, call := range mem.ClientCalls() {
 		deadline, _ := call.Expires()
 		all = append(all, ClientCall{
-			Run: r.at.ID, ID: call.ID, Name: call.Name, Arguments: call.Arguments, Deadline: deadline, of: r, asked: mem.Control.Armed,
+			Run: r.at.ID, CallID: call.ID, Tool: call.Name, Arguments: call.Arguments, Deadline: deadline, of: r, asked: mem.Control.Armed,
 		})
 	}
 	return all
@@ -83,7 +83,7 @@ func (r *Run) Return(ctx context.Context, callID, content string, failure error)
 		return err
 	}
 	of := r // it says what is wrong with a call that does not wait
-	for i, c := range slices.DeleteFunc(calls, func(c ClientCall) bool { return c.ID != callID }) {
+	for i, c := range slices.DeleteFunc(calls, func(c ClientCall) bool { return c.CallID != callID }) {
 		if i > 0 {
 			return fmt.Errorf("the call %s waits in run %s and in run %s: answer one by ClientCall.Return", callID, of.ID(), c.Run)
 		}

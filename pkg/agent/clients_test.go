@@ -38,9 +38,9 @@ func TestClientCalls(t *testing.T) {
 	for call, err := range r.ClientCalls(t.Context()) {
 		require.NoError(t, err)
 		require.Greater(t, time.Until(call.Deadline), time.Minute)
-		did[call.ID] = call.Name + call.Arguments
-		require.Equal(t, call.Run == r.ID(), call.ID != "h")
-		if call.ID == "c" {
+		did[call.CallID] = call.Tool + call.Arguments
+		require.Equal(t, call.Run == r.ID(), call.CallID != "h")
+		if call.CallID == "c" {
 			require.NoError(t, call.Return(t.Context(), "", errors.New("it is dark")))
 			continue
 		}
@@ -68,7 +68,7 @@ func TestReturn(t *testing.T) {
 	_, err = r.Wait(t.Context(), agent.UntilInterrupt)
 	var interrupted *agent.Interrupted
 	require.ErrorAs(t, err, &interrupted)
-	require.Equal(t, "a", interrupted.Calls[0].ID)
+	require.Equal(t, "a", interrupted.Calls[0].CallID)
 	require.NoError(t, r.Release())
 
 	r, err = a.Attach(t.Context(), r.ID())

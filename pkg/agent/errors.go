@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -14,10 +16,36 @@ import (
 
 // Failed is the error of a run that ended without an answer. The more specific errors of
 // this package contain it.
-type Failed struct{ Code, Message string }
+//
+// Calls are the calls that failed since the last one that succeeded, the oldest first and at
+// most three: tools that panicked, calls that were refused because the model named an unknown
+// tool or wrong arguments, and answers that the output schema refused. They ended no run, but
+// may be why the model got no further.
+type Failed struct {
+	Code, Message string
+	Calls         []FailedCall
+}
+
+// FailedCall is a call, or an answer, whose failure the model was told. Tool is empty for an
+// answer. Code is that of its event, such as panic, not_found or output_schema.
+type FailedCall struct{ Tool, Code, Observation string }
+
+// String returns the tool, the code and what the model was told.
+func (c FailedCall) String() string {
+	return fmt.Sprintf("%s (%s): %s", cmp.Or(c.Tool, "the answer"), c.Code, strings.TrimPrefix(c.Observation, reducer.ErrorPrefix))
+}
 
 // Error returns code and message.
-func (f *Failed) Error() string { return fmt.Sprintf("the agent failed: %s: %s", f.Code, f.Message) }
+func (f *Failed) Error() string {
+	text := fmt.Sprintf("the agent failed: %s: %s", f.Code, f.Message)
+	for i, call := range f.Calls {
+		if i == 0 {
+			text += "; before that failed"
+		}
+		text += "\n\t" + call.String()
+	}
+	return text
+}
 
 // As lets [errors.As] find the Failed in the more specific errors.
 func (f *Failed) As(target any) bool {
@@ -88,12 +116,12 @@ func refused(err error) error {
 var errReleased = errors.New("the run was released before it ended")
 
 // outcome returns the result of a run that has ended.
-func outcome(mem *reducer.Memory) (string, error) {
+func outcome(mem *reducer.Memory, calls []FailedCall) (string, error) {
 	switch {
 	case mem.State == events.Cancelled:
 		return "", &Failed{Code: "cancelled", Message: "the run was cancelled"}
 	case mem.Error != nil:
-		return "", failure(mem)
+		return "", failure(mem, calls)
 	case mem.FinalAnswer == nil:
 		return "", nil
 	}
@@ -101,8 +129,8 @@ func outcome(mem *reducer.Memory) (string, error) {
 }
 
 // failure returns the typed error of a run that ended in Error.
-func failure(mem *reducer.Memory) error {
-	f := Failed{Code: mem.Error.Code, Message: mem.Error.Message}
+func failure(mem *reducer.Memory, calls []FailedCall) error {
+	f := Failed{Code: mem.Error.Code, Message: mem.Error.Message, Calls: calls}
 	switch f.Code {
 	case reducer.CodeNoHandler:
 		return &NoHandlerForState{f}

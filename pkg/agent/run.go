@@ -35,6 +35,8 @@ type Run struct {
 	fold *runlog.Fold
 	// changed is closed and replaced after each event of the run or a child.
 	changed chan struct{}
+	// failures are the last calls that failed, since one succeeded.
+	failures []FailedCall
 	// parent is the run whose call this one answers, or nil. children are the followed
 	// sub-runs.
 	parent   *Run
@@ -97,9 +99,12 @@ func (r *Run) announce() {
 func (r *Run) apply(ctx context.Context, rec journal.Record) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, err := r.fold.Apply(ctx, rec)
+	e, err := r.fold.Apply(ctx, rec)
 	if runlog.Refused(err) {
 		return nil // memory says why, and the run's end follows
+	}
+	if err == nil {
+		r.note(e)
 	}
 	return err
 }
@@ -200,7 +205,7 @@ func (r *Run) answer(ctx context.Context, options []WaitOption, wanted func(*red
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return outcome(r.fold.Memory())
+	return outcome(r.fold.Memory(), r.failures)
 }
 
 // Send sends a user message, with images and files if there are any, and returns the answer

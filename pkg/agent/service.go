@@ -65,6 +65,7 @@ type service struct {
 	bus     journal.Bus
 	host    *host.Host
 	machine *reducer.Machine
+	logger  *slog.Logger
 	conduct conduct
 	release func()
 	stop    context.CancelFunc
@@ -90,7 +91,7 @@ func (o serving) open(ctx context.Context, how conduct) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &service{bus: bus, machine: o.machine, conduct: how, release: release, stop: func() {}, stopSources: func() {}, ended: make(chan struct{})}
+	s := &service{bus: bus, machine: o.machine, logger: o.logger, conduct: how, release: release, stop: func() {}, stopSources: func() {}, ended: make(chan struct{})}
 	if s.host, err = o.makeHost(bus, registry, how); err != nil {
 		release()
 		return nil, &BuildError{err}

@@ -1,6 +1,11 @@
 package reducer
 
-import "github.com/moorebus/moorebus/pkg/events"
+import (
+	"slices"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
 
 // CodeMalformedReply is the code of a reply of the text protocol that could not
 // be read.
@@ -86,6 +91,24 @@ func LastRefusal(mem *Memory) string {
 		}
 	}
 	return ""
+}
+
+// LastRefusals returns how many of the model's last answers, without a break, were refused
+// with a text that begins with prefix, and the rest of the last one's text.
+func LastRefusals(mem *Memory, prefix string) (count int, last string) {
+	for _, t := range slices.Backward(mem.Control.Turns) {
+		if t.Kind == turnReply && len(t.Calls) == 0 {
+			continue // the answer itself
+		}
+		why, is := strings.CutPrefix(t.Content, prefix)
+		if t.Kind != turnNote || !is {
+			break
+		}
+		if count++; count == 1 {
+			last = why
+		}
+	}
+	return count, last
 }
 
 // Windowed is how many messages the context window counts at most. Under the text
