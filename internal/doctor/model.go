@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/internal/spelling"
 )
 
 // model looks for the provider's default model in its list of models, and asks a server that
@@ -34,7 +35,7 @@ func (d *Checks) model(ctx context.Context, v providers.Provider, base *url.URL,
 		if listed.HasMore { // it may be on a later page
 			return nil
 		}
-		return []natsbus.Finding{finding(natsbus.Warning, "set "+v.ModelVar+" to one of the server's models: "+strings.Join(nearest(names, model), ", "),
+		return []natsbus.Finding{finding(natsbus.Warning, "set "+v.ModelVar+" to one of the server's models: "+strings.Join(spelling.Nearest(model, names, shown), ", "),
 			"the server does not list the model %s", model)}
 	}
 	host, err := providers.HostOf(v.Name, "", base.String(), nil)
@@ -57,37 +58,6 @@ func lists(names []string, model string) bool {
 
 // shown is how many names a finding shows.
 const shown = 5
-
-// nearest returns the names that need the fewest changes to become the model's.
-func nearest(names []string, model string) []string {
-	near := slices.Clone(names)
-	slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(distance(a, model), distance(b, model)) })
-	return near[:min(shown, len(near))]
-}
-
-// distance is the number of bytes to insert, remove or replace. A part of a name is near.
-func distance(a, b string) int {
-	if strings.Contains(a, b) || strings.Contains(b, a) {
-		return 1
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := last
-			if a[i] != b[j] {
-				replaced++
-			}
-			last = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}
 
 // ollama asks for what Ollama says of a model. Other servers do not know the request.
 func (d *Checks) ollama(ctx context.Context, base *url.URL, model string, sign func(http.Header)) []natsbus.Finding {

@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/spelling"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -71,15 +72,28 @@ func New(cfg Config) (*Launcher, error) {
 
 // Agent returns a stored definition. An unknown agent is a refusal.CodeAgentNotFound.
 func (l *Launcher) Agent(ctx context.Context, ns, name string) ([]byte, error) {
-	missing := refusal.New(refusal.NotFound, refusal.CodeAgentNotFound, "there is no agent %q in this namespace; store it with PUT /v1/agents/NAME", name)
 	if !events.ValidToken(name) {
-		return nil, missing
+		return nil, noAgent(name, nil)
 	}
 	data, err := l.cfg.Agents.Agent(ctx, ns, name)
 	if errors.Is(err, journal.ErrNotFound) {
-		return nil, missing
+		names, err := l.cfg.Agents.AgentNames(ctx, ns)
+		if err != nil {
+			names = nil // the refusal does without
+		}
+		return nil, noAgent(name, names)
 	}
 	return data, err
+}
+
+// noAgent refuses an agent that is not among those that are stored.
+func noAgent(name string, stored []string) error {
+	there := ""
+	if len(stored) > 0 {
+		there = "; stored: " + listed(stored)
+	}
+	return refusal.New(refusal.NotFound, refusal.CodeAgentNotFound, "there is no agent %q in this namespace%s; store it with PUT /v1/agents/NAME%s",
+		name, spelling.DidYouMean(name, stored), there)
 }
 
 // Definition returns a stored agent, not resolved, and its [agentfile.Hash]. The caller does not

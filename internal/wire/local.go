@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/spelling"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -151,7 +154,14 @@ func CheckProvider(a events.Agent, providersFile string, getenv func(string) str
 	case known:
 		return BadConfig(fmt.Errorf("the agent's model provider %s is not configured: set %s, or %s for a server that is compatible", name, row.KeyVar, row.URLVar))
 	}
-	return BadConfig(fmt.Errorf("the agent's model provider %q is not configured: describe it in a file for --providers", name))
+	there := append(slices.Sorted(maps.Keys(callers)), events.ClientProvider)
+	for _, p := range providers.All() {
+		there = append(there, p.Name)
+	}
+	slices.Sort(there)
+	there = slices.Compact(there)
+	return BadConfig(fmt.Errorf("the agent's model provider %q is unknown%s; known: %s; describe another one in a file for --providers",
+		name, spelling.DidYouMean(name, there), strings.Join(there, ", ")))
 }
 
 // AgentStore stores definitions of agents: a control.Controller, or a gateway's client.

@@ -4,11 +4,12 @@ import (
 	"encoding"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/moorebus/moorebus/internal/spelling"
 )
 
 // maxReported bounds how many problems of one document are reported.
@@ -200,29 +201,10 @@ func suggestion(key string, known []field) string {
 	keys := make([]string, len(known))
 	for i, f := range known {
 		keys[i] = f.key
-		if strings.EqualFold(strings.ReplaceAll(f.key, "_", ""), strings.NewReplacer("_", "", "-", "").Replace(key)) || near(key, f.key) {
-			return fmt.Sprintf("; did you mean %s?", f.key)
-		}
+	}
+	if meant := spelling.DidYouMean(key, keys); meant != "" {
+		return meant
 	}
 	slices.Sort(keys)
 	return "; the keys here are " + strings.Join(keys, ", ")
-}
-
-// near reports whether two keys are one slip apart: a letter too many, too few
-// or wrong.
-func near(a, b string) bool {
-	if len(a) > len(b) {
-		a, b = b, a
-	}
-	if len(b)-len(a) > 1 || len(a) < 3 {
-		return false
-	}
-	i := 0
-	for i < len(a) && a[i] == b[i] {
-		i++
-	}
-	if len(a) == len(b) {
-		return i == len(a) || a[i+1:] == b[i+1:]
-	}
-	return a[i:] == b[i+1:]
 }
