@@ -193,7 +193,7 @@ func (c *client) offline() bool { return c.Server != nil }
 
 // notef writes a line to stderr.
 func (c *client) notef(format string, args ...any) {
-	_, _ = fmt.Fprintf(c.note, format+"\n", args...)
+	_, _ = fmt.Fprintln(c.note, cli.AsStarted(fmt.Sprintf(format, args...)))
 }
 
 // badFlag turns a refused parameter into a usage error. The message of the refusal begins
@@ -209,9 +209,9 @@ func badFlag(err error) error {
 func addByFlags(cmd *cobra.Command) func() events.By {
 	var by events.By
 	cmd.Flags().StringVar(&by.Reason, "reason", "", "why, for the log")
-	cmd.Flags().StringVar(&by.By, "by", "", "who, for the log (default USER)")
+	cmd.Flags().StringVar(&by.By, "by", "", "who, for the log (default USER, else the system's name of the user)")
 	return func() events.By {
-		by.By = cmp.Or(by.By, os.Getenv("USER"))
+		by.By = cmp.Or(by.By, cli.Person(os.Getenv))
 		return by
 	}
 }

@@ -95,8 +95,7 @@ func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Docum
 			_, err = fmt.Fprintln(c.out, started.RunID)
 		}
 		where := whereFlags(cmd.Flags())
-		c.notef("follow it with: moorebus tap --run %s --from 1%s\nsee it with: moorebus show %s%s\nend it with: moorebus cancel %s%s",
-			started.RunID, where, started.RunID, where, started.RunID, where)
+		c.notef("follow it with: %[1]s tap --run %[2]s --from 1%[3]s\nsee it with: %[1]s show %[2]s%[3]s\nend it with: %[1]s cancel %[2]s%[3]s", cli.Self(), started.RunID, where)
 		return err
 	})
 }

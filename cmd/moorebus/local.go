@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -165,9 +166,14 @@ func (f *localFlags) where() string {
 	return strings.Join(flags, " ")
 }
 
+// show returns the command that shows a run of this process.
+func (f *localFlags) show(run string) string {
+	return strings.TrimRight(fmt.Sprintf("%s show %s %s", cli.Self(), run, f.where()), " ")
+}
+
 // dev returns the command that continues the runs of this process after it has ended.
 func (f *localFlags) dev() string {
-	command := []string{"moorebus dev"}
+	command := []string{cli.Self(), "dev"}
 	for _, flag := range [][2]string{{"--agent", f.agentFile}, {"--tools", f.toolsFile}, {"--providers", f.providers}, {"--prices", f.prices}} {
 		switch flag[1] {
 		case "":

@@ -43,5 +43,19 @@ the bus. planner, actor, observer, gateway and replay are also programs of their
 		roles.Planner(), roles.Actor(), roles.Observer(), roles.Gateway(), replaycmd.New(os.Getenv),
 		roles.Telemetry(),
 	)
+	for name, instead := range map[string]string{
+		"retry": "`moorebus dead retry RUN` runs a dead run again from before its failure, and `moorebus fork RUN --at N` any run from one of its events",
+		"costs": "`moorebus show RUN --usage` has the costs of a run, and a gateway's console and GET /v1/costs those of all runs",
+	} {
+		root.AddCommand(pointer(name, instead))
+	}
 	return root
+}
+
+// pointer is a command that people look for and that has another name.
+func pointer(name, instead string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Hidden: true, DisableFlagParsing: true,
+		RunE: func(*cobra.Command, []string) error { return cli.Usage("there is no command %s: %s", name, instead) },
+	}
 }

@@ -165,14 +165,14 @@ func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus,
 	case outcome.State == events.Done:
 		return out.Lost()
 	case outcome.State == events.Cancelled:
-		say("cancelled; see the run with: moorebus show %s", started.RunID)
+		say("cancelled; see the run with: %s", f.show(started.RunID))
 		return &cli.ExitError{Code: cli.ExitRunCancelled}
 	}
 	reason := "no reason was given"
 	if outcome.Err != nil {
 		reason = outcome.Err.Code + ": " + outcome.Err.Message
 	}
-	say("the run ended in %s: %s\nsee the run with: moorebus show %s", outcome.State, reason, started.RunID)
+	say("the run ended in %s: %s\nsee the run with: %s", outcome.State, reason, f.show(started.RunID))
 	return &cli.ExitError{Code: cli.ExitRunError}
 }
 

@@ -50,7 +50,7 @@ NO_COLOR turns colours off. Watch needs a terminal: elsewhere use moorebus tap.`
 			flags.log.Mute() // a line of the log would stand in the screen
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			return c.watch(ctx, args[0], cmp.Or(by, os.Getenv("USER")))
+			return c.watch(ctx, args[0], cmp.Or(by, cli.Person(os.Getenv)))
 		})
 	}
 	return cmd
@@ -70,7 +70,7 @@ func (c *client) watch(ctx context.Context, arg, by string) error {
 	}
 	switch {
 	case c.offline():
-		o.Refusal = "no process serves " + c.Where + ": start moorebus dev to decide"
+		o.Refusal = "no process serves " + c.Where + ": start " + cli.Self() + " dev to decide"
 	case by == "":
 		o.Refusal = "leave, and say with --by who decides: USER is not set"
 	default:

@@ -106,7 +106,7 @@ func mainCode(stderr io.Writer, run func(ctx context.Context) error) int {
 	err := run(ctx)
 	code := exitCode(ctx, err)
 	if message := failure(ctx, err); message != "" {
-		_, _ = fmt.Fprintf(stderr, "%s: %s\n", filepath.Base(os.Args[0]), message)
+		_, _ = fmt.Fprintf(stderr, "%s: %s\n", filepath.Base(os.Args[0]), AsStarted(message))
 	}
 	return code
 }
@@ -154,7 +154,7 @@ func exitCode(ctx context.Context, err error) int {
 	switch {
 	case errors.As(err, &exit):
 		return exit.Code
-	case errors.As(err, &taken):
+	case errors.As(err, &taken), refusal.Is(err, refusal.CodeUnknownProvider):
 		return ExitConfig
 	case BusAway(err):
 		return ExitBusAway

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/compare"
 	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // The shortest arguments or answer that a comparison shows, in columns.
@@ -147,6 +148,18 @@ func (t *comparison) usage(u compare.Usage) {
 	seconds("in all", u.A.ElapsedMS, u.B.ElapsedMS)
 }
 
+// open says of a run that has not ended what it waits for.
+func (t *comparison) open(name string, state events.State) {
+	switch state {
+	case events.WaitingForHuman:
+		t.line(name + " waits for a human to decide on a call")
+	case events.WaitingForUser:
+		t.line(name + " waits for its user's next message")
+	case events.Idle, events.Planning, events.Acting, events.ParallelActing, events.Observing, events.Reflecting, events.Paging:
+		t.line(name + " has not ended: it is in " + string(state))
+	}
+}
+
 // sign is a difference as text, nothing for none.
 func sign(difference int, text string) string {
 	if difference == 0 {
@@ -171,4 +184,6 @@ func (t *comparison) verdict(c *compare.Comparison) {
 	default:
 		t.line(t.Red(fmt.Sprintf("different: %d same, %d changed, %d removed, %d added", counts[compare.Same], counts[compare.Changed], counts[compare.Removed], counts[compare.Added])))
 	}
+	t.open("a", c.State.A)
+	t.open("b", c.State.B)
 }

@@ -36,21 +36,22 @@ func (w Wait) Commands(where string) []string {
 	if where != "" {
 		where = " " + where
 	}
+	self := cli.Self()
 	if w.Call != nil {
-		return []string{fmt.Sprintf("moorebus return %s %s TEXT%s", w.Run, cli.ShellWord(w.Call.ID), where)}
+		return []string{fmt.Sprintf("%s return %s %s TEXT%s", self, w.Run, cli.ShellWord(w.Call.ID), where)}
 	}
 	if w.Paused {
-		return []string{fmt.Sprintf("moorebus resume %s%s", w.Run, where)}
+		return []string{fmt.Sprintf("%s resume %s%s", self, w.Run, where)}
 	}
 	if w.Request == nil {
-		return []string{fmt.Sprintf("moorebus send %s MESSAGE%s", w.Run, where)}
+		return []string{fmt.Sprintf("%s send %s MESSAGE%s", self, w.Run, where)}
 	}
 	call := w.Run + " " + cli.ShellWord(w.Request.CallID)
-	reject := fmt.Sprintf("moorebus reject %s --reason TEXT%s", call, where)
+	reject := fmt.Sprintf("%s reject %s --reason TEXT%s", self, call, where)
 	if w.Request.Asks {
-		return []string{fmt.Sprintf("moorebus answer %s TEXT%s", call, where), reject}
+		return []string{fmt.Sprintf("%s answer %s TEXT%s", self, call, where), reject}
 	}
-	return []string{fmt.Sprintf("moorebus approve %s%s", call, where), reject}
+	return []string{fmt.Sprintf("%s approve %s%s", self, call, where), reject}
 }
 
 type waits struct {
@@ -189,6 +190,6 @@ func (o Outcome) Detached(run, keptIn, serve, where string) string {
 	if where != "" {
 		where = " " + where
 	}
-	fmt.Fprintf(&b, "  %s\n  moorebus tap --run %s --from 1%s\nTo end it: moorebus cancel %s%s", serve, run, where, run, where)
+	fmt.Fprintf(&b, "  %[1]s\n  %[2]s tap --run %[3]s --from 1%[4]s\nTo end it: %[2]s cancel %[3]s%[4]s", serve, cli.Self(), run, where)
 	return b.String()
 }
