@@ -48,7 +48,7 @@ func (s *Server) answer(handle route.Endpoint, failure *route.Failure) http.Hand
 		if err == nil {
 			return
 		}
-		e := refusalOf(err)
+		e := route.RefusalOf(err)
 		if e.Kind >= refusal.Internal && r.Context().Err() == nil {
 			level, reason := slog.LevelWarn, err
 			if errors.Is(err, journal.ErrFull) {

@@ -215,7 +215,7 @@ func (s *Server) getReady(w http.ResponseWriter, r *http.Request) error {
 	ctx, stop := context.WithTimeout(r.Context(), readyTimeout)
 	defer stop()
 	if err := s.ready(ctx); err != nil {
-		return refusal.Wrap(err, refusal.Unavailable, unavailableCode(err), "not ready: %s", err.Error())
+		return refusal.Wrap(err, refusal.Unavailable, route.UnavailableCode(err), "not ready: %s", err.Error())
 	}
 	return route.WriteJSON(w, http.StatusOK, health{"ready"})
 }
