@@ -1,4 +1,4 @@
-// Package a2a serves agents to programs that speak A2A 1.0, over its HTTP+JSON binding.
+// Package a2a serves agents to programs that speak A2A 1.0, over its bindings HTTP+JSON and JSON-RPC.
 //
 // A task is a run, and its id the run's. A message without a task starts a run of the agent; the
 // same message again finds that run. A task whose run waits for a human, for its user or for its
@@ -30,6 +30,7 @@ const Version = "1.0"
 const (
 	versionHeader = "A2A-Version"
 	cardPath      = "/.well-known/agent-card.json"
+	rpcPath       = "/rpc" // of an agent's JSON-RPC
 	mediaType     = "application/a2a+json"
 	// requestTimeout bounds requests that do not wait for a run.
 	requestTimeout = 30 * time.Second
@@ -58,6 +59,8 @@ type Face struct {
 func New(cfg Config) *Face { return &Face{cfg: cfg} }
 
 var lastEvent = route.Parameter{Name: "Last-Event-ID", Description: "The number of the last event of the stream that the client has, to go on behind it."}
+
+var versionParameter = route.Parameter{Name: versionHeader, Description: "The version of the protocol. Default: " + Version + "."}
 
 // Routes returns the requests.
 func (f *Face) Routes(streams *sse.Streams) []route.Route {
@@ -88,7 +91,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 			Summary: "Sends a message and streams the task until it ends or needs input.", Codes: append(send, refusal.CodeTooManyStreams),
 		},
 		{
-			Pattern: "GET " + base + "/tasks", Handle: f.jsonAnswer(f.listTasks), Answer: taskList{}, Query: listParameters,
+			Pattern: "GET " + base + "/tasks", Handle: f.jsonAnswer(f.getTasks), Answer: taskList{}, Query: listParameters,
 			Summary: "Lists tasks of an agent, the last updated first.", Codes: []string{refusal.CodeBadNamespace, refusal.CodeAgentNotFound, refusal.CodeBadRequest},
 		},
 		{
@@ -123,24 +126,41 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 		rows[i].Media = mediaType
 		rows[i].Handle = versioned(rows[i].Handle)
 		rows[i].Codes = append(slices.Clone(rows[i].Codes), refusal.CodeVersionUnsupported)
-		rows[i].Headers = append(rows[i].Headers, route.Parameter{Name: versionHeader, Description: "The version of the protocol. Default: " + Version + "."})
+		rows[i].Headers = append(rows[i].Headers, versionParameter)
 	}
-	return rows
+	return append(rows, route.Route{
+		Pattern: "POST " + base + rpcPath, Handle: f.postRPC, Body: rpcRequest{}, OpenBody: true, Answer: rpcAnswer{}, Streams: stream, Headers: []route.Parameter{lastEvent, versionParameter},
+		Example: `{"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "0190a6f0-0000-7000-8000-000000000000"}}`,
+		Summary: "Carries out a request of A2A over JSON-RPC. Errors are answers with the status 200, but for a missing token and failures of the gateway.",
+		Codes:   []string{refusal.CodeTooManyStreams},
+		Failure: &route.Failure{Write: writeRPCError, Body: rpcAnswer{}, Media: errorMedia},
+	})
 }
 
 // versioned refuses other versions of the protocol. A request without a version is taken as one
 // of this version: clients of older ones use other paths.
 func versioned(handle route.Endpoint) route.Endpoint {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		version := r.Header.Get(versionHeader)
-		if version == "" {
-			version = r.URL.Query().Get(versionHeader)
-		}
-		if version != "" && version != Version {
-			return refusal.New(refusal.Invalid, refusal.CodeVersionUnsupported, "%s: %.20q is not supported; use %s", versionHeader, version, Version)
+		if err := checkVersion(r); err != nil {
+			return err
 		}
 		return handle(w, r)
 	}
+}
+
+func checkVersion(r *http.Request) error {
+	version := r.Header.Get(versionHeader)
+	if version == "" {
+		version = r.URL.Query().Get(versionHeader)
+	}
+	if version != "" && version != Version {
+		return refusal.New(refusal.Invalid, refusal.CodeVersionUnsupported, "%s: %.20q is not supported; use %s", versionHeader, version, Version)
+	}
+	return nil
+}
+
+func (f *Face) getTasks(ctx context.Context, r *http.Request) (any, error) {
+	return f.listTasks(ctx, r, parameters(r))
 }
 
 // jsonAnswer returns an endpoint that answers with JSON, within the time of a request.
@@ -171,6 +191,6 @@ func (f *Face) noPush(http.ResponseWriter, *http.Request) error {
 	return refusal.New(refusal.Invalid, refusal.CodePushUnsupported, "push notifications are not supported; subscribe to the task instead")
 }
 
-func (f *Face) noExtendedCard(http.ResponseWriter, *http.Request) error {
-	return refusal.New(refusal.Invalid, refusal.CodeUnsupported, "there is no extended card; the agent's card says everything")
-}
+var errNoExtendedCard = refusal.New(refusal.Invalid, refusal.CodeUnsupported, "there is no extended card; the agent's card says everything")
+
+func (f *Face) noExtendedCard(http.ResponseWriter, *http.Request) error { return errNoExtendedCard }

@@ -99,15 +99,20 @@ func serve(t *testing.T, change func(*host.Options)) (*control.Controller, strin
 	return h.Gateway(), "http://" + listener.Addr().String()
 }
 
-// The client of the protocol's own SDK works with every request.
+// The client of the protocol's own SDK works with every request, over both bindings.
 func TestSDK(t *testing.T) {
 	t.Parallel()
-	_, url := serve(t, func(o *host.Options) { o.A2AAgent = "writer" })
 	script, err := os.ReadFile("testdata/client.mjs")
 	require.NoError(t, err)
-	out, err := nodetest.Command(t, string(script), url).CombinedOutput()
-	require.NoError(t, err, string(out))
-	require.Contains(t, string(out), "all is well")
+	for _, binding := range []string{"HTTP+JSON", "JSONRPC"} {
+		t.Run(binding, func(t *testing.T) {
+			t.Parallel()
+			_, url := serve(t, func(o *host.Options) { o.A2AAgent = "writer" })
+			out, err := nodetest.Command(t, string(script), url, binding).CombinedOutput()
+			require.NoError(t, err, string(out))
+			require.Contains(t, string(out), "all is well")
+		})
+	}
 }
 
 // call sends a request and returns the answer.

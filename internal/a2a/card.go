@@ -66,7 +66,10 @@ func (f *Face) writeCard(ctx context.Context, w http.ResponseWriter, r *http.Req
 	}
 	c := card{
 		Name: name, Description: description, Version: hash[:min(len(hash), 12)],
-		SupportedInterfaces: []cardInterface{{URL: baseURL(r) + "/v1/a2a/" + name, ProtocolBinding: "HTTP+JSON", ProtocolVersion: Version}},
+		SupportedInterfaces: []cardInterface{
+			{URL: baseURL(r) + "/v1/a2a/" + name, ProtocolBinding: "HTTP+JSON", ProtocolVersion: Version},
+			{URL: baseURL(r) + "/v1/a2a/" + name + rpcPath, ProtocolBinding: "JSONRPC", ProtocolVersion: Version},
+		},
 		Capabilities: capabilities{Streaming: true, Extensions: []extension{{
 			URI: IdempotentMessages, Description: "A message that comes again belongs to the task that it belonged to before, and begins no other.",
 		}}},

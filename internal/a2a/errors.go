@@ -49,15 +49,20 @@ var reasons = map[refusal.Kind]string{refusal.Unauthorized: "UNAUTHENTICATED", r
 // writeError answers a failed request as the protocol does. Refusals that are not the protocol's
 // keep their code, in the metadata.
 func writeError(w http.ResponseWriter, e *refusal.Error, status int) {
-	body := failureBody{Code: status, Status: names[e.Kind], Message: e.Message}
+	body := failureBody{Code: status, Status: names[e.Kind], Message: e.Message, Details: []errorInfo{infoOf(e)}}
+	if slices.Contains(ownCodes, e.Code) && e.Code != refusal.CodeTaskNotFound && e.Code != refusal.CodeContentType {
+		body.Status = names[refusal.Conflict]
+	}
+	_ = write(w, status, errorMedia, failure{body}) // it holds nothing that JSON cannot
+}
+
+// infoOf says which refusal it is.
+func infoOf(e *refusal.Error) errorInfo {
 	info := errorInfo{Type: "type.googleapis.com/google.rpc.ErrorInfo", Domain: "a2a-protocol.org", Reason: strings.ToUpper(e.Code)}
 	switch {
 	case e.Code == refusal.CodeRunNotFound, e.Code == refusal.CodeRunPurged:
 		info.Reason = strings.ToUpper(refusal.CodeTaskNotFound)
 	case slices.Contains(ownCodes, e.Code):
-		if e.Code != refusal.CodeTaskNotFound && e.Code != refusal.CodeContentType {
-			body.Status = names[refusal.Conflict]
-		}
 	case reasons[e.Kind] != "":
 		info.Reason, info.Metadata = reasons[e.Kind], map[string]string{"code": e.Code}
 	default:
@@ -69,8 +74,7 @@ func writeError(w http.ResponseWriter, e *refusal.Error, status int) {
 		}
 		info.Metadata["taskId"] = run
 	}
-	body.Details = []errorInfo{info}
-	_ = write(w, status, errorMedia, failure{body}) // it holds nothing that JSON cannot
+	return info
 }
 
 func badRequest(format string, args ...any) *refusal.Error {

@@ -43,8 +43,7 @@ type listing struct {
 	artifacts bool
 }
 
-func readListing(r *http.Request) (l listing, err error) {
-	values := parameters(r)
+func readListing(values map[string]string) (l listing, err error) {
 	l = listing{context: values["contextId"], state: taskState(values["status"]), token: values["pageToken"]}
 	if l.state == "TASK_STATE_UNSPECIFIED" {
 		l.state = ""
@@ -80,8 +79,8 @@ func readListing(r *http.Request) (l listing, err error) {
 }
 
 // listTasks lists the newest tasks that the agent has.
-func (f *Face) listTasks(ctx context.Context, r *http.Request) (any, error) {
-	l, err := readListing(r)
+func (f *Face) listTasks(ctx context.Context, r *http.Request, values map[string]string) (any, error) {
+	l, err := readListing(values)
 	if err != nil {
 		return nil, err
 	}

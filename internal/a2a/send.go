@@ -24,13 +24,8 @@ import (
 // by is who decides where a client does not say.
 const by = "a2a"
 
-// readSend reads the body of a request that sends a message. Keys that are not known are ignored.
-func readSend(w http.ResponseWriter, r *http.Request) (*sendRequest, error) {
-	req := &route.Request{Request: r, W: w}
-	data, err := req.Body()
-	if err != nil {
-		return nil, err
-	}
+// readSend reads a request that sends a message. Keys that are not known are ignored.
+func readSend(data []byte) (*sendRequest, error) {
 	if !utf8.Valid(data) {
 		return nil, badRequest("the body is not valid UTF-8")
 	}

@@ -20,9 +20,22 @@ import (
 
 // postSend sends a message and answers with the task.
 func (f *Face) postSend(w http.ResponseWriter, r *http.Request) error {
-	s, to, err := f.deliver(w, r)
+	data, err := (&route.Request{Request: r, W: w}).Body()
 	if err != nil {
 		return err
+	}
+	answer, err := f.sendMessage(r, data)
+	if err != nil {
+		return err
+	}
+	return write(w, http.StatusOK, mediaType, answer)
+}
+
+// sendMessage carries out a request that sends a message, and returns the task.
+func (f *Face) sendMessage(r *http.Request, data []byte) (any, error) {
+	s, to, err := f.deliver(r, data)
+	if err != nil {
+		return nil, err
 	}
 	var t task1
 	if s.Configuration.ReturnImmediately {
@@ -30,17 +43,14 @@ func (f *Face) postSend(w http.ResponseWriter, r *http.Request) error {
 	} else {
 		t, err = f.await(r, to, s.Configuration.HistoryLength)
 	}
-	if err != nil {
-		return err
-	}
-	return write(w, http.StatusOK, mediaType, sendResponse{&t})
+	return sendResponse{&t}, err
 }
 
 // deliver reads a request and sends its message.
-func (f *Face) deliver(w http.ResponseWriter, r *http.Request) (*sendRequest, target, error) {
+func (f *Face) deliver(r *http.Request, data []byte) (*sendRequest, target, error) {
 	ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
 	defer stop()
-	s, err := readSend(w, r)
+	s, err := readSend(data)
 	if err != nil {
 		return nil, target{}, err
 	}
@@ -81,6 +91,11 @@ func (f *Face) rests(mem *reducer.Memory, c conversation) bool {
 	return state.terminal() || state == inputRequired
 }
 
+// ends reports whether a task has ended.
+func (f *Face) ends(mem *reducer.Memory, c conversation) bool {
+	return f.statusOf(mem, c).State.terminal()
+}
+
 // follower folds a run from its first event on.
 type follower struct {
 	fold    *runlog.Fold
@@ -116,16 +131,31 @@ func (l *follower) apply(ctx context.Context, rec sse.Record) error {
 
 // postStream sends a message and streams its task until it ends or needs input.
 func (f *Face) postStream(w http.ResponseWriter, r *http.Request) error {
-	s, to, err := f.deliver(w, r)
+	data, err := (&route.Request{Request: r, W: w}).Body()
 	if err != nil {
 		return err
 	}
-	return f.stream(w, r, to, s.Configuration.HistoryLength, f.rests)
+	return f.streamMessage(w, r, data, plain)
 }
+
+// streamMessage carries out a request that sends a message and streams its task.
+func (f *Face) streamMessage(w http.ResponseWriter, r *http.Request, data []byte, as form) error {
+	s, to, err := f.deliver(r, data)
+	if err != nil {
+		return err
+	}
+	return f.stream(w, r, to, s.Configuration.HistoryLength, f.rests, as)
+}
+
+// form is how a binding has an update.
+type form func(u update) any
+
+// plain is the form of HTTP+JSON.
+func plain(u update) any { return u }
 
 // subscribe streams a task until it ends. The header Last-Event-ID resumes a stream: it begins
 // with the task as it was then. Without it, a task that has ended has no stream.
-func (f *Face) subscribe(w http.ResponseWriter, r *http.Request, id string) error {
+func (f *Face) subscribe(w http.ResponseWriter, r *http.Request, id string, as form) error {
 	to := target{agent: r.PathValue("agent"), run: id}
 	var err error
 	if to.ns, err = f.cfg.Control.CheckNamespace(route.Namespace(r)); err != nil {
@@ -149,11 +179,11 @@ func (f *Face) subscribe(w http.ResponseWriter, r *http.Request, id string) erro
 	if err != nil {
 		return err
 	}
-	return f.stream(w, r, to, nil, func(mem *reducer.Memory, c conversation) bool { return f.statusOf(mem, c).State.terminal() })
+	return f.stream(w, r, to, nil, f.ends, as)
 }
 
 // stream sends a task as it is at event n, and what changes, until over.
-func (f *Face) stream(w http.ResponseWriter, r *http.Request, to target, history *int, over func(*reducer.Memory, conversation) bool) error {
+func (f *Face) stream(w http.ResponseWriter, r *http.Request, to target, history *int, over func(*reducer.Memory, conversation) bool, as form) error {
 	var err error
 	if to.ns, err = f.cfg.Control.CheckNamespace(to.ns); err != nil {
 		return err
@@ -173,7 +203,7 @@ func (f *Face) stream(w http.ResponseWriter, r *http.Request, to target, history
 	defer stopChunks()
 	l := f.follow(ctx, to)
 	defer func() { stop(); <-l.done }()
-	s := &sender{f: f, to: to, history: history, over: over, follower: l, heard: livetext.NewListener(f.cfg.Feed, place), out: f.streams.Stream(w)}
+	s := &sender{f: f, to: to, history: history, over: over, follower: l, as: as, heard: livetext.NewListener(f.cfg.Feed, place), out: f.streams.Stream(w)}
 	s.heard.Ask()
 	defer s.out.Stop()
 	heartbeat := f.streams.Heartbeat()
@@ -212,6 +242,7 @@ type sender struct {
 	to      target
 	history *int
 	over    func(*reducer.Memory, conversation) bool
+	as      form
 	heard   *livetext.Listener
 	out     *sse.Stream
 
@@ -321,7 +352,7 @@ func (s *sender) text(c livetext.Chunk) error {
 
 // add adds what an event of the run came to.
 func (s *sender) add(n uint64, u update) error {
-	data, err := json.Marshal(u)
+	data, err := json.Marshal(s.as(u))
 	if err != nil {
 		return fmt.Errorf("an update: %w", err)
 	}
@@ -330,7 +361,7 @@ func (s *sender) add(n uint64, u update) error {
 
 // flush sends what no event of the run says.
 func (s *sender) flush(u update) error {
-	data, err := json.Marshal(u)
+	data, err := json.Marshal(s.as(u))
 	if err != nil {
 		return fmt.Errorf("an update: %w", err)
 	}

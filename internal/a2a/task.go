@@ -289,7 +289,7 @@ func (f *Face) getTask(w http.ResponseWriter, r *http.Request) error {
 	id, verb, _ := strings.Cut(r.PathValue("id"), ":")
 	switch verb {
 	case "subscribe":
-		return f.subscribe(w, r, id)
+		return f.subscribe(w, r, id, plain)
 	case "":
 	default:
 		return refusal.New(refusal.NotFound, refusal.CodeNotFound, "there is nothing at %s", r.URL.Path)
@@ -331,7 +331,7 @@ func (f *Face) postTask(w http.ResponseWriter, r *http.Request) error {
 	id, verb, _ := strings.Cut(r.PathValue("id"), ":")
 	switch verb {
 	case "subscribe":
-		return f.subscribe(w, r, id)
+		return f.subscribe(w, r, id, plain)
 	case "cancel":
 		return f.jsonAnswer(func(ctx context.Context, r *http.Request) (any, error) {
 			return f.cancel(ctx, route.Namespace(r), r.PathValue("agent"), id)
