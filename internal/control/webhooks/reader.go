@@ -72,6 +72,9 @@ type reader struct {
 	// changed says that the state is to be noted, and noted when it was.
 	changed bool
 	noted   time.Time
+	// health is what the log says of the receiver, down that the bus failed the last notice.
+	health health
+	down   bool
 	// asked are requests to try again that are fulfilled once the state is noted.
 	asked []again
 
@@ -91,6 +94,8 @@ type result struct {
 	p *pending
 	// gone says that the notice needs no more attempts, closed that the receiver wants none at all.
 	gone, closed bool
+	// health is what the attempt says of the receiver, of the bus, or of neither.
+	health health
 	// failed is why the attempt failed; empty: it did not, or does not count.
 	failed string
 	after  time.Duration
@@ -312,32 +317,32 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	defer stop()
 	o := r.sender.Post(posting, r.hook.message(was.Event+"_"+r.hook.Name, body))
 	logger := r.logger.With("run", was.Run, "event", was.Event, "type", notice.Type, "attempt", was.Attempts+1)
+	reason := truncate.Prefix(o.Reason(), maxReason)
 	count := func(outcome string) { meter.Add(r.cfg.Access.Store.Meter(), meter.HookTries, 1, outcome) }
 	switch {
 	case o.Delivered():
 		count("delivered")
 		logger.Debug("a notice is delivered", "took", o.Took)
-		return result{p: p, gone: true}
+		return result{p: p, gone: true, health: delivers}
 	case ctx.Err() != nil:
 		return result{p: p}
 	case o.Gone():
 		count("closed")
 		return result{p: p, closed: true, failed: errClosed.Error()}
 	}
-	reason := truncate.Prefix(o.Reason(), maxReason)
 	if was.Attempts < len(r.cfg.Schedule) {
 		count("failed")
 		after := max(r.cfg.Schedule[was.Attempts], o.After)
-		logger.Warn("a notice is not delivered, and is tried again", "reason", reason, "retry_in", after)
-		return result{p: p, failed: reason, after: after}
+		logger.Debug("a notice is not delivered, and is tried again", "reason", reason, "retry_in", after)
+		return result{p: p, health: fails, failed: reason, after: after}
 	}
 	was.Attempts, was.Error = was.Attempts+1, reason
 	if err := r.giveUp(ctx, was, notice.Type); err != nil {
 		return result{p: p, failed: err.Error(), after: -1}
 	}
 	count("given_up")
-	logger.Error("a notice is given up: `moorebus webhooks retry` tries it again", "reason", reason)
-	return result{p: p, gone: true}
+	logger.Debug("a notice is given up", "reason", reason)
+	return result{p: p, gone: true, health: givesUp, failed: reason}
 }
 
 // lingering returns a context that ends some time after ctx, so that a receiver's answer that is on
@@ -410,11 +415,11 @@ func (r *reader) giveUp(ctx context.Context, p pending, typ string) error {
 // finish notes how an attempt went. It reports whether the receiver wants no more.
 func (r *reader) finish(res result) (closed bool) {
 	delete(r.busy, res.p.Run)
+	r.tellHealth(res)
 	switch {
 	case res.gone:
 		r.waiting = slices.DeleteFunc(r.waiting, func(p *pending) bool { return p == res.p })
 	case res.after < 0:
-		r.logger.Warn("the bus failed a notice, which is tried again", "run", res.p.Run, "reason", res.failed)
 		res.p.Next = time.Now().Add(pauseAfter)
 		return false
 	case res.failed != "":

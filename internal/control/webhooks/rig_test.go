@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +38,8 @@ type rig struct {
 	controltest.World
 	bus *natsbus.Bus
 	*control.Controller
+	// lines are what the gateways log.
+	lines *lines
 	// stop ends the gateway.
 	stop func()
 }
@@ -43,7 +47,7 @@ type rig struct {
 func newRig(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Hooks)) *rig {
 	bus := controltest.NATS(t, natsbus.InitOptions{})
 	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"openai"}))
-	r := &rig{World: controltest.NewWorld(t, bus), bus: bus}
+	r := &rig{World: controltest.NewWorld(t, bus), bus: bus, lines: &lines{}}
 	r.Controller, r.stop = r.gateway(t, settings, tweak...)
 	return r
 }
@@ -51,7 +55,7 @@ func newRig(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Ho
 // gateway starts one more gateway, until stop or the end of the test.
 func (r *rig) gateway(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Hooks)) (c *control.Controller, stop func()) {
 	c, err := control.New(control.Config{
-		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "test"},
+		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "test", Logger: slog.New(slog.NewTextHandler(r.lines, nil))},
 		Timers: r.bus, Directory: r.bus, Agents: r.bus, Webhooks: settings, WebhookStore: r.bus, Leases: r.bus,
 	})
 	require.NoError(t, err)
@@ -67,6 +71,25 @@ func (r *rig) gateway(t *testing.T, settings webhooks.Settings, tweak ...func(*w
 	})
 	t.Cleanup(stop)
 	return c, stop
+}
+
+// lines are lines of a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// count returns how many lines have the text.
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), text)
 }
 
 // start starts a run of an agent.

@@ -138,6 +138,30 @@ func TestGivenUp(t *testing.T) {
 	}, patience, 20*time.Millisecond)
 }
 
+// TestLinesOfADeadReceiver: the log has a line for each change of how a receiver does, however
+// many notices it fails.
+func TestLinesOfADeadReceiver(t *testing.T) {
+	t.Parallel()
+	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: quick}), newReceiver(t)
+	got.answers(status(http.StatusInternalServerError))
+	r.put("down", webhooks.Change{URL: got.URL})
+	for range 5 {
+		r.ends("tester")
+	}
+	r.until("down", func(i webhooks.Info) bool { return i.Dead == 5 && i.Pending == 0 })
+	require.Equal(t, 1, r.lines.count("level=WARN"), r.lines.text.String())
+	require.Equal(t, 1, r.lines.count("level=ERROR"), r.lines.text.String())
+	got.answers(nil)
+	r.ends("tester")
+	r.until("down", func(i webhooks.Info) bool { return i.Pending == 0 })
+	require.Eventually(t, func() bool { return r.lines.count("takes notices again") == 1 }, patience, 20*time.Millisecond)
+	got.answers(status(http.StatusInternalServerError))
+	r.ends("tester")
+	r.until("down", func(i webhooks.Info) bool { return i.Dead == 6 && i.Pending == 0 })
+	require.Equal(t, 2, r.lines.count("level=WARN"), r.lines.text.String())
+	require.Equal(t, 2, r.lines.count("level=ERROR"), r.lines.text.String())
+}
+
 // 410 Gone disables a webhook. What waits is given up, and to put it again enables it from then on.
 func TestGone(t *testing.T) {
 	t.Parallel()
