@@ -141,7 +141,7 @@ func TestValuesOfARun(t *testing.T) {
 	has("moorebus_transitions_total", `from="planning"`, `to="acting"`, `type="LlmToolCall"`, " 2")
 	has("moorebus_tool_call_duration_seconds_count", `tool="good"`, `outcome="ok"`, `pool="default"`, " 1")
 	has("moorebus_tool_call_duration_seconds_count", `tool="bad"`, `outcome="tool_failed"`, " 1")
-	has("gen_ai_client_operation_duration_seconds_count", `gen_ai_provider_name="scripted"`, `error_type=""`, `gen_ai_operation_name="chat"`, " 3")
+	has("gen_ai_client_operation_duration_seconds_count", `gen_ai_provider_name="scripted"`, `error_type=""`, `gen_ai_operation_name="chat"`, `gen_ai_request_model="scripted"`, " 3")
 	has("moorebus_delivery_stage_seconds_count", `stage="queued"`, `state="planning"`, " 3")
 	has("moorebus_delivery_stage_seconds_count", `stage="worked"`, `state="acting"`, " 2")
 	require.NotContains(t, text, "moorebus_redeliveries_total{")

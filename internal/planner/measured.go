@@ -15,20 +15,25 @@ func (p *Planner) measured(ctx context.Context, caller llm.Caller, req llm.Reque
 	if to == nil {
 		return caller.Call(ctx, req, stream)
 	}
-	provider := meter.ProviderName(req.Provider)
+	provider, model := meter.ProviderName(req.Provider), p.asked(req).Model
 	began := time.Now()
+	var first time.Duration
 	if listener := stream; listener != nil {
-		first := true // chunks come from one goroutine
-		stream = func(c llm.Chunk) {
-			if first {
-				first = false
-				meter.Since(to, meter.FirstChunk, began, "chat", provider, req.Model)
+		stream = func(c llm.Chunk) { // from one goroutine
+			if first == 0 {
+				first = max(time.Since(began), 1)
 			}
 			listener(c)
 		}
 	}
 	reply, err := caller.Call(ctx, req, stream)
-	meter.Since(to, meter.ModelTime, began, "chat", provider, req.Model, errorType(ctx, err))
+	if model == "" && err == nil {
+		model = reply.About().Model // the provider chose it
+	}
+	if first > 0 {
+		meter.Add(to, meter.FirstChunk, first.Seconds(), "chat", provider, model)
+	}
+	meter.Since(to, meter.ModelTime, began, "chat", provider, model, errorType(ctx, err))
 	return reply, err
 }
 
