@@ -115,7 +115,7 @@ then, and every client may do everything.`,
 				return err
 			}
 		}
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the server is up: NATS_URL=%s (Ctrl-C ends it)\n", conn.Server.ClientURL())
+		cli.Say("the server is up: NATS_URL=%s (Ctrl-C ends it)", conn.Server.ClientURL())
 		<-cmd.Context().Done()
 		return nil
 	}

@@ -216,7 +216,7 @@ moorebus purge does.`,
 					return err
 				}
 			}
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "moorebus is up: http://%s/ (Ctrl-C ends it; runs continue when it starts again)\n", listener.Addr())
+			cli.Say("moorebus is up: http://%s/ (Ctrl-C ends it; runs continue when it starts again)", listener.Addr())
 			<-ctx.Done()
 			return nil
 		})
@@ -316,6 +316,6 @@ func serveMCP(ctx context.Context, listener net.Listener, o mcpserve.Options) er
 	if listener == nil {
 		return s.Serve(ctx, mcpserve.Lines(os.Stdin, terminal.Stdout))
 	}
-	_, _ = fmt.Fprintf(terminal.Stderr, "serving MCP at http://%s%s\n", listener.Addr(), mcpserve.Path)
+	cli.Say("serving MCP at http://%s%s", listener.Addr(), mcpserve.Path)
 	return s.ServeHTTP(ctx, listener, os.Getenv(wire.TokenVariable))
 }

@@ -402,3 +402,19 @@ func TestSelectedContext(t *testing.T) {
 	require.Equal(t, ExitConfig, exitCode(t.Context(), err))
 	require.ErrorContains(t, err, "the nats context gone, which is selected: read the context")
 }
+
+// TestSay: what a process says is a line for people, or a record where the log is JSON.
+func TestSay(t *testing.T) {
+	var b bytes.Buffer
+	say(&b, slog.LevelError, "planner: ", "use `moorebus init`\nnow")
+	require.Equal(t, "planner: use `moorebus init`\nnow\n", b.String())
+	b.Reset()
+	inJSON.Store(true)
+	t.Cleanup(func() { inJSON.Store(false) })
+	say(&b, slog.LevelError, "planner: ", "use `moorebus init`\nnow")
+	var record map[string]any
+	require.NoError(t, json.Unmarshal(b.Bytes(), &record))
+	require.Equal(t, "use `moorebus init`\nnow", record["msg"])
+	require.Equal(t, "ERROR", record["level"])
+	require.Equal(t, 1, strings.Count(b.String(), "\n"))
+}

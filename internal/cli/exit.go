@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -106,7 +107,7 @@ func mainCode(stderr io.Writer, run func(ctx context.Context) error) int {
 	err := run(ctx)
 	code := exitCode(ctx, err)
 	if message := failure(ctx, err); message != "" {
-		_, _ = fmt.Fprintf(stderr, "%s: %s\n", filepath.Base(os.Args[0]), AsStarted(message))
+		say(stderr, slog.LevelError, filepath.Base(os.Args[0])+": ", message)
 	}
 	return code
 }

@@ -3,10 +3,12 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -39,8 +41,28 @@ func (f *LogFlags) Logger() (*slog.Logger, error) {
 	logger, err := f.logger(terminal.Stderr, terminal.Stderr.IsTerminal(), terminal.Stderr.Color(os.Getenv))
 	if err == nil {
 		slog.SetDefault(logger)
+		inJSON.Store(f.format == "json")
 	}
 	return logger, err
+}
+
+// inJSON says that stderr has JSON only, see [Say].
+var inJSON atomic.Bool
+
+// Say shows a message to whoever started the process, at every --log-level. It is a line on
+// stderr, and with --log-format json a record of the log.
+func Say(format string, args ...any) {
+	say(terminal.Stderr, slog.LevelInfo, "", fmt.Sprintf(format, args...))
+}
+
+// say writes a message. A line, but no record, begins with prefix.
+func say(w io.Writer, level slog.Level, prefix, message string) {
+	message = AsStarted(message)
+	if inJSON.Load() {
+		slog.New(slog.NewJSONHandler(w, nil)).Log(context.Background(), level, message)
+		return
+	}
+	_, _ = fmt.Fprintln(w, prefix+message)
 }
 
 func (f *LogFlags) logger(w io.Writer, brief, color bool) (*slog.Logger, error) {

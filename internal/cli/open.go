@@ -12,7 +12,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
-	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -183,7 +182,7 @@ func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
 		return nil, err
 	}
 	if at.Note != "" && !o.RemoteOnly { // a role logs it
-		_, _ = fmt.Fprintln(terminal.Stderr, at.Note)
+		Say("%s", at.Note)
 	}
 	open := func() (*Conn, error) { return o.openDir(ctx, at.Dir) }
 	if at.Remote {
@@ -284,6 +283,6 @@ func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*
 // flushFailed ends the process at once: what was stored last is not on the disk, and nobody may
 // act on it.
 func flushFailed(err error) {
-	_, _ = fmt.Fprintf(terminal.Stderr, "the disk failed, see the system's log: %v\nThe process ends, and loses nothing that it acknowledged. Start it again when the disk works.\n", err)
+	Say("the disk failed, see the system's log: %v\nThe process ends, and loses nothing that it acknowledged. Start it again when the disk works.", err)
 	os.Exit(ExitFailure)
 }

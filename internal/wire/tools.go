@@ -18,9 +18,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/breaker"
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/subagent"
-	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -235,7 +235,7 @@ func mcpServers(m *agentfile.MCP) ([]tool.Source, []string, error) {
 		return nil, nil, fmt.Errorf("mcp: %w", err)
 	}
 	for _, note := range notes {
-		_, _ = fmt.Fprintf(terminal.Stderr, "%s: %s\n", m.File, note)
+		cli.Say("%s: %s", m.File, note)
 	}
 	var errs []error
 	if err := overlap(servers); err != nil {
