@@ -55,7 +55,8 @@ var agents = map[string]string{
 	"spender": `{"llm": {"provider": "scripted", "script": [
 		{"calls": [{"name": "pay", "arguments": {"crowns": 1}}]}, {"calls": [{"name": "pay", "arguments": {"crowns": 2}}]}, {"text": "Both are paid."}]},
 		"approval": {"policy": "always"}, "tools": ["pay"]}`,
-	"fails": `{"llm": {"provider": "scripted", "script": []}, "config": {"max_retries": 0}}`,
+	"drawer": `{"llm": {"provider": "scripted", "script": [{"calls": [{"name": "draw", "arguments": {}}]}, {"text": "Drawn."}]}, "tools": ["draw"]}`,
+	"fails":  `{"llm": {"provider": "scripted", "script": []}, "config": {"max_retries": 0}}`,
 }
 
 type payment struct {
@@ -70,7 +71,7 @@ func serve(t *testing.T, change func(*host.Options)) (*control.Controller, strin
 	require.NoError(t, err)
 	ask, err := builtin.New(builtin.AskHuman, builtin.Options{})
 	require.NoError(t, err)
-	registry, err := toolset.New(pay, ask)
+	registry, err := toolset.New(pay, ask, draw())
 	require.NoError(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -84,8 +84,8 @@ func (f *Face) listTasks(ctx context.Context, r *http.Request, values map[string
 	if err != nil {
 		return nil, err
 	}
-	ns, agent := route.Namespace(r), r.PathValue("agent")
-	page, err := f.cfg.Control.Runs(ctx, ns, list.Query{Agent: agent, Limit: list.MaxLimit})
+	to := targetOf(r, "")
+	page, err := f.cfg.Control.Runs(ctx, to.ns, list.Query{Agent: to.agent, Limit: list.MaxLimit})
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,8 @@ func (f *Face) listTasks(ctx context.Context, r *http.Request, values map[string
 		}
 		t := task1{ID: run.RunID, Status: status{Timestamp: timestamp(run.Updated)}}
 		if l.context != "" || l.state != "" {
-			if t, err = f.task(ctx, ns, agent, run.RunID, &l.history); refusal.Is(err, refusal.CodeTaskNotFound, refusal.CodeRunPurged) {
+			to.run = run.RunID
+			if t, err = f.task(ctx, to, &l.history); refusal.Is(err, refusal.CodeTaskNotFound, refusal.CodeRunPurged) {
 				continue
 			}
 			if err != nil {
@@ -108,7 +109,7 @@ func (f *Face) listTasks(ctx context.Context, r *http.Request, values map[string
 		}
 		found = append(found, t)
 	}
-	return f.page(ctx, ns, agent, l, found)
+	return f.page(ctx, to, l, found)
 }
 
 // excludes reports whether the state of a run keeps it out of the list.
@@ -123,7 +124,7 @@ func (l *listing) excludes(run list.Run) bool {
 // page returns one page of what was found, the last updated first. Its token names the last task
 // of the page and when that was updated, so tasks that are updated meanwhile move to the front and
 // are not repeated.
-func (f *Face) page(ctx context.Context, ns, agent string, l listing, found []task1) (any, error) {
+func (f *Face) page(ctx context.Context, to target, l listing, found []task1) (any, error) {
 	key := func(t *task1) string { return t.Status.Timestamp + "/" + t.ID }
 	slices.SortFunc(found, func(a, b task1) int { return cmp.Compare(key(&b), key(&a)) })
 	answer := taskList{Tasks: []task1{}, PageSize: l.size, TotalSize: len(found)}
@@ -135,7 +136,8 @@ func (f *Face) page(ctx context.Context, ns, agent string, l listing, found []ta
 			answer.NextPageToken = key(&found[i-1])
 			break
 		}
-		t, err := f.task(ctx, ns, agent, found[i].ID, &l.history)
+		to.run = found[i].ID
+		t, err := f.task(ctx, to, &l.history)
 		if refusal.Is(err, refusal.CodeTaskNotFound, refusal.CodeRunPurged) {
 			continue // it was purged, or handed over, meanwhile
 		}

@@ -167,10 +167,10 @@ func (f *Face) invoke(w http.ResponseWriter, r *http.Request, req *rpcRequest) (
 			if n.History != nil && *n.History < 0 {
 				return nil, badRequest("params.historyLength: must not be negative")
 			}
-			return f.task(ctx, route.Namespace(r), r.PathValue("agent"), n.ID, n.History)
+			return f.whole(ctx, targetOf(r, n.ID), n.History)
 		},
 		"CancelTask": func(ctx context.Context, n named) (any, error) {
-			return f.cancel(ctx, route.Namespace(r), r.PathValue("agent"), n.ID)
+			return f.cancel(ctx, targetOf(r, n.ID))
 		},
 		"SubscribeToTask": func(_ context.Context, n named) (any, error) { return nil, f.subscribe(w, r, n.ID, wrap) },
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"mime"
 	"net/http"
 	"strings"
 	"unicode/utf8"
@@ -85,7 +86,10 @@ func readParts(m *message, answers bool) (s said, err error) {
 			}
 		default:
 			file := events.Part{Type: events.PartFile, MediaType: p.MediaType, Data: p.Raw, URL: p.URL, Name: p.Filename}
-			if media.IsImage(p.MediaType) {
+			if bare, _, err := mime.ParseMediaType(p.MediaType); err == nil {
+				file.MediaType = bare // such as text/plain; charset=utf-8
+			}
+			if media.IsImage(file.MediaType) {
 				file.Type = events.PartImage
 			}
 			if err := file.Check(); err != nil {
@@ -133,16 +137,21 @@ func (s *said) text() (string, bool) {
 	return events.TextOf(s.content), true
 }
 
-// target is the run that a message went to. n is the run's last event then.
+// target is the run that a request is about. base is where the client reached the gateway. n is
+// the run's last event then.
 type target struct {
-	ns, agent, run string
-	n              uint64
+	ns, agent, run, base string
+	n                    uint64
+}
+
+func targetOf(r *http.Request, run string) target {
+	return target{ns: route.Namespace(r), agent: r.PathValue("agent"), run: run, base: baseURL(r)}
 }
 
 // send carries out a request and returns where its message went. A repeated request changes
 // nothing.
 func (f *Face) send(ctx context.Context, r *http.Request, m *message) (target, error) {
-	to := target{ns: route.Namespace(r), agent: r.PathValue("agent")}
+	to := targetOf(r, "")
 	open, err := f.openTask(ctx, to, m)
 	if err != nil {
 		return to, err
@@ -163,7 +172,7 @@ func (f *Face) send(ctx context.Context, r *http.Request, m *message) (target, e
 // openTask returns the task that a message is for, empty if it is for a new one.
 func (f *Face) openTask(ctx context.Context, to target, m *message) (string, error) {
 	if m.TaskID != "" {
-		c, err := f.conversation(ctx, to.ns, m.TaskID)
+		c, err := f.conversation(ctx, target{ns: to.ns, run: m.TaskID})
 		if refusal.Is(err, refusal.CodeRunNotFound) {
 			return "", taskNotFound(m.TaskID)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/moorebus/moorebus/internal/control/access"
@@ -39,7 +40,7 @@ func (f *Face) sendMessage(r *http.Request, data []byte) (any, error) {
 	}
 	var t task1
 	if s.Configuration.ReturnImmediately {
-		t, err = f.task(r.Context(), to.ns, to.agent, to.run, s.Configuration.HistoryLength)
+		t, err = f.whole(r.Context(), to, s.Configuration.HistoryLength)
 	} else {
 		t, err = f.await(r, to, s.Configuration.HistoryLength)
 	}
@@ -76,7 +77,9 @@ func (f *Face) await(r *http.Request, to target, history *int) (t task1, err err
 				return t, err
 			}
 			if mem := l.fold.Memory(); mem.N >= to.n && f.rests(mem, l.names) {
-				return f.taskOf(mem, l.names, history), nil
+				t = f.taskOf(mem, l.names, history)
+				f.fill(ctx, t.Artifacts)
+				return t, nil
 			}
 		case <-l.done:
 			return t, refusal.New(refusal.Unavailable, refusal.CodeUnavailable,
@@ -108,7 +111,7 @@ func (f *Face) follow(ctx context.Context, to target) *follower {
 	c := f.cfg.Control
 	run := c.Store.Place(to.ns, to.run)
 	l := &follower{
-		fold: runlog.NewFold(c.Log, c.Store.Machine(), run), names: conversationOf(to.run, nil), records: make(chan sse.Record, sse.ReadAhead),
+		fold: runlog.NewFold(c.Log, c.Store.Machine(), run), names: conversationOf(to.run, to.base, nil), records: make(chan sse.Record, sse.ReadAhead),
 	}
 	l.done = f.streams.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0, l.records)
 	return l
@@ -124,7 +127,7 @@ func (l *follower) apply(ctx context.Context, rec sse.Record) error {
 		return err
 	}
 	if e != nil && e.N == 1 {
-		l.names = conversationOf(l.names.run, e.Data)
+		l.names = conversationOf(l.names.run, l.names.base, e.Data)
 	}
 	return nil
 }
@@ -156,9 +159,9 @@ func plain(u update) any { return u }
 // subscribe streams a task until it ends. The header Last-Event-ID resumes a stream: it begins
 // with the task as it was then. Without it, a task that has ended has no stream.
 func (f *Face) subscribe(w http.ResponseWriter, r *http.Request, id string, as form) error {
-	to := target{agent: r.PathValue("agent"), run: id}
+	to := targetOf(r, id)
 	var err error
-	if to.ns, err = f.cfg.Control.CheckNamespace(route.Namespace(r)); err != nil {
+	if to.ns, err = f.cfg.Control.CheckNamespace(to.ns); err != nil {
 		return err
 	}
 	err = f.view(r.Context(), to.ns, to.agent, id, func(run *runlog.Run) error {
@@ -203,7 +206,7 @@ func (f *Face) stream(w http.ResponseWriter, r *http.Request, to target, history
 	defer stopChunks()
 	l := f.follow(ctx, to)
 	defer func() { stop(); <-l.done }()
-	s := &sender{f: f, to: to, history: history, over: over, follower: l, as: as, heard: livetext.NewListener(f.cfg.Feed, place), out: f.streams.Stream(w)}
+	s := &sender{f: f, to: to, history: history, over: over, follower: l, as: as, sent: map[string]bool{}, heard: livetext.NewListener(f.cfg.Feed, place), out: f.streams.Stream(w)}
 	s.heard.Ask()
 	defer s.out.Stop()
 	heartbeat := f.streams.Heartbeat()
@@ -247,8 +250,10 @@ type sender struct {
 	out     *sse.Stream
 
 	began, ended bool
-	known        status
-	replies      int
+	// sent are the files that the client has, by their artifacts.
+	sent    map[string]bool
+	known   status
+	replies int
 	// wrote is the message whose text the answer's artifact holds so far, streamed its length.
 	wrote    string
 	streamed int
@@ -278,7 +283,14 @@ func (s *sender) record(ctx context.Context, rec sse.Record) error {
 	if !s.began {
 		s.began = true
 		t := s.f.taskOf(mem, s.names, s.history)
+		for _, a := range t.Artifacts {
+			s.sent[a.ArtifactID] = true
+		}
+		s.f.fill(ctx, t.Artifacts)
 		return s.add(mem.N, update{Task: &t})
+	}
+	if err := s.files(ctx, mem); err != nil {
+		return err
 	}
 	if now.State.terminal() {
 		if err := s.answer(mem); err != nil {
@@ -300,11 +312,26 @@ func (s *sender) status(now status) *statusUpdate {
 
 // answer sends the final answer. A client that has its text gets the end only.
 func (s *sender) answer(mem *reducer.Memory) error {
-	for _, a := range artifactsOf(mem) {
+	for _, a := range answerOf(mem) {
 		u := artifactUpdate{TaskID: s.names.run, ContextID: s.names.contextID, Artifact: a, LastChunk: true}
 		if last := lastReply(mem); last != nil && last.ID == s.wrote && s.streamed == len(*mem.FinalAnswer) && a.Parts[0].Text != nil {
 			u.Append, u.Artifact.Parts = true, []part{textPart("")}
 		}
+		if err := s.add(mem.N, update{Artifact: &u}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// files sends the files that the client does not have.
+func (s *sender) files(ctx context.Context, mem *reducer.Memory) error {
+	files := filesOf(mem, s.names.base)
+	files = slices.DeleteFunc(files, func(a artifact) bool { return s.sent[a.ArtifactID] })
+	s.f.fill(ctx, files)
+	for _, a := range files {
+		s.sent[a.ArtifactID] = true
+		u := artifactUpdate{TaskID: s.names.run, ContextID: s.names.contextID, Artifact: a, LastChunk: true}
 		if err := s.add(mem.N, update{Artifact: &u}); err != nil {
 			return err
 		}

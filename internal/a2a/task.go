@@ -19,16 +19,18 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// names are the client's own names of a run.
+// conversation is how a client knows a run: by its names, and at which base URL it reached the
+// gateway.
 type conversation struct {
 	run       string
 	contextID string
 	messageID string
+	base      string
 }
 
 // conversationOf returns the names in a run's first event.
-func conversationOf(run string, first events.Payload) conversation {
-	c := conversation{run: run, contextID: run}
+func conversationOf(run, base string, first events.Payload) conversation {
+	c := conversation{run: run, contextID: run, base: base}
 	if start, ok := first.(*events.Start); ok {
 		c.messageID = start.MessageID
 		var kept customMemory
@@ -60,8 +62,8 @@ func customOf(contextID string) map[string]json.RawMessage {
 }
 
 // conversation reads the names of a run.
-func (f *Face) conversation(ctx context.Context, ns, run string) (conversation, error) {
-	records, err := f.cfg.Control.Events(ctx, ns, run, 1)
+func (f *Face) conversation(ctx context.Context, to target) (conversation, error) {
+	records, err := f.cfg.Control.Events(ctx, to.ns, to.run, 1)
 	if err != nil {
 		return conversation{}, err
 	}
@@ -70,11 +72,11 @@ func (f *Face) conversation(ctx context.Context, ns, run string) (conversation, 
 			return conversation{}, err
 		}
 		if e := f.cfg.Control.Decode(rec); e != nil {
-			return conversationOf(run, e.Data), nil
+			return conversationOf(to.run, to.base, e.Data), nil
 		}
 		break
 	}
-	return conversationOf(run, nil), nil
+	return conversationOf(to.run, to.base, nil), nil
 }
 
 // maxHistory is how many messages a task has unless the request says how many.
@@ -85,7 +87,7 @@ const historyLength = "historyLength"
 // taskOf is the task of a run.
 func (f *Face) taskOf(mem *reducer.Memory, c conversation, history *int) task1 {
 	t := task1{
-		ID: c.run, ContextID: c.contextID, Status: f.statusOf(mem, c), Artifacts: artifactsOf(mem),
+		ID: c.run, ContextID: c.contextID, Status: f.statusOf(mem, c), Artifacts: artifactsOf(mem, c.base),
 		Metadata: map[string]any{"moorebus": map[string]any{"state": mem.State, "n": mem.N}},
 	}
 	limit := maxHistory
@@ -197,9 +199,13 @@ func lastReply(mem *reducer.Memory) *reducer.Message {
 // answerID is the id of the artifact that holds the final answer.
 const answerID = "answer"
 
-// artifactsOf returns the answer of a run that has ended. In a chat that goes on, the last reply
-// is the message of the status.
-func artifactsOf(mem *reducer.Memory) []artifact {
+// artifactsOf returns the answer of a run that has ended, and the files of its tools. In a chat that
+// goes on, the last reply is the message of the status.
+func artifactsOf(mem *reducer.Memory, base string) []artifact {
+	return append(answerOf(mem), filesOf(mem, base)...)
+}
+
+func answerOf(mem *reducer.Memory) []artifact {
 	if mem.FinalAnswer == nil || mem.State == events.WaitingForUser {
 		return nil
 	}
@@ -230,15 +236,15 @@ func historyOf(mem *reducer.Memory, c conversation, shown *message, limit int) [
 			said.MessageID = c.messageID
 		}
 		if len(m.Parts) > 0 {
-			said.Parts = partsOf(m.Parts)
+			said.Parts = partsOf(m.Parts, c.base)
 		}
 		history = append(history, said)
 	}
 	return history
 }
 
-// partsOf are the parts of a stored message. What is in the object store is named in words.
-func partsOf(stored []events.Part) []part {
+// partsOf are the parts of a stored message. What is in the object store has a URL.
+func partsOf(stored []events.Part, base string) []part {
 	parts := make([]part, len(stored))
 	for i := range stored {
 		switch p := &stored[i]; {
@@ -246,6 +252,8 @@ func partsOf(stored []events.Part) []part {
 			parts[i] = part{URL: p.URL, MediaType: p.MediaType, Filename: p.Name}
 		case len(p.Data) > 0:
 			parts[i] = part{Raw: p.Data, MediaType: p.MediaType, Filename: p.Name}
+		case p.Ref != nil:
+			parts[i] = storedPart(p.Ref, base, p.MediaType, p.Name)
 		default:
 			parts[i] = textPart(p.Words())
 		}
@@ -272,13 +280,20 @@ func (f *Face) view(ctx context.Context, ns, agent, id string, fn func(run *runl
 	return err
 }
 
-// task returns a task as it is now.
-func (f *Face) task(ctx context.Context, ns, agent, id string, history *int) (t task1, err error) {
-	c, err := f.conversation(ctx, ns, id)
+// whole returns a task as it is now, with its files.
+func (f *Face) whole(ctx context.Context, to target, history *int) (task1, error) {
+	t, err := f.task(ctx, to, history)
+	f.fill(ctx, t.Artifacts)
+	return t, err
+}
+
+// task returns a task as it is now. It has the URLs of files.
+func (f *Face) task(ctx context.Context, to target, history *int) (t task1, err error) {
+	c, err := f.conversation(ctx, to)
 	if err != nil && !access.IsMissing(err) {
 		return t, err
 	}
-	err = f.view(ctx, ns, agent, id, func(run *runlog.Run) error {
+	err = f.view(ctx, to.ns, to.agent, to.run, func(run *runlog.Run) error {
 		t = f.taskOf(run.Memory(), c, history)
 		return nil
 	})
@@ -299,7 +314,7 @@ func (f *Face) getTask(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return nil, err
 		}
-		return f.task(ctx, route.Namespace(r), r.PathValue("agent"), id, history)
+		return f.whole(ctx, targetOf(r, id), history)
 	})(w, r)
 }
 
@@ -334,7 +349,7 @@ func (f *Face) postTask(w http.ResponseWriter, r *http.Request) error {
 		return f.subscribe(w, r, id, plain)
 	case "cancel":
 		return f.jsonAnswer(func(ctx context.Context, r *http.Request) (any, error) {
-			return f.cancel(ctx, route.Namespace(r), r.PathValue("agent"), id)
+			return f.cancel(ctx, targetOf(r, id))
 		})(w, r)
 	case "":
 		w.Header().Set("Allow", http.MethodGet)
@@ -344,17 +359,17 @@ func (f *Face) postTask(w http.ResponseWriter, r *http.Request) error {
 }
 
 // cancel cancels a task. One that is cancelled already stays so, without an error.
-func (f *Face) cancel(ctx context.Context, ns, agent, id string) (task1, error) {
-	t, err := f.task(ctx, ns, agent, id, nil)
+func (f *Face) cancel(ctx context.Context, to target) (task1, error) {
+	t, err := f.whole(ctx, to, nil)
 	if err != nil || t.Status.State == canceled {
 		return t, err
 	}
-	_, err = f.cfg.Control.Cancel(ctx, ns, id, events.By{By: by, Reason: "an A2A client cancelled the task"})
+	_, err = f.cfg.Control.Cancel(ctx, to.ns, to.run, events.By{By: by, Reason: "an A2A client cancelled the task"})
 	if refusal.Is(err, refusal.CodeRunEnded) {
-		return t, refusal.New(refusal.Invalid, refusal.CodeNotCancelable, "the task has ended").With(map[string]any{"run": id})
+		return t, refusal.New(refusal.Invalid, refusal.CodeNotCancelable, "the task has ended").With(map[string]any{"run": to.run})
 	}
 	if err != nil {
 		return t, err
 	}
-	return f.task(ctx, ns, agent, id, nil)
+	return f.whole(ctx, to, nil)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // What follows is the protocol's data in its JSON form.
@@ -36,6 +37,8 @@ type part struct {
 	Data      json.RawMessage `json:"data,omitempty"`
 	Filename  string          `json:"filename,omitempty"`
 	MediaType string          `json:"mediaType,omitempty"`
+	// ref is where the object store has the file.
+	ref *events.Ref
 }
 
 func textPart(text string) part { return part{Text: &text} }
@@ -56,10 +59,11 @@ type status struct {
 }
 
 type artifact struct {
-	ArtifactID string         `json:"artifactId"`
-	Name       string         `json:"name,omitempty"`
-	Parts      []part         `json:"parts"`
-	Metadata   map[string]any `json:"metadata,omitempty"`
+	ArtifactID  string         `json:"artifactId"`
+	Name        string         `json:"name,omitempty"`
+	Description string         `json:"description,omitempty"`
+	Parts       []part         `json:"parts"`
+	Metadata    map[string]any `json:"metadata,omitempty"`
 }
 
 // task1 is a task.

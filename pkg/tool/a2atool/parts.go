@@ -3,8 +3,12 @@ package a2atool
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
 	"path"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/moorebus/moorebus/internal/capability"
@@ -36,7 +40,7 @@ func joined(parts []part) (whole []part) {
 }
 
 // textOf returns the parts as text. Files are kept beside the call's result.
-func textOf(ctx context.Context, parts []part) string {
+func (t *agentTool) textOf(ctx context.Context, parts []part) string {
 	var lines []string
 	for i := range parts {
 		switch p := &parts[i]; {
@@ -45,17 +49,61 @@ func textOf(ctx context.Context, parts []part) string {
 		case len(p.Data) > 0:
 			lines = append(lines, string(p.Data))
 		case p.URL != "":
-			lines = append(lines, strings.TrimSpace(p.what("")+" "+p.URL))
-		case len(p.Raw) > 0:
-			kind := "file"
-			if strings.HasPrefix(p.MediaType, "image/") {
-				kind = "image"
+			if data := t.load(ctx, p.URL); len(data) > 0 {
+				lines = append(lines, p.kept(ctx, data))
+			} else {
+				lines = append(lines, strings.TrimSpace(p.what("")+" "+p.URL))
 			}
-			lines = append(lines, capability.Kept(ctx, p.what(kind), p.MediaType, p.Raw))
+		case len(p.Raw) > 0:
+			lines = append(lines, p.kept(ctx, p.Raw))
 		}
 	}
 	return strings.Join(lines, "\n")
 }
+
+// kept keeps the bytes of a file and says so.
+func (p *part) kept(ctx context.Context, data []byte) string {
+	kind := "file"
+	if strings.HasPrefix(p.MediaType, "image/") {
+		kind = "image"
+	}
+	return capability.Kept(ctx, p.what(kind), p.MediaType, data)
+}
+
+// load returns the file at a URL of the agent's own server, else nil. Other servers are not asked:
+// an agent decides on no other host, and its headers go to no other.
+func (t *agentTool) load(ctx context.Context, from string) []byte {
+	u, err := url.Parse(from)
+	if err != nil || t.source == nil || u.Scheme != t.origin.Scheme || u.Host != t.origin.Host {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, loadTimeout)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return nil
+	}
+	req.Header.Set("User-Agent", "moorebus")
+	for name, value := range t.o.Headers {
+		req.Header.Set(name, value)
+	}
+	res, err := t.client.Do(req)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = res.Body.Close() }()
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxFile+1))
+	if err != nil || res.StatusCode != http.StatusOK || len(data) > maxFile {
+		return nil
+	}
+	return data
+}
+
+// loadTimeout bounds the loading of a file, maxFile its size in bytes: models take no larger ones.
+const (
+	loadTimeout = time.Minute
+	maxFile     = 20 << 20
+)
 
 // maxFilename bounds the name of a file in the text of a result, in bytes.
 const maxFilename = 200

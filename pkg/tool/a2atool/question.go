@@ -42,7 +42,7 @@ func (t *agentTool) ask(ctx context.Context, now *task, first string) error {
 	}
 	said := ""
 	if m := now.Status.Message; m != nil {
-		said = ": " + textOf(ctx, m.Parts)
+		said = ": " + t.textOf(ctx, m.Parts)
 	}
 	state := now.Status.state()
 	asked := fmt.Sprintf("%sThe agent %s asks in its task %s%s", first, t.Name(), now.ID, said)

@@ -90,7 +90,7 @@ func (t *agentTool) Run(ctx context.Context, call tool.Call) (string, error) {
 	case err != nil:
 		return "", err
 	case answer.Message != nil:
-		return textOf(ctx, answer.Message.Parts), nil
+		return t.textOf(ctx, answer.Message.Parts), nil
 	case answer.Task == nil || answer.Task.ID == "":
 		return "", tool.Failf(tool.CodeFailed, "the agent answered neither with a task nor with a message")
 	}
@@ -246,18 +246,18 @@ func (t *agentTool) outcome(ctx context.Context, now *task) (result string, err 
 	case "COMPLETED":
 		var texts []string
 		for _, a := range now.Artifacts {
-			if text := textOf(ctx, joined(a.Parts)); text != "" {
+			if text := t.textOf(ctx, joined(a.Parts)); text != "" {
 				texts = append(texts, text)
 			}
 		}
 		if len(now.Artifacts) == 0 && now.Status.Message != nil {
-			texts = append(texts, textOf(ctx, now.Status.Message.Parts))
+			texts = append(texts, t.textOf(ctx, now.Status.Message.Parts))
 		}
 		return strings.Join(texts, "\n"), nil, true
 	case "FAILED", "REJECTED", "CANCELED":
 		said := ""
 		if m := now.Status.Message; m != nil {
-			said = ": " + textOf(ctx, m.Parts)
+			said = ": " + t.textOf(ctx, m.Parts)
 		}
 		return "", tool.Failf("a2a_"+strings.ToLower(state), "the agent's task %s is %s%s", now.ID, strings.ToLower(state), said), true
 	case inputRequired, authRequired:
