@@ -35,6 +35,15 @@ func TestSecureServer(t *testing.T) {
 	require.Contains(t, s.shell("NATS_NKEY=keys/operator.nk moorebus doctor"), "is on the disk up to record", "the directory is on ext4, so it flushes in groups")
 	s.refusedToTap()
 
+	// A renewed certificate is used for new connections, without a restart.
+	require.Contains(t, s.shell("NATS_NKEY=keys/operator.nk moorebus doctor"), "the certificate of the server ends on ")
+	before := s.shell("NATS_NKEY=keys/operator.nk moorebus doctor | grep 'certificate of the server'")
+	s.shell("moorebus certs tls --renew --days 20")
+	require.Eventually(t, func() bool {
+		now := s.shell("NATS_NKEY=keys/operator.nk moorebus doctor | grep -A1 'certificate of the server'")
+		return now != before && strings.Contains(now, "moorebus certs --renew")
+	}, time.Minute, 500*time.Millisecond)
+
 	server[0].kill()
 	server, _ = s.do(start)
 	s.awaitLog(server[0], "the server is up")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/natsbus"
@@ -34,7 +35,8 @@ flush. This needs a data directory on ext4. On other file systems it flushes eac
 
 With --secure DIR the server speaks TLS and has a user for each role, with exactly the
 permissions of init --print-permissions. DIR/tls has its certificate (see certs), and
-DIR/keys the users' keys; what is missing is made. A role needs its own key and
+DIR/keys the users' keys; what is missing is made. A certificate that was renewed is
+used without a restart. A role needs its own key and
 DIR/tls/ca.pem. Name all pools, services and storage at each start: who is not named has
 no user. The server need not know the keys of others than the operator if --permissions
 names a file that init --print-permissions has written.
@@ -81,6 +83,7 @@ then, and every client may do everything.`,
 		if secure.Dir == "" && (len(secure.Hosts) > 0 || secure.File != "" || len(secure.Users.Services) > 0) {
 			return cli.Usage("--host, --permissions and --service are for --secure")
 		}
+		var certificates *certs.Watched
 		serve.Users = secure.Dir != ""
 		how, err := serve.Serve()
 		if err != nil {
@@ -91,6 +94,10 @@ then, and every client may do everything.`,
 			if how.Config, how.NKey, err = secure.Config(); err != nil {
 				return &cli.ExitError{Code: cli.ExitConfig, Err: fmt.Errorf("--secure: %w", err)}
 			}
+			if certificates, err = certs.Watch(secure.Certificates(), certs.Server, logger); err != nil {
+				return cli.NotConfigured("--secure: %w", err)
+			}
+			how.TLS = certificates.Config()
 		}
 		s.Init.MaxBytes = how.Init.MaxBytes
 		how.Alone, how.Init = true, s.Init
@@ -106,6 +113,9 @@ then, and every client may do everything.`,
 		}
 		defer conn.Close()
 		registry.ReadDisk(conn.Where, conn.Server.Full)
+		if certificates != nil {
+			registry.ReadCertificates(certificates.Ends)
+		}
 		probe.Set(conn.Bus.Ready)
 		if shards := conn.Bus.Shards(); serve.Users && secure.File == "" && shards != max(1, s.Init.Shards) {
 			return cli.NotConfigured("the log has %d shards, and users have permissions for %d: use --shards %d", shards, max(1, s.Init.Shards), shards)

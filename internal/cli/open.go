@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -76,6 +77,8 @@ type Serve struct {
 	Token string
 	// Config and NKey are accounts and users in place of Token, see [embedded.Options].
 	Config, NKey string
+	// TLS is that of [embedded.Options].
+	TLS *tls.Config
 	// Fsync says when the log is flushed to the disk.
 	Fsync Fsync
 	// Alone refuses a directory that another process serves, instead of joining
@@ -226,7 +229,7 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 	settings := embedded.Options{Dir: dir, Logger: o.Logger, Fatal: flushFailed}
 	FsyncAuto.set(&settings)
 	if s := o.Serve; s != nil {
-		settings.Listen, settings.Token, settings.Config, settings.NKey = s.Listen, s.Token, s.Config, s.NKey
+		settings.Listen, settings.Token, settings.Config, settings.NKey, settings.TLS = s.Listen, s.Token, s.Config, s.NKey, s.TLS
 		s.Fsync.set(&settings)
 	} else if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("there are no runs to look at: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)

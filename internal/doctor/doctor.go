@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/launch"
@@ -140,12 +142,29 @@ func (d *Checks) remote(ctx context.Context, o natsconn.ConnectOptions, r *Repor
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
+	r.Add(AreaBus, certificates(certs.EndsOf(conn.TLSConnectionState))...)
 	r.Add(AreaBus, read(conn, natsbus.Check(ctx, conn, d.Bus))...)
 	bus, err := natsbus.Open(ctx, conn, d.Bus)
 	if err != nil {
 		return // the check has said why
 	}
 	r.Add(AreaRoles, Roles(ctx, bus)...)
+}
+
+// soonEnds is how long before its end a certificate is to be renewed.
+const soonEnds = 30 * 24 * time.Hour
+
+// certificates reports until when the certificates of a bus are valid.
+func certificates(ends map[string]time.Time) (found []natsbus.Finding) {
+	for _, name := range slices.Sorted(maps.Keys(ends)) {
+		left := time.Until(ends[name])
+		level, mend := natsbus.Good, ""
+		if left < soonEnds {
+			level, mend = natsbus.Warning, "renew it where its files are: `moorebus certs --renew`"
+		}
+		found = append(found, finding(level, mend, "the certificate of the %s ends on %s, in %d days", name, ends[name].UTC().Format(time.DateOnly), int(left.Hours()/24)))
+	}
+	return found
 }
 
 // Roles reports which tools and model providers are announced.

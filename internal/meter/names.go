@@ -100,9 +100,11 @@ var (
 	ToolTime = histogram(actor, "moorebus_tool_call_duration_seconds", "Time of calls of tools; outcome is the code of the result, ok for a success.", seconds, tool, pool, outcome)
 
 	// How much is stored and flushed together.
-	Batches    = histogram(everyRole, "moorebus_append_batch_appends", "Appends that were stored as one atomic batch (group commit); 1 is a lone append.", numbers)
-	Flushes    = histogram(server, "moorebus_flush_records", "Records that one flush to the disk covered (group flush).", numbers)
-	FlushTime  = histogram(server, "moorebus_flush_duration_seconds", "Time of one flush to the disk (group flush).", seconds)
+	Batches         = histogram(everyRole, "moorebus_append_batch_appends", "Appends that were stored as one atomic batch (group commit); 1 is a lone append.", numbers)
+	Flushes         = histogram(server, "moorebus_flush_records", "Records that one flush to the disk covered (group flush).", numbers)
+	FlushTime       = histogram(server, "moorebus_flush_duration_seconds", "Time of one flush to the disk (group flush).", seconds)
+	CertificateLeft = gauge(everyRole, "moorebus_certificate_left_seconds", "Time until a certificate of the bus ends, negative afterwards; certificate is server or authority. Of a role: as they were when it connected.", Label{Name: "certificate"})
+
 	DiskFree   = gauge(server, "moorebus_disk_free_bytes", "Free space of the file system that has the data directory.")
 	DiskTotal  = gauge(server, "moorebus_disk_size_bytes", "Size of the file system that has the data directory.")
 	DiskFull   = gauge(server, "moorebus_disk_full", "1 while the embedded server stores nothing since its disk has too little room.")

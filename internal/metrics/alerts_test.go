@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -17,6 +18,7 @@ import (
 
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
@@ -39,6 +41,7 @@ var tried = map[string]func(t *testing.T){
 	"MoorebusNoWorkers":         tryNoWorkers,
 	"MoorebusRunsFail":          tryFailures,
 	"MoorebusModelErrors":       tryFailures,
+	"MoorebusCertificateEnds":   tryCertificate,
 	"MoorebusDiskLow":           tryDisk,
 	"MoorebusDiskFull":          tryDisk,
 	"MoorebusLogNearlyFull":     tryLog,
@@ -95,6 +98,22 @@ func tryDisk(t *testing.T) {
 	free, size := families["moorebus_disk_free_bytes"].GetMetric()[0].GetGauge().GetValue(), families["moorebus_disk_size_bytes"].GetMetric()[0].GetGauge().GetValue()
 	require.Greater(t, free, 0.0)
 	require.Less(t, free, size)
+}
+
+func tryCertificate(t *testing.T) {
+	dir := t.TempDir()
+	_, err := certs.Make(certs.Options{Dir: dir, Server: certs.Server, For: 13 * 24 * time.Hour, Now: time.Now()})
+	require.NoError(t, err)
+	watched, err := certs.Watch(dir, certs.Server, nil)
+	require.NoError(t, err)
+	r := metrics.New()
+	r.ReadCertificates(watched.Ends)
+	_, families := scrape(t, r)
+	least := math.Inf(1)
+	for _, m := range families["moorebus_certificate_left_seconds"].GetMetric() {
+		least = min(least, m.GetGauge().GetValue())
+	}
+	require.InDelta(t, 13*86400, least, 600)
 }
 
 func tryLog(t *testing.T) {

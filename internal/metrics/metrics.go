@@ -239,6 +239,15 @@ func (r *Registry) ReadDisk(dir string, full func() error) {
 	})
 }
 
+// ReadCertificates has each scrape say until when certificates are valid, by their names.
+func (r *Registry) ReadCertificates(ends func() map[string]time.Time) {
+	r.Read(func(_ context.Context, emit meter.Emit) {
+		for name, end := range ends() {
+			emit(meter.CertificateLeft, time.Until(end).Seconds(), meter.Values{name})
+		}
+	})
+}
+
 // Handler serves the numbers in the formats of Prometheus.
 func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.prometheus, promhttp.HandlerOpts{})

@@ -3,7 +3,6 @@ package setup
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -26,20 +25,22 @@ type Secure struct {
 // serverFor is how long the certificate of a server is valid.
 const serverFor = 825 * 24 * time.Hour
 
+// Certificates is the folder of the certificates.
+func (s *Secure) Certificates() string { return filepath.Join(s.Dir, "tls") }
+
 // Config makes the certificates and keys that are missing. It returns the part of nats-server's
-// configuration that names them, and the path of the operator's key.
+// configuration that has the users, and the path of the operator's key.
 func (s *Secure) Config() (config, nkey string, err error) {
 	dir, err := filepath.Abs(s.Dir)
 	if err != nil {
 		return "", "", err
 	}
 	tls, keys := filepath.Join(dir, "tls"), filepath.Join(dir, "keys")
-	o := certs.Options{Dir: tls, Server: "server", Hosts: s.Hosts, For: serverFor, Now: time.Now()}
+	o := certs.Options{Dir: tls, Server: certs.Server, Hosts: s.Hosts, For: serverFor, Now: time.Now()}
 	if _, err := certs.Make(o); err != nil {
 		return "", "", err
 	}
 	var text strings.Builder
-	text.WriteString("tls { cert_file: " + strconv.Quote(filepath.Join(tls, "server.pem")) + ", key_file: " + strconv.Quote(filepath.Join(tls, "server.key")) + " }\n")
 	nkey = permissions.KeyFile(keys, permissions.Operator)
 	if s.File != "" {
 		users, err := os.ReadFile(s.File)

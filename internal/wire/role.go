@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
@@ -102,6 +103,7 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			return err
 		}
 		defer conn.Close()
+		registry.ReadCertificates(func() map[string]time.Time { return certs.EndsOf(conn.Bus.Conn().TLSConnectionState) })
 		logger.Info("ready", "bus", conn.Where, "named_by", conn.From, "shards", conn.Bus.Shards())
 		base := worker.Base{
 			Instance: role.Instance, Store: runlog.New(storeOptions(name, conn.Bus, registry, logger)),

@@ -13,6 +13,7 @@ package embedded
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,6 +46,9 @@ type Options struct {
 	// the streams are in that user's account. A directory whose streams are in another account
 	// is refused.
 	Config, NKey string
+	// TLS are the settings under which other processes connect, in place of those of Config. A
+	// GetCertificate there can serve another certificate later.
+	TLS *tls.Config
 	// SyncAlways makes the server flush every message to the disk before it
 	// acknowledges it, so that no acknowledged event is lost with the power.
 	SyncAlways bool
@@ -164,6 +168,9 @@ func (o Options) settings() (*server.Options, error) {
 		if err := settings.ProcessConfigString(o.Config); err != nil {
 			return nil, fmt.Errorf("embedded server: %w", err)
 		}
+	}
+	if o.TLS != nil {
+		settings.TLS, settings.TLSConfig = true, o.TLS
 	}
 	if o.Listen == "" {
 		return settings, nil

@@ -1,0 +1,70 @@
+package certs_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/certs"
+)
+
+// TestWatch: connections after a change of the files get the new certificate, and a pair that
+// is no good changes nothing.
+func TestWatch(t *testing.T) {
+	dir := t.TempDir()
+	made := func(until time.Duration, renew bool) {
+		_, err := certs.Make(certs.Options{Dir: dir, Server: "server", For: until, Renew: renew, Now: time.Now()})
+		require.NoError(t, err)
+	}
+	var logged bytes.Buffer
+	synctest.Test(t, func(t *testing.T) {
+		made(24*time.Hour, false)
+		w, err := certs.Watch(dir, "server", slog.New(slog.NewTextHandler(&logged, nil)))
+		require.NoError(t, err)
+		days := func() int {
+			ends := certs.EndsOf(shake(t, dir, w.Config()))
+			require.Equal(t, w.Ends()["server"], ends["server"])
+			require.Equal(t, w.Ends()["authority"], ends["authority"])
+			return int(time.Until(ends["server"]).Hours()/24 + 0.5)
+		}
+		require.Equal(t, 1, days())
+		time.Sleep(2 * time.Second) // in a bubble: the pause between two looks
+		made(48*time.Hour, true)
+		require.Equal(t, 2, days())
+
+		time.Sleep(2 * time.Second) // in a bubble
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "server.pem"), []byte("half of it"), 0o600))
+		require.Equal(t, 2, days())
+		require.Contains(t, logged.String(), "took a new certificate")
+		require.Contains(t, logged.String(), "cannot be used")
+	})
+	_, err := certs.Watch(t.TempDir(), "server", nil)
+	require.Error(t, err)
+	require.Nil(t, certs.EndsOf(func() (tls.ConnectionState, error) { return tls.ConnectionState{}, errors.New("no TLS") }))
+}
+
+// shake connects and returns what the client sees.
+func shake(t *testing.T, dir string, config *tls.Config) func() (tls.ConnectionState, error) {
+	t.Helper()
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM(ca))
+	here, there := net.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- tls.Server(there, config).Handshake() }()
+	client := tls.Client(here, &tls.Config{RootCAs: roots, ServerName: "localhost"})
+	require.NoError(t, client.Handshake())
+	require.NoError(t, <-done)
+	return func() (tls.ConnectionState, error) { return client.ConnectionState(), nil }
+}
