@@ -268,33 +268,37 @@ func TestInternalToolsAreReserved(t *testing.T) {
 	}
 }
 
-// A reply is appended in one piece, so of one with endless calls none is taken.
-func TestRepliesOfTooManyCallsAreRefused(t *testing.T) {
-	many := func(n int, tool string) any {
-		calls := make([]llm.Call, n)
-		for i := range calls {
-			calls[i] = call(fmt.Sprint("c", i), tool, "{}")
-		}
-		return ask(calls...)
-	}
-	replies := []any{
-		many(1001, ours[0]), many(101, ours[0]), many(257, "alpha"), many(100, ours[0]), say("Enough."),
-	}
-	bubble(t, replies, func(t *testing.T, r *rig) {
+// Each call of Moorebus' own tools is an event of its own, so the first 100 of a reply are taken.
+func TestOfTooManyInternalCallsTheFirstAreTaken(t *testing.T) {
+	calls := manyCalls(102, ours[0])
+	calls[101].Name = "alpha"
+	bubble(t, []any{ask(calls...), ask(manyCalls(101, ours[0])...), say("Enough.")}, func(t *testing.T, r *rig) {
+		run := r.begin(narrow(4))
+		r.AwaitState(run, events.Acting)
+		reply := r.event(run, 1+100+1).Data.(*events.LLMToolCall)
+		require.Equal(t, "c101", reply.Calls[0].ID)
+		require.Len(t, reply.Refused, 1)
+		require.Equal(t, "c100", reply.Refused[0].ID)
+		require.Equal(t, "too_many_calls", reply.Refused[0].Code)
+		require.Contains(t, reply.Refused[0].Observation, "the reply has 101 calls of moorebus_* tools, and the first 100 are taken")
+	})
+	bubble(t, []any{ask(manyCalls(101, ours[0])...), say("Enough.")}, func(t *testing.T, r *rig) {
 		run := r.begin(narrow(4))
 		mem := r.AwaitState(run, events.WaitingForUser)
 		require.Nil(t, mem.Control.Poison)
-		for n, says := range map[uint64]string{
-			2: "the reply has 1001 tool calls: at most 256 are taken", 3: "the reply has 101 calls of moorebus_* tools: at most 100 are taken",
-			4: "the reply has 257 tool calls: at most 256 are taken",
-		} {
-			refused := r.event(run, n).Data.(*events.ReplyInvalid)
-			require.Equal(t, reducer.CodeTooLarge, refused.Results[0].Code)
-			require.Contains(t, refused.Results[0].Observation, says)
-		}
-		require.Equal(t, uint64(4+100+1), mem.N)
-		require.Equal(t, 5, mem.Control.Replies)
+		refused := r.event(run, 1+100+1).Data.(*events.ReplyInvalid)
+		require.Len(t, refused.Results, 1, "what is left of the reply is one call that was not taken")
+		require.Equal(t, "too_many_calls", refused.Results[0].Code)
+		require.Equal(t, 2, mem.Control.Replies)
 	})
+}
+
+func manyCalls(n int, tool string) []llm.Call {
+	calls := make([]llm.Call, n)
+	for i := range calls {
+		calls[i] = call(fmt.Sprint("c", i), tool, "{}")
+	}
+	return calls
 }
 
 // The parts of a reply wake nobody: the planner is woken once for it, and not at all

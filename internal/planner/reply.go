@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -25,9 +24,10 @@ import (
 const (
 	codeBlacklisted  = "blacklisted"
 	codeOutputSchema = "output_schema"
+	codeCutOff       = "cut_off"
+	codeTooManyCalls = "too_many_calls"
 	// schemaRefusal begins what the model is told of an answer that its schema refuses.
 	schemaRefusal = "the answer does not satisfy the output schema: "
-	codeCutOff    = "cut_off"
 )
 
 // replyChecker checks a reply and turns it into events. It holds the parts of the memory
@@ -56,6 +56,8 @@ type replyChecker struct {
 	// a row were empty until now.
 	onCut       events.OnCut
 	emptyBefore int
+	// listed is how many calls are kept of those that are too many.
+	listed int
 	// internal are those of Moorebus' own tools that were offered. readMemory calls its
 	// argument with the run's memory as it is now, under the run's lock. blob is
 	// Planner.blob.
@@ -84,13 +86,21 @@ func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
 // check reads the whole reply; calls take precedence over text. It returns the events to
 // append, all or none.
 func (ch *replyChecker) check(reply llm.Response) []events.Payload {
+	ch.listed = maxListed
 	all := ch.payloads(reply)
-	for _, p := range all {
-		if events.PayloadSize(p) > journal.MaxBody-envelopeRoom {
-			return one(ch.tooLarge(reply))
-		}
+	if r, calls := reply.(llm.ToolCalls); calls && len(r.Calls) > maxCalls && !fit(all) {
+		ch.listed = 1
+		all = ch.payloads(reply)
+	}
+	if !fit(all) {
+		return one(ch.tooLarge(reply))
 	}
 	return all
+}
+
+// fit reports whether each event can be stored.
+func fit(all []events.Payload) bool {
+	return !slices.ContainsFunc(all, func(p events.Payload) bool { return events.PayloadSize(p) > journal.MaxBody-envelopeRoom })
 }
 
 func one(p events.Payload) []events.Payload { return []events.Payload{p} }
@@ -144,18 +154,6 @@ func (ch *replyChecker) tooLarge(reply llm.Response) events.Payload {
 	meta.Reasoning = nil
 	return ch.invalid(meta, clean(textOf(reply)), reducer.CodeTooLarge,
 		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
-}
-
-// The most calls that a reply may have. Each call of Moorebus' own tools is an event of its
-// own, and all are appended as one batch.
-const (
-	maxCalls    = 256
-	maxInternal = 100
-)
-
-func (ch *replyChecker) tooMany(r llm.ToolCalls, count int, what string, most int) events.Payload {
-	return ch.invalid(r.Meta, clean(r.Content), reducer.CodeTooLarge,
-		fmt.Sprintf("the reply has %d %s: at most %d are taken, and none of these was; make fewer at once", count, what, most))
 }
 
 // textOf returns the text of a reply, including text beside calls.
@@ -215,38 +213,18 @@ func (ch *replyChecker) calls(r llm.ToolCalls) []events.Payload {
 	if r.Cut() && ch.onCut == events.CutFail {
 		return one(ch.cutOff(r.Meta, r.Calls[len(r.Calls)-1].Arguments, true))
 	}
-	if len(r.Calls) > maxCalls {
-		return one(ch.tooMany(r, len(r.Calls), "tool calls", maxCalls))
-	}
-	named := ch.name(r.Calls)
-	internal, external := ch.split(named)
-	if len(internal) > maxInternal {
-		return one(ch.tooMany(r, len(internal), "calls of "+events.ReservedPrefix+"* tools", maxInternal))
-	}
-	cut := r.Cut() && !contextedit.Is(named[len(named)-1].Name)
+	internal, external := ch.split(r)
 	if len(internal) == 0 {
-		return one(ch.external(reply, external, cut))
+		return one(ch.external(reply, external))
 	}
 	var rest events.Payload
 	if len(external) > 0 {
-		rest = ch.external(reply, external, cut)
+		rest = ch.external(reply, external)
 		if _, doubted := rest.(*events.LowConfidence); doubted {
 			return one(rest)
 		}
 	}
 	return ch.contextEvents(internal, &reply, rest)
-}
-
-// split separates the calls of Moorebus' own tools from the others.
-func (ch *replyChecker) split(calls []events.Call) (internal, external []events.Call) {
-	for _, call := range calls {
-		if slices.ContainsFunc(ch.internal, func(t llm.Tool) bool { return t.Name == call.Name }) {
-			internal = append(internal, call)
-		} else {
-			external = append(external, call)
-		}
-	}
-	return internal, external
 }
 
 // contextEvents returns the events of a reply with calls of Moorebus' own tools: one for
@@ -269,19 +247,20 @@ func (ch *replyChecker) contextEvents(internal []events.Call, reply *events.Tool
 	return all
 }
 
-// external checks every call in this order (SPEC A35): known tool, blacklist,
-// arguments that satisfy the schema, confidence, approval policy. cut says that the reply
-// was cut off, so that the last call is incomplete.
-func (ch *replyChecker) external(reply events.ToolCallReply, calls []events.Call, cut bool) events.Payload {
-	for i, call := range calls {
-		code, reason := ch.refuse(call)
-		if code != codeBlacklisted && cut && i == len(calls)-1 {
-			code, reason = codeCutOff, "the reply was cut off before this call was complete: make it again, and say less"
+// external checks every call in this order (SPEC A35): too many, known tool, blacklist,
+// complete, arguments that satisfy the schema, confidence, approval policy.
+func (ch *replyChecker) external(reply events.ToolCallReply, calls []askedCall) events.Payload {
+	for i, asked := range calls {
+		code, reason := asked.code, asked.reason
+		if code == "" || code == codeCutOff {
+			if first, why := ch.refuse(asked.Call); code == "" || first == codeBlacklisted {
+				code, reason = first, why
+			}
 		}
 		if code != "" {
-			reply.Refused = append(reply.Refused, events.Refusal{Call: call, Observation: reducer.ErrorPrefix + reason, Code: code, Place: i + 1})
+			reply.Refused = append(reply.Refused, events.Refusal{Call: asked.Call, Observation: reducer.ErrorPrefix + reason, Code: code, Place: i + 1})
 		} else {
-			reply.Calls = append(reply.Calls, call)
+			reply.Calls = append(reply.Calls, asked.Call)
 		}
 	}
 	if len(reply.Calls) == 0 {
@@ -303,24 +282,6 @@ func confidence(m llm.Meta) float64 {
 		return 1
 	}
 	return min(max(m.Confidence, 0), 1)
-}
-
-// name gives the calls the ids that they have in the log.
-func (ch *replyChecker) name(calls []llm.Call) []events.Call {
-	known := ch.known
-	named := make([]events.Call, len(calls))
-	for i, c := range calls {
-		provider := strings.ToValidUTF8(c.ID, "\uFFFD")
-		named[i] = events.Call{
-			ID: callname.New(known, provider), Name: strings.ToValidUTF8(c.Name, "\uFFFD"),
-			Arguments: strings.ToValidUTF8(c.Arguments, "\uFFFD"),
-		}
-		if named[i].ID != provider && provider != "" {
-			named[i].ProviderID = provider
-		}
-		known = append(known, named[i].ID)
-	}
-	return named
 }
 
 // refuse returns why a call may not run. The code is empty if it may.
