@@ -103,6 +103,7 @@ var lower = map[string][]string{
 	"internal/effects":          {"pkg/events", "pkg/reducer"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
+	"internal/shortage":         {},
 	"internal/tracecontext":     {},
 	"internal/spanid":           {"internal/tracecontext", "pkg/reducer"},
 	"internal/oauth":            {},
@@ -112,7 +113,7 @@ var lower = map[string][]string{
 	"internal/groupflush":       {},
 	"pkg/llm":                   {},
 	"pkg/tool":                  {},
-	"internal/toolset":          {"pkg/tool", "internal/retry"},
+	"internal/toolset":          {"pkg/tool", "internal/retry", "internal/shortage"},
 	"internal/capability":       {"pkg/tool"},
 	"pkg/journal":               {"pkg/events", "internal/retry"},
 	"internal/tokens":           {},
@@ -149,7 +150,7 @@ var lower = map[string][]string{
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
 	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
-	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
+	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/oauth", "internal/retry", "internal/shortage", "internal/tracecontext", "internal/truncate"},
 	"internal/toolset": {"pkg/tool", "internal/toolset"},
 	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/recordline"},
 	"internal/tokens":  {"internal/tokens"},
@@ -200,7 +201,7 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/semver"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp", "internal/tracecontext", "internal/spanid"}
+var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/shortage", "internal/providers", "internal/llmhttp", "internal/tracecontext", "internal/spanid"}
 
 var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom", "internal/telemetry"}
 

@@ -76,7 +76,7 @@ func (g *gate) Enter() (leave func(*tool.Failure), refused *tool.Failure) {
 		switch {
 		case f == nil:
 			done(nil)
-		case f.Code == tool.CodeCancelled:
+		case f.Code == tool.CodeCancelled, toolset.Short(f):
 			done(errCancelled)
 		case down(f):
 			g.last.Store(&f.Code)

@@ -3,6 +3,8 @@ package breaker_test
 import (
 	"context"
 	"errors"
+	"os"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,6 +85,19 @@ func TestWhatOpensACircuit(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What this machine lacks says nothing about the tool.
+func TestAShortageOpensNoCircuit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{run: failing(&tool.Failure{Code: tool.CodeUnreachable, NotSent: true, Err: os.NewSyscallError("socket", syscall.EMFILE)})}
+		execute := guarded(t, f)
+		for range 2 * breaker.DefaultFailures {
+			require.Equal(t, tool.CodeUnreachable, execute(t.Context()))
+		}
+		f.run = func(context.Context) error { return nil }
+		require.Equal(t, tool.CodeOK, execute(t.Context()))
+	})
 }
 
 // Only failures in a row open it, and an ordinary error is an answer.

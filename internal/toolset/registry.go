@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/shortage"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -181,7 +182,9 @@ func (r *Registry) Close() error {
 // A failed run is repeated up to Definition.Retries times, with growing pauses, if the
 // failure is temporary and a second run is harmless: the tool is pure or idempotent, or
 // the request was not sent. A tool that asks for a longer wait than the longest pause is
-// not run again, and neither is a tool whose gate has closed.
+// not run again, and neither is a tool whose gate has closed. A call that cannot begin because
+// this machine lacks files, processes or memory is tried again until the tool's timeout,
+// whatever its class is.
 //
 // A call of a tool whose source is away waits for the source, see [Registry.Await]. If a
 // tool of class once was sent a call and gave no answer, because of its timeout or a
@@ -217,7 +220,7 @@ func (r *Registry) execute(ctx context.Context, call tool.Call) (string, *tool.F
 		if failure.Code != tool.CodeCircuitOpen || last == nil {
 			last = failure // the tool's own failure says more than the closed gate
 		}
-		if failure != last || !mayRepeat(t.def.Effect, failure) {
+		if failure != last || Short(failure) || !mayRepeat(t.def.Effect, failure) {
 			return retry.Stop(failure)
 		}
 		return retry.After(failure.RetryAfter, failure)
@@ -234,16 +237,47 @@ func (r *Registry) execute(ctx context.Context, call tool.Call) (string, *tool.F
 // gated runs the tool once if its gate admits it.
 func (r *Registry) gated(ctx context.Context, t *registered, call tool.Call) (string, *tool.Failure) {
 	if t.gate == nil {
-		return r.attempt(ctx, t, call)
+		return r.began(ctx, t, call)
 	}
 	leave, refused := t.gate.Enter()
 	if refused != nil {
 		return "", refused
 	}
-	result, failure := r.attempt(ctx, t, call)
+	result, failure := r.began(ctx, t, call)
 	leave(failure)
 	return result, failure
 }
+
+// began runs the tool once, and waits with that until this machine has what a run needs to begin:
+// files, processes and memory. It waits as long as the tool may run.
+func (r *Registry) began(ctx context.Context, t *registered, call tool.Call) (result string, failure *tool.Failure) {
+	policy := pauses
+	policy.Budget = t.def.Timeout
+	pausing := false
+	_ = policy.Do(ctx, func(ctx context.Context) error { // the outcome is the last run's
+		pausing = false
+		result, failure = r.attempt(ctx, t, call)
+		if failure == nil {
+			return nil
+		}
+		if !Short(failure) {
+			return retry.Stop(failure)
+		}
+		return failure
+	}, func(_ error, delay time.Duration) {
+		pausing = true
+		r.logger.Load().Warn("a call cannot begin and is tried again: this machine lacks files, processes or memory",
+			"tool", call.Name, "run", call.Run, "call", call.ID, "reason", failure.Message, "retry_in", delay)
+	})
+	if pausing && failure != nil {
+		return "", cancelledAfter(ctx, failure)
+	}
+	return result, failure
+}
+
+// Short reports whether a call did not begin because this machine lacked something. That says
+// nothing about the tool.
+func Short(f *tool.Failure) bool { return f.NotSent && shortage.Is(f.Err) }
 
 // toUTF8 replaces invalid UTF-8, since results are stored in JSON.
 func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

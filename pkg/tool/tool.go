@@ -66,10 +66,17 @@ type Failure struct {
 	Passing bool
 	// RetryAfter is the pause that the tool asks for, 0 if it asks for none.
 	RetryAfter time.Duration
+	// Err is the cause, nil if there is none but the message. With NotSent it says whether the
+	// call did not begin because this machine lacked files, processes or memory: such a call is
+	// tried again until its timeout, whatever its class is.
+	Err error
 }
 
 // Error returns the message.
 func (f *Failure) Error() string { return f.Message }
+
+// Unwrap returns the cause.
+func (f *Failure) Unwrap() error { return f.Err }
 
 // Failf makes a [Failure] with a formatted message.
 func Failf(code, format string, args ...any) *Failure {

@@ -175,7 +175,7 @@ func (s *source) unreachable(ctx context.Context, err error, sent bool) error {
 		err = wrapped.Err
 	}
 	f := tool.Failf(tool.CodeUnreachable, "no answer came from %s: %v", s.origin, err)
-	f.NotSent = !sent
+	f.NotSent, f.Err = !sent, err
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		f.Code = tool.CodeTimeout
 	} else if ctx.Err() != nil {

@@ -131,7 +131,7 @@ func (g *httpGet) failure(ctx context.Context, err error) error {
 	}
 	f := tool.Failf(tool.CodeUnreachable, "the host cannot be reached: %v", err)
 	var dial *net.OpError
-	f.NotSent = errors.As(err, &dial) && dial.Op == "dial"
+	f.NotSent, f.Err = errors.As(err, &dial) && dial.Op == "dial", err
 	return f
 }
 

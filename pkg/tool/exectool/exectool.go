@@ -59,6 +59,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/shortage"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -215,7 +216,7 @@ func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.
 		}
 		err = feed(cmd, call.Arguments)
 		box.started()
-		if err == nil || without != nil || ctx.Err() != nil {
+		if err == nil || without != nil || ctx.Err() != nil || shortage.Is(err) { // for a shortage nobody gets a weaker sandbox
 			return cmd, box, err
 		}
 		without = errors.Join(err, box.close())
@@ -294,7 +295,7 @@ func (t *execTool) startFailure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		f.Code = tool.CodeCancelled
 	}
-	f.NotSent = true
+	f.NotSent, f.Err = true, err
 	return f
 }
 

@@ -45,7 +45,7 @@ func keep(args []string) int {
 	unix.CloseOnExec(3)
 	o, err := orderOf(args)
 	if err != nil {
-		return say(words, report{Error: err.Error()})
+		return say(words, failed(err, nil))
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
@@ -84,7 +84,7 @@ func (o order) run(words *os.File, stop <-chan os.Signal) int {
 	o.limit()
 	pid, err := o.start()
 	if err != nil {
-		return say(words, report{Error: err.Error(), Missing: o.Missing})
+		return say(words, failed(err, o.Missing))
 	}
 	ended, nobody := make(chan syscall.WaitStatus, 1), make(chan struct{})
 	go reap(pid, ended, nobody)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"syscall"
 
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -23,10 +24,20 @@ type exited struct{ state string }
 // Error says how it ended.
 func (e *exited) Error() string { return e.state }
 
-// notStarted says why a command could not be started.
-type notStarted struct{ reason string }
+// notStarted says why a command could not be started, and what the system said.
+type notStarted struct {
+	reason string
+	errno  syscall.Errno
+}
 
 func (e *notStarted) Error() string { return e.reason }
+
+func (e *notStarted) Unwrap() error {
+	if e.errno == 0 {
+		return nil
+	}
+	return e.errno
+}
 
 // Missing tries the strict sandbox and returns what of it this system does not
 // have, empty if nothing. The error says that commands cannot be run in it at all:

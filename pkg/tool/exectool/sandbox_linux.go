@@ -90,7 +90,7 @@ func (s *sandbox) verdict(waited error) (missing []string, err error) {
 	case err != nil:
 		return nil, tool.Failf(tool.CodeUnreachable, "the sandbox of the command ended without a report, how it ended is not known")
 	case r.Error != "":
-		return r.Missing, &notStarted{r.Error}
+		return r.Missing, &notStarted{r.Error, r.Errno}
 	case r.Wait != 0:
 		return r.Missing, &exited{state: stateOf(syscall.WaitStatus(r.Wait))}
 	}
@@ -173,5 +173,14 @@ func orderOf(args []string) (order, error) {
 type report struct {
 	Missing []string
 	Error   string
-	Wait    uint32
+	// Errno is what the system said, 0 if the error is another one.
+	Errno syscall.Errno
+	Wait  uint32
+}
+
+// failed is the report of a command that could not be started.
+func failed(err error, missing []string) report {
+	r := report{Error: err.Error(), Missing: missing}
+	errors.As(err, &r.Errno)
+	return r
 }

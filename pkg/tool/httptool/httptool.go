@@ -307,7 +307,7 @@ func (t *httpTool) transportFailure(ctx context.Context, sent *sentMark, err err
 	if sent.connected.Load() {
 		f.Message = fmt.Sprintf("no answer came from %s: %v", t.place(), err)
 	} else {
-		f.NotSent = true
+		f.NotSent, f.Err = true, err
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		f.Code = tool.CodeTimeout
