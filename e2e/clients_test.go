@@ -3,6 +3,7 @@ package e2e
 import (
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,8 +12,8 @@ import (
 
 // TestClientToolsAfterEverythingWasKilled: calls wait for their client while the gateway, and
 // then every process, is killed. The results are taken as if nothing had happened, a reply
-// that mixes calls of a client and of an actor is joined, and a deadline that passed meanwhile
-// is made up for.
+// that mixes calls of a client and of an actor is joined, a result may come with a message in one
+// request, and a deadline that passed meanwhile is made up for.
 func TestClientToolsAfterEverythingWasKilled(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, setup{gateways: 1, ackWait: quickAckWait, tools: []string{"look"}, toolSettings: map[string]string{"look": "effect: pure"}})
@@ -27,8 +28,9 @@ func TestClientToolsAfterEverythingWasKilled(t *testing.T) {
 	mixed := asks("p-1", "pick", `{}`)
 	mixed.calls = append(mixed.calls, asks("p-2", "look", `{}`).calls...)
 	batch := s.beginAgent(t, pick("1h"), script{mixed, says("One is blue, one is seen.")})
+	beside := s.beginAgent(t, pick("1h"), script{asks("p-1", "pick", `{}`), says("Blue.")})
 	late := s.beginAgent(t, pick("20s"), script{asks("p-1", "pick", `{}`), says("Nobody picked.")})
-	for run, events := range map[string]uint64{single: 2, batch: 5, late: 2} {
+	for run, events := range map[string]uint64{single: 2, batch: 5, beside: 2, late: 2} {
 		require.Eventually(t, func() bool {
 			view, err := s.api.view(t.Context(), run)
 			return err == nil && view.N >= events
@@ -42,11 +44,13 @@ func TestClientToolsAfterEverythingWasKilled(t *testing.T) {
 	c.restart()
 
 	result := `[{"type":"tool-call-result","toolCallId":"p-1","result":{"isSuccess":true,"content":"blue"}}]`
+	together := strings.TrimSuffix(result, "]") + `,{"type":"user-message","messageId":"m","content":"be short"}]`
 	for range 2 {
 		require.NoError(t, s.post(t, single, result))
-		require.NoError(t, s.post(t, batch, result))
+		require.NoError(t, s.post(t, batch, together))
+		require.NoError(t, s.post(t, beside, together))
 	}
-	for run, want := range map[string]map[string]string{single: {"p-1": "blue"}, batch: {"p-1": "blue", "p-2": "seen"}, late: {}} {
+	for run, want := range map[string]map[string]string{single: {"p-1": "blue"}, batch: {"p-1": "blue", "p-2": "seen"}, beside: {"p-1": "blue"}, late: {}} {
 		end, view := s.finish(t, run)
 		require.Equal(t, "LlmFinalAnswer", end.Type, string(end.Data))
 		for id, text := range want {

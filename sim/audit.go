@@ -51,10 +51,11 @@ type auditor struct {
 
 	mu   sync.Mutex
 	runs map[string]*auditedRun
-	// snapshots counts those that were taken.
-	snapshots int
-	first     *violation
-	records   []journal.Record
+	// snapshots counts those that were taken, carried the messages that wake where a message
+	// wakes nobody: each was the last input of a request, behind a client's result.
+	snapshots, carried int
+	first              *violation
+	records            []journal.Record
 }
 
 type auditedRun struct {
@@ -166,6 +167,9 @@ func (a *auditor) fold(r *auditedRun, s events.Subject, rec journal.Record) {
 		a.note(id, "chain", "%s has another prev than the hash of the body before", e.Type())
 	default:
 		a.owner(id, s, e)
+		if _, said := e.Data.(*events.UserMessage); said && (s.To == events.Observing || s.To == events.ParallelActing) {
+			a.carried++
+		}
 		a.result(r, id, e)
 		a.inherit(r, e)
 		r.approve(e)

@@ -47,7 +47,7 @@ func (c *census) add(w *world) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.played++
-	one := map[string]bool{"a snapshot": w.audit.snapshots > 0}
+	one := map[string]bool{"a snapshot": w.audit.snapshots > 0, carriedWake: w.audit.carried > 0}
 	c.crashes += w.plan.MostCrashes - int(max(w.crashes.Load(), 0))
 	c.stored += len(w.audit.records)
 	if c.ends == nil {
@@ -127,6 +127,9 @@ var groupOutcomes = []string{
 	simtest.BatchCrashedBefore, simtest.BatchCrashedAfter, simtest.TwoOfOneRun,
 }
 
+// carriedWake is a request whose last input wakes the worker of what an earlier one led to.
+const carriedWake = "a carried wake"
+
 // fetchOutcomes are what fetches have to come to.
 var fetchOutcomes = []string{fetchDone, fetchAway, fetchHidden}
 
@@ -136,7 +139,7 @@ var followedKinds = []effects.Kind{effects.KindObserve, effects.KindJoin}
 // sought are the things that scenarios have to come to, each with how many
 // scenarios it takes on average until one comes to it, rounded up.
 func sought() map[string]int {
-	all := map[string]int{"a snapshot": common}
+	all := map[string]int{"a snapshot": common, carriedWake: common}
 	for _, kind := range append(vocabulary(), events.TypeForked) {
 		all[string(kind)] = common
 	}

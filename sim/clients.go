@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
@@ -48,10 +49,10 @@ func (s *scenario) ofClients(d draw) {
 	}
 }
 
-// client says something of a call until it has gone out.
-func (p *person) client(ctx context.Context, in control.Input) *refusal.Error {
+// client says something of calls until they have gone out.
+func (p *person) client(ctx context.Context, in ...control.Input) *refusal.Error {
 	return p.ask(ctx, func(g *control.Controller) error {
-		_, err := g.Inputs(ctx, "", p.plan.ID, []control.Input{in})
+		_, err := g.Inputs(ctx, "", p.plan.ID, in)
 		if is(err, refusal.CodeUnknownCall, refusal.CodeNotDelivered) {
 			return errLater
 		}
@@ -60,13 +61,14 @@ func (p *person) client(ctx context.Context, in control.Input) *refusal.Error {
 }
 
 // carryOut answers a client's call, and now and then once more: the same result changes
-// nothing, and another one must not count.
-func (p *person) carryOut(ctx context.Context, call string) {
+// nothing, and another one must not count. Often the request has more in it: the other calls
+// that are open, or what else a client may say.
+func (p *person) carryOut(ctx context.Context, open []string, call string) {
 	if p.rand.IntN(3) == 0 {
 		p.client(ctx, control.ToolCallStarted{CallID: call})
 	}
 	result := control.ToolCallResult{CallID: call, Success: p.rand.IntN(3) > 0, Text: "red"}
-	if p.client(ctx, result) != nil || p.rand.IntN(3) > 0 {
+	if p.client(ctx, p.results(open, result)...) != nil || p.rand.IntN(3) > 0 {
 		return
 	}
 	if refused := p.client(ctx, result); refused != nil {
@@ -76,4 +78,19 @@ func (p *person) carryOut(ctx context.Context, call string) {
 	if refused := p.client(ctx, result); ctx.Err() == nil && p.w.audit.violation() == nil && (refused == nil || refused.Code != refusal.CodeAlreadyAnswered) {
 		p.w.audit.violate(p.plan.ID, "client", "call %s was answered twice: %v", call, refused)
 	}
+}
+
+// results returns a request with a result, and maybe with those of the other open calls.
+func (p *person) results(open []string, result control.ToolCallResult) []control.Input {
+	in := []control.Input{result}
+	for _, other := range open {
+		if other == result.CallID || p.alone || p.batches.IntN(2) == 0 {
+			continue
+		}
+		in = slices.Insert(in, p.batches.IntN(len(in)+1), control.Input(control.ToolCallResult{CallID: other, Success: true, Text: "green"}))
+		if p.batches.IntN(3) == 0 {
+			in = slices.Insert(in, 0, control.Input(control.ToolCallStarted{CallID: other}))
+		}
+	}
+	return p.batch(in...)
 }

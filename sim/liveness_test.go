@@ -99,6 +99,7 @@ func (c *livenessCase) play(t *testing.T, point string) *played {
 		}
 		p.w.run(func(ctx context.Context) {
 			person := newPerson(p.w, &plan.Runs[0])
+			person.alone = true // the case says what is sent together
 			person.start(ctx)
 			if c.people != nil {
 				c.people(ctx, person)

@@ -20,20 +20,24 @@ import (
 // person is who started a run, decides on its calls, talks to it and interferes.
 // They ask again, of any gateway, until they have an answer.
 type person struct {
-	w         *world
-	plan      *runPlan
-	rand      *rand.Rand
+	w    *world
+	plan *runPlan
+	rand *rand.Rand
+	// batches draws what is sent together.
+	batches   *rand.Rand
 	cancelled bool
 	// slow people let approvals expire.
 	slow bool
 	// forked says that the run is there already.
 	forked bool
+	// alone says that each input is a request of its own.
+	alone bool
 	// resumeAt is when a pause ends; zero: none.
 	resumeAt time.Time
 }
 
 func newPerson(w *world, plan *runPlan) *person {
-	p := &person{w: w, plan: plan, rand: rand.New(rand.NewPCG(plan.Chance, 2))}
+	p := &person{w: w, plan: plan, rand: rand.New(rand.NewPCG(plan.Chance, 2)), batches: rand.New(rand.NewPCG(plan.Chance, 4))}
 	a := plan.Agent.Approval
 	p.slow = a != nil && a.Expires != 0 && p.rand.IntN(2) == 0
 	return p
@@ -67,7 +71,7 @@ func (p *person) live(ctx context.Context) {
 		case v.state == events.WaitingForHuman && len(v.undecided) > 0 && p.decides():
 			p.decide(ctx, v, v.undecided[p.rand.IntN(len(v.undecided))])
 		case len(v.clients) > 0 && p.rand.IntN(8) > 0:
-			p.carryOut(ctx, v.clients[p.rand.IntN(len(v.clients))])
+			p.carryOut(ctx, v.clients, v.clients[p.rand.IntN(len(v.clients))])
 		case v.state == events.WaitingForUser && p.rand.IntN(3) > 0:
 			p.answer(ctx, v)
 		}
@@ -189,10 +193,35 @@ func (p *person) say(ctx context.Context, text string) {
 }
 
 func (p *person) inputs(ctx context.Context, in ...control.Input) {
+	in = p.batch(in...)
 	p.ask(ctx, func(g *control.Controller) error {
 		_, err := g.Inputs(ctx, "", p.plan.ID, in)
 		return err
 	}, refusal.CodeRunEnded)
+}
+
+// batch returns inputs that go out in one request: often with others before, behind or between
+// them, as clients send what they have.
+func (p *person) batch(in ...control.Input) []control.Input {
+	for !p.alone && p.batches.IntN(3) == 0 {
+		in = slices.Insert(slices.Clone(in), p.batches.IntN(len(in)+1), p.aside())
+	}
+	return in
+}
+
+// aside is an input that any state takes.
+func (p *person) aside() control.Input {
+	switch p.batches.IntN(4) {
+	case 0:
+		return control.KeepCustom{Key: "aside", Make: func(*reducer.Memory) (json.RawMessage, error) { return json.RawMessage("2"), nil }}
+	case 1:
+		return control.ExpandContextWindow{Increment: 1}
+	case 2:
+		if v := p.w.audit.view(p.plan.ID); len(v.called) > 0 {
+			return control.AddToolCallsToContext{CallIDs: v.called[:1]}
+		}
+	}
+	return control.UserMessage{MessageID: fmt.Sprintf("beside-%d", p.batches.Uint32()), Content: "by the way"}
 }
 
 // answer goes on with a conversation, or ends it.

@@ -174,6 +174,15 @@ func TestThreads(t *testing.T) {
 		_, _, repeated = w.post("chat", result)
 		require.Contains(t, repeated, `"delta":"Two."`)
 	})
+	t.Run("a result and a message in one request", func(t *testing.T) {
+		w.post("chat", said("both", "r1", "x"))
+		w.post("chat", said("both", "r2", "y"))
+		_, run, text := w.post("chat", `{"threadId":"both","runId":"r3","messages":[{"id":"t1","role":"tool","toolCallId":"c1","content":"Oslo"},`+
+			`{"id":"m1","role":"user","content":"and the weather there"}],"tools":[{"name":"locate","description":""}]}`)
+		require.Contains(t, text, `"delta":"Two."`)
+		require.Contains(t, text, "RUN_FINISHED")
+		require.Contains(t, w.run(run+"/events"), "and the weather there")
+	})
 	t.Run("the next run of a thread has the same tools", func(t *testing.T) {
 		_, run, _ := w.post("chat", said("next", "r1", "x"))
 		response, err := http.Post(w.api+"runs/"+run+"/cancel", "application/json", nil)

@@ -329,24 +329,49 @@ type prepared struct {
 	hash    string
 }
 
+// wake is whom the events of one append have to wake: the `<to>` and `<pool>` of the last of
+// them that wakes anybody. Only the last event of an append does so, else two workers would
+// start on one state. So it takes over what an earlier one owes, unless it wakes somebody
+// itself. Both have the same publisher, which may publish on the edge: one worker publishes
+// its events from one state, and control may wake every state, as Resumed does.
+type wake struct {
+	to   events.State
+	pool string
+}
+
+// pass passes the wake on to the next event of the append, and from it unless it is the last.
+func (w *wake) pass(p *prepared, last bool) {
+	s := &p.subject
+	if _, dispatch := p.event.Data.(*events.ToolCallDispatched); dispatch {
+		return // it wakes a worker for its own call, wherever it stands
+	}
+	switch {
+	case s.To != events.Nobody:
+		w.to, w.pool = s.To, s.Pool
+	case w.to != "" && s.Pool == events.DefaultPool:
+		s.To, s.Pool = w.to, w.pool
+	}
+	if !last && s.To != events.Nobody {
+		s.To, s.Pool = events.Nobody, events.DefaultPool
+	}
+}
+
 func (c *commit) try(ctx context.Context, drafts []Draft) error {
 	r := c.run
 	entries := make([]journal.Entry, len(drafts))
 	var room [1]prepared
 	ready := room[:0]
 	mem := r.mem
+	var owed wake
 	for i, d := range drafts {
 		p, body, err := c.prepare(mem, i, d)
 		if err != nil {
 			return err
 		}
-		if last := i == len(drafts)-1; !last {
-			// The next draft stands on this one. Only the last event of a batch wakes a
-			// worker, else two workers would start on one state. A dispatch wakes one for its
-			// own call.
-			if _, dispatch := d.Payload.(*events.ToolCallDispatched); !dispatch {
-				p.subject.To, p.subject.Pool = events.Nobody, events.DefaultPool
-			}
+		last := i == len(drafts)-1
+		owed.pass(&p, last)
+		if !last {
+			// The next draft stands on this one.
 			if i == 0 {
 				mem = mem.Clone()
 			}

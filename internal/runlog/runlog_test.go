@@ -2,12 +2,14 @@ package runlog_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -295,6 +297,122 @@ func TestBatchWakesOnce(t *testing.T) {
 	wants := effects.Of(bench.Machine.Table(), mem)
 	require.Len(t, wants, 1)
 	require.EqualValues(t, 5, wants[0].Wake, "the last one's delivery does the work")
+}
+
+// pick is a client's tool.
+var pick = events.ClientTool{
+	Name: "pick", Description: "Picks.", Schema: json.RawMessage(`{"type":"object"}`), Timeout: events.Duration(time.Minute),
+}
+
+// TestBatchCarriesTheWake: whatever inputs a client sends in one request, in every order and in
+// every state in which it may, the work that follows has a delivery: that of the batch's last
+// event, on an edge for which there are permissions.
+func TestBatchCarriesTheWake(t *testing.T) {
+	call := func(tool, id string) events.Call { return events.Call{ID: id, Name: tool, Arguments: `{}`} }
+	reply := func(calls ...events.Call) events.ToolCallReply {
+		return events.ToolCallReply{Calls: calls, Confidence: 1}
+	}
+	one := func(id string) events.Payload {
+		return &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: id, Success: true, Code: "ok"}}
+	}
+	many := func(id string) events.Payload {
+		return &events.ToolCallResult{ToolOutcome: events.ToolOutcome{CallID: id, Success: true, Code: "ok"}}
+	}
+	asides := func() []events.Payload {
+		return []events.Payload{
+			message("said"), &events.ContextWindowExpanded{Increment: 1}, &events.ToolCallsAddedToContext{},
+			&events.CustomMemorySet{Key: "mine", Value: []byte("1")}, &events.BudgetRaised{Budget: events.Budget{MaxTotalTokens: 9}},
+		}
+	}
+	type made struct {
+		origin  events.State
+		payload events.Payload
+	}
+	single := []made{{events.Planning, &events.LLMToolCall{ToolCallReply: reply(call("pick", "a"))}}}
+	alone := []made{{events.Planning, &events.LLMParallelToolCalls{ToolCallReply: reply(call("pick", "a"), call("pick", "b"))}}}
+	mixed := []made{
+		{events.Planning, &events.LLMParallelToolCalls{ToolCallReply: reply(call("alpha", "a"), call("pick", "b"))}},
+		{events.Planning, &events.ToolCallDispatched{CallID: "a"}}, {events.Planning, &events.ToolCallDispatched{CallID: "b"}},
+		{events.ParallelActing, many("a")},
+	}
+	for name, c := range map[string]struct {
+		before []made
+		// owes are the inputs after which there is work; none: there is work as it is.
+		owes []events.Payload
+	}{
+		"planning":                    {nil, []events.Payload{message("asked")}},
+		"planning, an edit":           {nil, []events.Payload{&events.ContextWindowExpanded{Increment: 2}}},
+		"acting":                      {single, []events.Payload{one("a")}},
+		"acting, begun":               {single, []events.Payload{&events.ToolCallStarted{CallID: "a"}, one("a")}},
+		"parallel_acting, all":        {alone, []events.Payload{many("a"), many("b")}},
+		"parallel_acting, the last":   {mixed, []events.Payload{many("b")}},
+		"waiting_for_user, a message": {[]made{{events.Planning, &events.LLMMessageComplete{MessageID: "m"}}}, []events.Payload{message("asked")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bench := workertest.New(t, simtest.Options{}, nil)
+			// Each aside, and each two of them, in every place around what owes the wake.
+			for _, batch := range mixes(c.owes, asides()) {
+				s := start()
+				s.Mode, s.Agent.Mode = events.ModeChat, events.ModeChat
+				s.Tools = append(s.Tools, pick.Spec())
+				id := bench.Start(s)
+				for _, m := range c.before {
+					bench.Append(id, m.origin, m.payload)
+				}
+				require.NoError(t, bench.TryAppend(id, events.Control, batch...), "%v", typesOf(batch))
+				requireCarried(t, bench, id, len(batch))
+			}
+		})
+	}
+}
+
+// mixes returns the payloads in their order with one or two of the others among them.
+func mixes(payloads, others []events.Payload) (all [][]events.Payload) {
+	for at := range len(payloads) + 1 {
+		for i, first := range others {
+			one := slices.Insert(slices.Clone(payloads), at, first)
+			all = append(all, one)
+			for then := at + 1; then <= len(one); then++ {
+				for k, second := range others {
+					if k != i {
+						all = append(all, slices.Insert(slices.Clone(one), then, second))
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+func typesOf(payloads []events.Payload) (types []events.Type) {
+	for _, p := range payloads {
+		types = append(types, events.TypeOf(p))
+	}
+	return types
+}
+
+// requireCarried requires that of the last events, which one append stored, the last one alone
+// wakes a worker, and that this is the worker of all that is due.
+func requireCarried(t *testing.T, bench *workertest.Bench, id events.Run, appended int) {
+	t.Helper()
+	mem, records, types := bench.Memory(id), bench.Records(id), bench.Types(id)
+	for _, rec := range records[len(records)-appended : len(records)-1] {
+		s, err := events.ParseSubject(rec.Subject)
+		require.NoError(t, err)
+		require.Equal(t, events.Nobody, s.To, "%v", types)
+	}
+	last, err := events.ParseSubject(records[len(records)-1].Subject)
+	require.NoError(t, err)
+	wants := effects.Of(bench.Machine.Table(), mem)
+	require.Len(t, wants, 1, "%v", types)
+	require.EqualValues(t, len(records), wants[0].Wake, "%s has no delivery after %v", wants[0].Key, types)
+	require.Equal(t, wants[0].State, last.To, "%v", types)
+	require.True(t, slices.ContainsFunc(reducer.Edges(bench.Machine.Table()), func(e reducer.Edge) bool {
+		return e.From == last.From && e.To == last.To && (e.Pool == last.Pool || e.Pool == events.Wildcard)
+	}), "%+v is no edge", last)
+	if wants[0].Kind == effects.KindJoin {
+		require.Equal(t, mem.Control.LastResult, last.Pool, "the pool whose worker ends the batch")
+	}
 }
 
 // Half a batch is never seen, also not where it loses a race in between.
