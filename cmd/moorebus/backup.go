@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -156,7 +158,7 @@ and each run whose events do not follow from one another. It needs no bus. The e
 }
 
 func restoreCommand() *cobra.Command {
-	var until string
+	var until, hold string
 	o := backup.RestoreOptions{Source: worker.Source("gateway", cli.DefaultInstance())}
 	cmd := &cobra.Command{
 		Use:   "restore DIR",
@@ -171,7 +173,10 @@ are set again: those that came due meanwhile fire within a minute or two. Pure a
 calls that were at work run again. A call of class once that had begun, or could have begun
 behind the end of the backup, does not run again: its outcome is unknown, and its agent or a
 human decides. What a model decided behind the end of the backup is not known: runs that were
-planning ask it again, and it may call a tool that was called already.
+planning ask it again, and it may call a tool that was called already. So runs come back
+paused whose tools, or those of agents that they call, contain one of class once: look at
+them, and let them go on with moorebus resume --restored. --hold all holds every run that
+has not ended, and --hold none holds no run.
 
 If nothing ran behind the end of the backup, since all roles were stopped before, say
 --calls-may-run-again. --until leaves out what the log took after that time.
@@ -185,6 +190,8 @@ Stop the old installation before: runs must not go on in two places.`,
 	flags := addClientFlags(cmd, console.Text, console.JSON)
 	cmd.Flags().StringVar(&until, "until", "", "leave out events that the log took after this `time`, as in 2026-03-01T12:00:00Z")
 	cmd.Flags().BoolVar(&o.CallsMayRunAgain, "calls-may-run-again", false, "nothing ran behind the end of the backup, so calls that had not begun run")
+	cmd.Flags().StringVar(&hold, "hold", string(backup.HoldOnce), "which `runs` that have not ended come back paused: once (those with a tool of class once), all or none")
+	complete(cmd, "hold", string(backup.HoldOnce), string(backup.HoldAll), string(backup.HoldNone))
 	cmd.Flags().BoolVar(&o.Diverged, "diverged-too", false, "restore runs, too, whose events do not follow from one another")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var at time.Time
@@ -193,6 +200,9 @@ Stop the old installation before: runs must not go on in two places.`,
 			if at, err = time.Parse(time.RFC3339Nano, until); err != nil {
 				return cli.Usage("--until: %q is not a time such as 2026-03-01T12:00:00Z", until)
 			}
+		}
+		if o.Hold = backup.Hold(hold); !slices.Contains([]backup.Hold{backup.HoldOnce, backup.HoldAll, backup.HoldNone}, o.Hold) {
+			return cli.Usage("--hold: %q is not known; use once, all or none", hold)
 		}
 		archive, err := backup.Open(cmd.Context(), args[0], at)
 		if err != nil {
@@ -204,6 +214,18 @@ Stop the old installation before: runs must not go on in two places.`,
 		})
 	}
 	return cmd
+}
+
+// noteHeld names the runs that are held, and says by namespace what lets them go on.
+func (c *client) noteHeld(held []backup.HeldRun) {
+	by := map[string]int{}
+	for _, run := range held {
+		by[run.Namespace]++
+		c.notef("run %s in namespace %s is paused: it may repeat calls that were made behind the end of the backup", run.Run, run.Namespace)
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(by)) {
+		c.notef("look at the %d paused runs of namespace %s, cancel those that must not go on, and let the others go on with `moorebus resume --restored --namespace %s`", by[namespace], namespace, namespace)
+	}
 }
 
 // restore restores an archive, and verifies what the bus has then.
@@ -225,11 +247,12 @@ func (c *client) restore(ctx context.Context, a *backup.Archive, o backup.Restor
 	for _, call := range done.Unknown {
 		c.notef("run %s in namespace %s: %d calls may have run since the backup; their outcome is unknown", call.Run, call.Namespace, call.Calls)
 	}
+	c.noteHeld(done.Held)
 	for _, run := range done.Orphans {
 		c.notef("run %s was forked from a run that the backup does not have; nobody works on it", run)
 	}
-	text := fmt.Sprintf("%d runs, %d events, %d values, %d large results in %s\n%d runs wait for somebody, %d were resumed, %d have calls of unknown outcome, %d were purged and are not restored",
-		done.Runs, done.Events, done.Values, done.Objects, done.Elapsed.Round(time.Millisecond), done.Waiting, done.Resumed, len(done.Unknown), done.Removed)
+	text := fmt.Sprintf("%d runs, %d events, %d values, %d large results in %s\n%d runs wait for somebody, %d were resumed, %d are held, %d have calls of unknown outcome, %d were purged and are not restored",
+		done.Runs, done.Events, done.Values, done.Objects, done.Elapsed.Round(time.Millisecond), done.Waiting, done.Resumed, len(done.Held), len(done.Unknown), done.Removed)
 	if err := c.report(done, text); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -296,15 +298,62 @@ their end, and their results are kept. It prints the state of each run. See resu
 }
 
 func resumeCommand() *cobra.Command {
-	return change{
-		name: "resume", short: "Resume paused runs",
-		long: `Resume continues paused runs. Work that is still in flight since the pause does not
+	var restored bool
+	x := change{drives: true, do: gateway.Resume}
+	cmd := &cobra.Command{
+		Use: "resume [RUN…]", Short: "Resume paused runs",
+		Long: `Resume continues paused runs. Work that is still in flight since the pause does not
 start again. It prints the state of each run. A run that is not paused stays as it
-is, and the exit code is 1.`,
-		example: `  moorebus resume 0198c5a0-5a6b-7c00-8000-000000000001`,
-		drives:  true,
-		do:      gateway.Resume,
-	}.command()
+is, and the exit code is 1.
+
+--restored resumes the namespace's runs that moorebus restore paused. With names it resumes
+those alone. Runs that were paused before the backup, or by somebody since, stay paused.`,
+		Example: `  moorebus resume 0198c5a0-5a6b-7c00-8000-000000000001
+  moorebus resume --restored`,
+		DisableFlagsInUseLine: true,
+	}
+	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags.offerRuns(cmd, 0)
+	by := addByFlags(cmd)
+	cmd.Flags().BoolVar(&restored, "restored", false, "only runs that moorebus restore paused; without names, all of them")
+	cmd.RunE = func(cmd *cobra.Command, runs []string) error {
+		if restored {
+			x.do = gateway.Release
+		} else if len(runs) == 0 {
+			return cli.Usage("name the runs, or resume those that a restore paused with --restored")
+		}
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) (err error) {
+			if len(runs) == 0 {
+				if runs, err = c.restoredRuns(ctx); err != nil {
+					return err
+				}
+			}
+			return x.all(ctx, c, runs, by())
+		})
+	}
+	return cmd
+}
+
+// restoredRuns returns the namespace's runs that a restore paused, the oldest first.
+func (c *client) restoredRuns(ctx context.Context) (runs []string, err error) {
+	q := list.Query{Paused: list.PausedRestored, Limit: list.MaxLimit}
+	for {
+		page, err := c.control.Runs(ctx, c.namespace, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, run := range page.Runs {
+			runs = append(runs, run.RunID)
+		}
+		if q.Cursor = page.Next; q.Cursor == "" {
+			break
+		}
+	}
+	if len(runs) == 0 {
+		c.notef("no run of namespace %s is paused by a restore", c.namespace)
+	}
+	slices.Reverse(runs)
+	return runs, nil
 }
 
 func sendCommand() *cobra.Command {

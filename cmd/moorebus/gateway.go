@@ -52,6 +52,7 @@ type gateway interface {
 	Cancel(ctx context.Context, ns, id string, by events.By) (access.Result, error)
 	Pause(ctx context.Context, ns, id string, by events.By) (access.Result, error)
 	Resume(ctx context.Context, ns, id string, by events.By) (access.Result, error)
+	Release(ctx context.Context, ns, id string, by events.By) (access.Result, error)
 	Decide(ctx context.Context, ns, id string, d events.Decision) (access.Result, error)
 	Inputs(ctx context.Context, ns, id string, inputs []control.Input) (control.InputsResult, error)
 	Fork(ctx context.Context, ns, id string, req forking.Request) (forking.Result, error)

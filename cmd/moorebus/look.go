@@ -30,7 +30,7 @@ import (
 
 func runsCommand() *cobra.Command {
 	var q list.Query
-	var state, waiting, since, until string
+	var state, waiting, paused, since, until string
 	var cost float64
 	cmd := &cobra.Command{
 		Use:   "runs",
@@ -57,17 +57,19 @@ and cut tasks. Written elsewhere it has whole ids and times.`,
 	cmd.Flags().StringVar(&until, "until", "", "only runs started before this `time`")
 	cmd.Flags().StringVar(&q.Parent, "parent", "", "only runs that answer calls of this `run`")
 	cmd.Flags().StringVar(&waiting, "waiting", "", "only runs that wait for `whom`: human, user, client or any")
+	cmd.Flags().StringVar(&paused, "paused", "", "only `paused` runs: any, or restored for those that a restore paused")
 	cmd.Flags().Float64Var(&cost, "cost-above", 0, "only runs that cost more than this number of US `dollars`")
 	cmd.Flags().IntVar(&q.Limit, "limit", 50, "number of runs to list, 1 to 1000")
 	cmd.Flags().StringVar(&q.Cursor, "cursor", "", "continue after this `run`")
 	flags.offerRunFlag(cmd, "parent")
 	complete(cmd, "state", stateNames()...)
 	complete(cmd, "waiting", string(list.WaitingHuman), string(list.WaitingUser), string(list.WaitingClient), string(list.WaitingAny))
+	complete(cmd, "paused", string(list.PausedAny), string(list.PausedRestored))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if q.Limit < 1 {
 			return cli.Usage("--limit: must be 1 to 1000, is %d", q.Limit)
 		}
-		q.State, q.Waiting = events.State(state), list.Waiting(waiting)
+		q.State, q.Waiting, q.Paused = events.State(state), list.Waiting(waiting), list.Paused(paused)
 		if cmd.Flags().Changed("cost-above") {
 			q.CostAbove = &cost
 		}

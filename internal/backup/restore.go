@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,8 @@ type RestoreOptions struct {
 	// CallsMayRunAgain says that nothing has run behind the end of the backup. Else a call of
 	// class once that was about to begin there ends with an unknown outcome.
 	CallsMayRunAgain bool
+	// Hold says which runs that have not ended come back paused; empty: none.
+	Hold Hold
 	// Diverged restores runs, too, whose events do not follow from one another.
 	Diverged bool
 	// Source names the process in the events that it appends.
@@ -37,6 +40,17 @@ type RestoreOptions struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
+
+// Hold says which runs that have not ended come back paused.
+type Hold string
+
+// The values of [Hold] but for the empty one.
+const (
+	// HoldOnce holds runs with a tool of class once, or with an agent to call that has one.
+	HoldOnce Hold = "once"
+	HoldAll  Hold = "all"
+	HoldNone Hold = "none"
+)
 
 // Restored says what was restored, over all calls of [Restore] for this backup.
 type Restored struct {
@@ -51,6 +65,8 @@ type Restored struct {
 	// Waiting are the runs that wait for a human or a user, Resumed those that got a Resumed.
 	Waiting int `json:"waiting"`
 	Resumed int `json:"resumed"`
+	// Held are the runs that are paused until somebody lets them go on.
+	Held []HeldRun `json:"held"`
 	// Unknown are the calls of class once whose outcome is unknown.
 	Unknown []Call `json:"unknown_calls"`
 	// Orphans are forks whose parent the backup does not have; nobody works on them.
@@ -58,6 +74,12 @@ type Restored struct {
 	// Removed are runs that were purged, and so are not restored.
 	Removed int           `json:"removed"`
 	Elapsed time.Duration `json:"elapsed_ns"`
+}
+
+// HeldRun is a run that a restore paused.
+type HeldRun struct {
+	Run       string `json:"run"`
+	Namespace string `json:"namespace"`
 }
 
 // Call counts a run's calls whose outcome is unknown.
@@ -77,7 +99,12 @@ type note struct {
 	Stage     stage     `json:"stage"`
 	// Again is [RestoreOptions].CallsMayRunAgain.
 	Again bool `json:"calls_may_run_again"`
+	// Hold is [RestoreOptions].Hold; empty: a build that held nothing began it.
+	Hold Hold `json:"hold,omitempty"`
 }
+
+// holds returns which runs the restore holds.
+func (n note) holds() Hold { return cmp.Or(n.Hold, HoldNone) }
 
 // stage is how far a restore is: values are being put, then runs, and then it is done.
 type stage string
@@ -110,7 +137,7 @@ func Restore(ctx context.Context, a *Archive, to Target, o RestoreOptions) (Rest
 		o.Now = time.Now
 	}
 	began := o.Now()
-	r := &restorer{a: a, to: to, o: o, done: Restored{Backup: a.manifest.ID, Until: a.until, Removed: a.gone, Unknown: []Call{}, Orphans: []string{}}}
+	r := &restorer{a: a, to: to, o: o, done: Restored{Backup: a.manifest.ID, Until: a.until, Removed: a.gone, Held: []HeldRun{}, Unknown: []Call{}, Orphans: []string{}}}
 	report, err := Verify(ctx, a, o.Machine)
 	if err != nil {
 		return r.done, err
@@ -159,7 +186,7 @@ type restorer struct {
 
 // begin checks that the bus is empty, or has a part of this restore.
 func (r *restorer) begin(ctx context.Context) error {
-	want := note{Backup: r.a.manifest.ID, Increment: r.a.manifest.last().Number, Until: r.a.until.UTC(), Began: r.o.Now().UTC(), Stage: stageValues, Again: r.o.CallsMayRunAgain}
+	want := note{Backup: r.a.manifest.ID, Increment: r.a.manifest.last().Number, Until: r.a.until.UTC(), Began: r.o.Now().UTC(), Stage: stageValues, Again: r.o.CallsMayRunAgain, Hold: r.o.Hold}
 	text, err := r.to.Note(ctx)
 	if err == nil {
 		err = json.Unmarshal(text, &r.note)
@@ -173,15 +200,15 @@ func (r *restorer) begin(ctx context.Context) error {
 		return r.write(ctx, stageValues)
 	case err != nil:
 		return err
-	case r.note.Backup == want.Backup && r.note.Increment == want.Increment && r.note.Until.Equal(want.Until) && r.note.Again == want.Again:
+	case r.note.Backup == want.Backup && r.note.Increment == want.Increment && r.note.Until.Equal(want.Until) && r.note.Again == want.Again && r.note.holds() == want.holds():
 		return nil
 	}
 	fate := "was cut off: repeat that one, or begin with a new bus"
 	if r.note.Stage == stageDone {
 		fate = "is complete"
 	}
-	return fmt.Errorf("%w: a restore into this one, of backup %s as of its increment %d (until %s, calls may run again: %t), began at %s and %s",
-		ErrNotEmpty, r.note.Backup, r.note.Increment, r.note.Until.Format(time.RFC3339Nano), r.note.Again, r.note.Began.Format(time.RFC3339), fate)
+	return fmt.Errorf("%w: a restore into this one, of backup %s as of its increment %d (until %s, calls may run again: %t, hold %s), began at %s and %s",
+		ErrNotEmpty, r.note.Backup, r.note.Increment, r.note.Until.Format(time.RFC3339Nano), r.note.Again, r.note.holds(), r.note.Began.Format(time.RFC3339), fate)
 }
 
 // offersBucket has what live gateways remember by themselves.
@@ -292,7 +319,7 @@ func (r *restorer) objects(ctx context.Context) error {
 func (r *restorer) runs(ctx context.Context) error {
 	if len(r.a.order) > 0 {
 		results, err := retention.Import(ctx, r.a, r.to, retention.ImportOptions{
-			CallsMayHaveRun: !r.o.CallsMayRunAgain, Orphans: true, Parallel: importers, Source: r.o.Source, Machine: r.o.Machine,
+			Hold: r.holder(), CallsMayHaveRun: !r.o.CallsMayRunAgain, Orphans: true, Parallel: importers, Source: r.o.Source, Machine: r.o.Machine,
 		})
 		for _, result := range results {
 			if result.Fate == retention.FateRefused {
@@ -316,6 +343,9 @@ func (r *restorer) count(ctx context.Context, result retention.ImportedRun) erro
 	r.done.Events += uint64(len(r.a.runs[result.Run].places))
 	if result.Resumed {
 		r.done.Resumed++
+	}
+	if result.Held {
+		r.done.Held = append(r.done.Held, HeldRun{result.Run.ID, result.Run.Namespace})
 	}
 	if result.Orphan {
 		r.done.Orphans = append(r.done.Orphans, result.Run.ID)

@@ -48,6 +48,9 @@ func stateText(r list.Run) string {
 	if r.Queued {
 		return string(r.State) + " (queued)"
 	}
+	if r.Paused {
+		return string(r.State) + " " + PausedFor(r.PauseReason)
+	}
 	return string(r.State)
 }
 

@@ -26,6 +26,8 @@ type Run struct {
 	Agent  string       `json:"agent"`
 	Task   string       `json:"task"`
 	Paused bool         `json:"paused,omitempty"`
+	// PauseReason is why the run is paused, as far as somebody said so.
+	PauseReason string `json:"pause_reason,omitempty"`
 	// Queued says that the run waits until its quotas admit it.
 	Queued  bool      `json:"queued,omitempty"`
 	Step    int       `json:"step"`
@@ -95,6 +97,7 @@ func ReadRun(ctx context.Context, fold *runlog.Fold, n uint64, records iter.Seq2
 func (r *Run) fill(mem *reducer.Memory) {
 	r.RunID, r.State, r.N, r.Mode, r.Agent, r.Task = mem.RunID, mem.State, mem.N, mem.Mode, mem.Control.Agent.Name, mem.Task
 	r.Paused, r.Queued, r.Step, r.Started, r.Updated, r.Usage = mem.Control.Paused, mem.Queued(), mem.Step, mem.Started, mem.Updated, mem.TotalUsage
+	r.PauseReason = mem.Control.PauseReason
 	r.Answer, r.Error, r.PendingApproval, r.Poison = mem.FinalAnswer, mem.Error, mem.PendingApproval, mem.Control.Poison
 	for _, call := range mem.ClientCalls() {
 		if r.Error == nil && mem.State != events.Cancelled {
@@ -157,7 +160,7 @@ func (r *Run) head(b *bytes.Buffer, p Palette) {
 		state = p.State(r.State, StateShape(r.State)+" "+state)
 	}
 	if r.Paused {
-		state += " (paused)"
+		state += " " + PausedFor(r.PauseReason)
 	}
 	if r.Queued {
 		state += " (queued)"
@@ -181,6 +184,17 @@ func (r *Run) head(b *bytes.Buffer, p Palette) {
 	} {
 		fmt.Fprintf(b, "%s %s\n", p.Faint(Pad(row[0], 8)), row[1])
 	}
+}
+
+// reasonWidth is how much of the reason of a pause stands beside a state, in columns.
+const reasonWidth = 40
+
+// PausedFor says beside a state that a run is paused, and why as far as that is known.
+func PausedFor(reason string) string {
+	if reason == "" {
+		return "(paused)"
+	}
+	return "(paused: " + Cut(reason, reasonWidth) + ")"
 }
 
 // tail is what the run came to, or what it waits for.

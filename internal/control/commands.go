@@ -17,10 +17,11 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Pause keeps a run from starting model calls and tools. It does not change a paused run.
+// Pause keeps a run from starting model calls and tools. It does not change a paused run, but for
+// one that a restore paused: from then on it is paused by whoever asked.
 func (c *Controller) Pause(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
 	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
-		if mem.Control.Paused {
+		if mem.Control.Paused && !mem.Control.Restored {
 			return nil, nil
 		}
 		return access.One(events.Control, &events.Paused{By: by})
@@ -35,6 +36,17 @@ func (c *Controller) Resume(ctx context.Context, ns, id string, by events.By) (a
 	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if !mem.Control.Paused {
 			return nil, access.Conflict(mem, refusal.CodeNotPaused, "the run is in state %s and not paused, so there is nothing to resume", mem.State)
+		}
+		return access.One(events.Control, &events.Resumed{By: by})
+	})
+}
+
+// Release is [Controller.Resume] for a run that a restore paused. Any other run is a conflict,
+// not_paused.
+func (c *Controller) Release(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if !mem.Control.Paused || !mem.Control.Restored {
+			return nil, access.Conflict(mem, refusal.CodeNotPaused, "the run is in state %s and not paused by a restore; resume it without `restored`", mem.State)
 		}
 		return access.One(events.Control, &events.Resumed{By: by})
 	})

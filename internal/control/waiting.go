@@ -35,6 +35,9 @@ type WaitingRun struct {
 	// Parent is the run whose call this one answers.
 	Parent string        `json:"parent,omitempty"`
 	Calls  []WaitingCall `json:"calls" jsonschema:"The calls that wait for decisions or answers."`
+	// Paused says that no new work of the run starts, PauseReason why.
+	Paused      bool   `json:"paused,omitempty" jsonschema:"No new work of the run starts until it is resumed."`
+	PauseReason string `json:"pause_reason,omitempty" jsonschema:"Why the run is paused. restored: a restore paused it."`
 	// Message says that the run waits for the next message of its user.
 	Message bool `json:"message,omitempty" jsonschema:"The run waits for a message of its user."`
 	// Problem is why the run cannot be read, and its calls are not known.
@@ -98,6 +101,7 @@ func (c *Controller) waitingRun(ctx context.Context, ns string, w list.Waits) (W
 		}
 		found = known
 		found.State, found.N, found.Message = mem.State, mem.N, mem.State == events.WaitingForUser
+		found.Paused, found.PauseReason = mem.Control.Paused, mem.Control.PauseReason
 		if parent := mem.Control.Parent; parent != nil {
 			found.Parent = parent.Run
 		}

@@ -55,7 +55,7 @@ func (c *Client) Runs(ctx context.Context, ns string, q list.Query) (list.Page, 
 	}
 	return ask[list.Page](ctx, c, request{namespace: ns, path: path("runs"), query: query(
 		"state", string(q.State), "agent", q.Agent, "parent", q.Parent, "id_prefix", q.IDPrefix, "q", q.Text, "since", instant(q.Since),
-		"until", instant(q.Until), "waiting", string(q.Waiting), "cost_above", cost, "limit", number(uint64(max(q.Limit, 0))), "cursor", q.Cursor,
+		"until", instant(q.Until), "waiting", string(q.Waiting), "paused", string(q.Paused), "cost_above", cost, "limit", number(uint64(max(q.Limit, 0))), "cursor", q.Cursor,
 	)})
 }
 
@@ -120,6 +120,14 @@ func (c *Client) Pause(ctx context.Context, ns, id string, by events.By) (access
 // Resume is [control.Controller.Resume].
 func (c *Client) Resume(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
 	return c.command(ctx, ns, id, "resume", by)
+}
+
+// Release is [control.Controller.Release].
+func (c *Client) Release(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+	return post[access.Result](ctx, c, request{namespace: ns, path: path("runs", id, "resume")}, struct {
+		events.By
+		Restored bool `json:"restored"`
+	}{by, true})
 }
 
 // Decide is the method of [control.Controller].

@@ -75,7 +75,7 @@ func (s *Server) parseStart(node *strict.Node) (req control.StartRequest, err er
 }
 
 func (s *Server) getRuns(ctx context.Context, r *route.Request) (any, error) {
-	values, err := route.Parameters(r.Request, "agent", "state", "q", "id_prefix", "since", "until", "parent", "waiting", "cost_above", "limit", "cursor", "after")
+	values, err := route.Parameters(r.Request, "agent", "state", "q", "id_prefix", "since", "until", "parent", "waiting", "paused", "cost_above", "limit", "cursor", "after")
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (s *Server) getRuns(ctx context.Context, r *route.Request) (any, error) {
 	}
 	q := list.Query{
 		State: events.State(values["state"]), Agent: values["agent"], Text: values["q"], IDPrefix: values["id_prefix"], Parent: values["parent"],
-		Waiting: list.Waiting(values["waiting"]), Cursor: cmp.Or(values["cursor"], values["after"]),
+		Waiting: list.Waiting(values["waiting"]), Paused: list.Paused(values["paused"]), Cursor: cmp.Or(values["cursor"], values["after"]),
 	}
 	limit, err := route.Number(values, "limit", list.DefaultLimit)
 	if err != nil {
@@ -170,6 +170,24 @@ func command(do func(ctx context.Context, ns, id string, by events.By) (access.R
 		}
 		return do(ctx, r.Namespace(), r.ID(), by)
 	}
+}
+
+// resumeBody is the optional body of a resume.
+type resumeBody struct {
+	events.By
+	Restored bool `json:"restored,omitempty" jsonschema:"Resume the run only if a restore paused it, and nobody has paused it since."`
+}
+
+func (s *Server) postResume(ctx context.Context, r *route.Request) (any, error) {
+	var body resumeBody
+	if err := r.OptionalObject(&body); err != nil {
+		return nil, err
+	}
+	resume := s.control.Resume
+	if body.Restored {
+		resume = s.control.Release
+	}
+	return resume(ctx, r.Namespace(), r.ID(), body.By)
 }
 
 // budgetBody is the body of a raised budget: the limits that change.

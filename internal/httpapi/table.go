@@ -92,6 +92,7 @@ func (s *Server) runRows() []route.Route {
 				{Name: "until", Description: "Only runs started before this time (RFC 3339)."},
 				{Name: "parent", Description: "Only runs that answer calls of this run."},
 				{Name: "waiting", Description: "Only runs that wait for human, user, client or any of them."},
+				{Name: "paused", Description: "Only runs that are paused: any, or restored for those that a restore paused."},
 				{Name: "cost_above", Description: "Only runs whose own events cost more than this number of US dollars."},
 				{Name: "limit", Description: "The most runs of the answer, 1 to 1000. Default: 50."},
 				{Name: "cursor", Description: "The next of the previous answer."},
@@ -179,6 +180,10 @@ func (s *Server) commandRows() []route.Route {
 			Pattern: "POST /v1/runs/{id}/budget", Handle: route.JSON(http.StatusOK, s.postBudget), Summary: "Replaces limits of the run's budget: those that the body names.",
 			Body: budgetBody{}, Answer: newState{}, Codes: route.ChangeCodes, Example: `{"max_total_tokens": 500000, "by": "ada"}`,
 		},
+		{
+			Pattern: "POST /v1/runs/{id}/resume", Handle: route.JSON(http.StatusOK, s.postResume), Summary: "Continues a run that is paused; with restored: true only one that a restore paused.",
+			Body: resumeBody{}, OptionalBody: true, Answer: newState{}, Codes: with(route.ChangeCodes, refusal.CodeNotPaused), Example: `{"reason": "It takes too long.", "by": "ada"}`,
+		},
 	}
 	for _, c := range []struct {
 		name, summary string
@@ -187,7 +192,6 @@ func (s *Server) commandRows() []route.Route {
 	}{
 		{"cancel", "Ends a run now.", route.JSON(http.StatusOK, command(s.control.Cancel)), nil},
 		{"pause", "Starts no new work of a run until it is resumed.", route.JSON(http.StatusOK, command(s.control.Pause)), nil},
-		{"resume", "Continues a run that is paused.", route.JSON(http.StatusOK, command(s.control.Resume)), []string{refusal.CodeNotPaused}},
 		{"close", "Ends a conversation that waits for its user.", route.JSON(http.StatusOK, command(s.control.Close)), []string{refusal.CodeNotWaiting}},
 	} {
 		rows = append(rows, route.Route{

@@ -7,11 +7,9 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 const (
@@ -23,17 +21,17 @@ const (
 	appendTries = 5
 )
 
-// batch are records that are appended together; asleep ones wake nobody.
+// batch are records that are appended together; asleep ones wake nobody. The last one ends the run.
 type batch struct {
-	records []journal.Record
-	asleep  bool
+	records      []journal.Record
+	asleep, last bool
 }
 
-// batches cuts a run into batches. The last one is as long as a batch can be and
-// goes in as it is, the ones before it asleep.
-func batches(records []journal.Record) []batch {
+// batches cuts a run into batches. The last one has room records at most and goes in as it
+// is, the ones before it asleep.
+func batches(records []journal.Record, room int) []batch {
 	cut, bytes := len(records), 0
-	for cut > 0 && len(records)-cut < maxBatch {
+	for cut > 0 && len(records)-cut < room {
 		if bytes += len(records[cut-1].Body); bytes > maxBatchBytes && cut < len(records) {
 			break
 		}
@@ -43,24 +41,23 @@ func batches(records []journal.Record) []batch {
 	begin, bytes := 0, 0
 	for i := range cut {
 		if bytes += len(records[i].Body); i > begin && (i-begin == maxBatch || bytes > maxBatchBytes) {
-			all = append(all, batch{records[begin:i], true})
+			all = append(all, batch{records: records[begin:i], asleep: true})
 			begin, bytes = i, len(records[i].Body)
 		}
 	}
 	if begin < cut {
-		all = append(all, batch{records[begin:cut], true})
+		all = append(all, batch{records: records[begin:cut], asleep: true})
 	}
-	return append(all, batch{records[cut:], false})
+	return append(all, batch{records: records[cut:], last: true})
 }
 
-// append appends a batch behind the sequence number last, and returns the one
-// behind which the next one comes.
-func (m *importer) append(ctx context.Context, to events.Run, last uint64, b batch) (uint64, error) {
+// entries are the batch's records as a run of the target has them.
+func (b batch) entries(to events.Run) ([]journal.Entry, error) {
 	entries := make([]journal.Entry, len(b.records))
 	for i, rec := range b.records {
 		subject, err := events.ParseSubject(rec.Subject)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		subject.Run = to
 		if b.asleep {
@@ -68,7 +65,13 @@ func (m *importer) append(ctx context.Context, to events.Run, last uint64, b bat
 		}
 		entries[i] = journal.Entry{Subject: subject, Body: rec.Body}
 	}
-	end := events.Hash(b.records[len(b.records)-1].Body)
+	return entries, nil
+}
+
+// append appends entries behind the sequence number last, and returns the one behind which the
+// next ones come.
+func (m *importer) append(ctx context.Context, to events.Run, last uint64, entries []journal.Entry) (uint64, error) {
+	end := events.Hash(entries[len(entries)-1].Body)
 	for try := 1; ; try++ {
 		seq, err := m.to.Append(ctx, to, last, entries...)
 		if err == nil || !errors.Is(err, journal.ErrConflict) && !errors.Is(err, journal.ErrUnknownOutcome) {
@@ -94,61 +97,6 @@ func (m *importer) putBlob(ctx context.Context, ref events.Ref, data []byte) err
 		err = fmt.Errorf("result %s of bucket %s would be stored as %s of %s", ref.Key, ref.Bucket, stored.Key, stored.Bucket)
 	}
 	return err
-}
-
-// unsure returns the calls of class once that a run was about to begin at its last record.
-func (m *importer) unsure(ctx context.Context, a *arrival) ([]string, error) {
-	last, err := m.codec.Decode(a.records[len(a.records)-1].Body)
-	if err != nil || last.To != events.Acting && last.To != events.ParallelActing {
-		return nil, nil // it is poison, or no call is open
-	}
-	store := runlog.New(runlog.Options{Log: m.from, Machine: m.o.Machine})
-	run := store.Acquire(a.run)
-	defer store.Release(run)
-	run.Lock()
-	defer run.Unlock()
-	if err := run.Refresh(ctx); err != nil {
-		return nil, err
-	}
-	var ids []string
-	for _, call := range run.Memory().Control.Calls {
-		if !call.Answered && call.Started == 0 && !call.Client && !call.Delegated() && !tool.Effect(call.Effect).Repeatable() {
-			ids = append(ids, call.ID)
-		}
-	}
-	return ids, nil
-}
-
-// resume starts work on a run again: what wakes its worker may lie among the
-// events that wake nobody. A run that waits for somebody outside, is paused, or
-// has ended stays as it is; unless it is fresh, so does one with work of which
-// all has a delivery, since somebody may be at it. Calls that count as begun are
-// noted in the same append. It reports whether the run was resumed.
-func (m *importer) resume(ctx context.Context, to events.Run, fresh bool, begun []string) (resumed bool, err error) {
-	run := m.store.Acquire(to)
-	defer m.store.Release(run)
-	run.Lock()
-	defer run.Unlock()
-	if err := run.Refresh(ctx); err != nil {
-		return false, err
-	}
-	_, err = run.Commit(ctx, runlog.Stamp{Source: m.o.Source}, func(mem *reducer.Memory) (drafts []runlog.Draft, err error) {
-		resumed = false
-		if run.Terminal() || mem.Control.Poison != nil {
-			return nil, nil
-		}
-		for _, id := range begun {
-			if call := mem.Call(id); call != nil && !call.Answered && call.Started == 0 {
-				drafts = append(drafts, runlog.Draft{Origin: mem.State, Payload: &events.ToolCallStarted{CallID: id}})
-			}
-		}
-		due := len(run.Effects()) > 0 && fresh || stranded(mem, run.Effects())
-		if resumed = due && !mem.Control.Paused; resumed {
-			drafts = append(drafts, runlog.Draft{Origin: events.Control, Payload: &events.Resumed{By: events.By{Reason: "imported"}}})
-		}
-		return drafts, nil
-	})
-	return resumed && err == nil, err
 }
 
 // stranded reports whether there is work that no delivery is responsible for, since

@@ -44,6 +44,9 @@ type ImportOptions struct {
 	// a call of class once that was about to begin counts as begun: its worker ends it with an
 	// unknown outcome, or asks a human, as after a lost worker.
 	CallsMayHaveRun bool
+	// Hold says of a run that has not ended whether it comes back paused, until somebody lets it
+	// go on; nil: none does. The memory must not be changed.
+	Hold func(ctx context.Context, run events.Run, mem *reducer.Memory) (bool, error)
 	// Orphans imports forks whose parent is neither in the source nor in the target, too.
 	// None of their events wakes anybody: nobody can read them without the parent.
 	Orphans bool
@@ -82,6 +85,8 @@ type ImportedRun struct {
 	fork bool
 	// Begun is how many calls count as begun, see [ImportOptions].CallsMayHaveRun.
 	Begun int
+	// Held says that an import paused it, this one or one before.
+	Held bool
 	// Orphan says that it is a fork without its parent.
 	Orphan bool
 }
@@ -102,7 +107,8 @@ var ErrRefused = errors.New("refused: nothing was imported")
 //
 // The last 1,000 events of a run go in as one batch, as they are. Earlier ones go
 // in before that on subjects that wake nobody, so that no worker starts on a part
-// of a run. A run that has not ended gets timers that fire soon, by which a gateway
+// of a run. What the import itself says of a run, such as that it is paused, is in the last batch:
+// nobody can read the run without it. A run that has not ended gets timers that fire soon, by which a gateway
 // sets the right ones, and is resumed if it wants something done.
 //
 // A run that has not ended and came into the export for its forks alone has no life
@@ -226,8 +232,8 @@ type arrival struct {
 	last uint64
 	// dormant says that the run has no life of its own in the target.
 	dormant bool
-	// unsure are the calls that count as begun.
-	unsure []string
+	// added are the events of the import's own: calls that count as begun, and a pause.
+	added []journal.Entry
 	// stone is the target's tombstone of it, nil if it has none.
 	stone *ports.Tombstone
 }
@@ -346,8 +352,8 @@ func (m *importer) bring(ctx context.Context, result *ImportedRun) error {
 		return err
 	}
 	a.dormant = a.dormant || result.Orphan
-	if result.Fate != FateSkipped && !a.dormant && m.o.CallsMayHaveRun {
-		if a.unsure, err = m.unsure(ctx, a); err != nil {
+	if result.Fate != FateSkipped && !a.dormant {
+		if result.Begun, err = m.add(ctx, a); err != nil {
 			return err
 		}
 	}
@@ -382,11 +388,9 @@ func (m *importer) bring(ctx context.Context, result *ImportedRun) error {
 		}
 	}
 	// While a tombstone stood, the run had not been resumed.
-	result.Resumed, err = m.resume(ctx, m.target(a.run), lift || result.Fate != FateSkipped, a.unsure)
-	if result.Begun = len(a.unsure); result.Resumed {
+	if err = m.resume(ctx, result, lift || result.Fate != FateSkipped); result.Resumed {
 		result.Events++
 	}
-	result.Events += len(a.unsure)
 	return err
 }
 
@@ -394,23 +398,29 @@ func (m *importer) bring(ctx context.Context, result *ImportedRun) error {
 // was.
 func (m *importer) appendAll(ctx context.Context, a *arrival) (appended int, err error) {
 	to, last, skip := m.target(a.run), a.last, len(a.there)
-	for _, batch := range batches(a.records) {
+	for _, batch := range batches(a.records, maxBatch-len(a.added)) {
 		if !batch.asleep && !a.dormant && !m.o.NoResume && !ends(batch.records[len(batch.records)-1].Subject) {
 			if err := m.arm(ctx, to); err != nil {
 				return appended, err
 			}
 		}
-		// No worker may begin a call before the log says that it counts as begun.
-		batch.asleep = batch.asleep || a.dormant || len(a.unsure) > 0
-		if skip >= len(batch.records) {
-			skip -= len(batch.records)
-			continue
-		}
-		batch.records, skip = batch.records[skip:], 0
-		if last, err = m.append(ctx, to, last, batch); err != nil {
+		batch.asleep = batch.asleep || a.dormant
+		there := min(skip, len(batch.records))
+		batch.records, skip = batch.records[there:], skip-there
+		entries, err := batch.entries(to)
+		if err != nil {
 			return appended, err
 		}
-		appended += len(batch.records)
+		if batch.last { // nobody may read the run without them
+			entries = append(entries, a.added...)
+		}
+		if len(entries) == 0 {
+			continue
+		}
+		if last, err = m.append(ctx, to, last, entries); err != nil {
+			return appended, err
+		}
+		appended += len(entries)
 	}
 	return appended, nil
 }

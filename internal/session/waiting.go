@@ -28,6 +28,8 @@ type Wait struct {
 	Request *events.Request
 	Call    *reducer.CallState
 	Paused  bool
+	// Reason is why the run is paused, as far as somebody said so.
+	Reason string
 }
 
 // Commands returns the commands that give the run what it waits for, the usual one first.
@@ -68,7 +70,7 @@ func (s *Session) noteWaits(ctx context.Context, mem *reducer.Memory, e *events.
 	ended := s.o.Machine.Table().Terminal(mem.State)
 	var all []Wait
 	if mem.Control.Paused && !ended {
-		all = append(all, Wait{Run: mem.RunID, Agent: mem.Control.Agent.Name, Paused: true})
+		all = append(all, Wait{Run: mem.RunID, Agent: mem.Control.Agent.Name, Paused: true, Reason: mem.Control.PauseReason})
 	}
 	for _, id := range decisions.Undecided(mem.PendingApproval) {
 		if mem.State != events.WaitingForHuman {
@@ -111,7 +113,7 @@ func (s *Session) noteWaits(ctx context.Context, mem *reducer.Memory, e *events.
 		}
 	case *events.Paused:
 		if len(all) > 0 && all[0].Paused {
-			s.view.line(fmt.Sprintf("%sthe run is paused\n  `%s` resumes it; Ctrl-C leaves it as it is", s.who(all[0]), all[0].Commands(s.o.Where)[0]))
+			s.view.line(fmt.Sprintf("%sthe run is %s\n  `%s` resumes it; Ctrl-C leaves it as it is", s.who(all[0]), strings.Trim(console.PausedFor(all[0].Reason), "()"), all[0].Commands(s.o.Where)[0]))
 		}
 	}
 	for _, call := range mem.Delegated() {

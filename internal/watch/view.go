@@ -90,7 +90,7 @@ func (m *model) header() []string {
 	now, mem := m.history.moment(m.at), m.history.head()
 	state := console.StateShape(now.state) + " " + string(now.state)
 	if now.paused {
-		state += " (paused)"
+		state += " " + console.PausedFor(now.pauseReason)
 	}
 	cost := ""
 	if now.usage.Cost > 0 {

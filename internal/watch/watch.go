@@ -139,8 +139,10 @@ type moment struct {
 	n       uint64
 	state   events.State
 	paused  bool
-	usage   reducer.TotalUsage
-	step    int
+	// pauseReason is why, as far as somebody said so.
+	pauseReason string
+	usage       reducer.TotalUsage
+	step        int
 }
 
 // history is a run's records, and its memory after any of them.
@@ -185,7 +187,7 @@ func (h *history) add(ctx context.Context, rec journal.Record) error {
 		return err
 	}
 	mem := h.head()
-	m := moment{rec: rec, event: e, refused: err, n: mem.N, state: mem.State, paused: mem.Control.Paused, usage: mem.TotalUsage, step: mem.Step}
+	m := moment{rec: rec, event: e, refused: err, n: mem.N, state: mem.State, paused: mem.Control.Paused, pauseReason: mem.Control.PauseReason, usage: mem.TotalUsage, step: mem.Step}
 	if err != nil {
 		m.event = nil
 	}

@@ -77,7 +77,15 @@ type CancelledRun struct{ By }
 func (*CancelledRun) eventType() Type { return TypeCancelled }
 
 // Paused keeps new work from starting.
-type Paused struct{ By }
+type Paused struct {
+	By
+	// Restored marks the one by which a restore holds a run until somebody has looked at it.
+	// Whoever asks for a Paused cannot set it.
+	Restored bool `json:"restored,omitempty"`
+}
+
+// ReasonRestored is the reason of a [Paused] that a restore appends.
+const ReasonRestored = "restored"
 
 func (*Paused) eventType() Type { return TypePaused }
 

@@ -10,7 +10,10 @@ import (
 var controlRules = []rule{
 	{
 		typ: events.TypePaused, stays: true, from: control, check: always, legality: 1,
-		fold:  func(mem *Memory, _ *events.Event) { mem.Control.Paused = true },
+		fold: func(mem *Memory, e *events.Event) {
+			p := e.Data.(*events.Paused)
+			mem.Control.Paused, mem.Control.PauseReason, mem.Control.Restored = true, p.Reason, p.Restored
+		},
 		trace: traced(func(p *events.Paused) string { return traceBy(p.By) }),
 	},
 	{
@@ -19,7 +22,7 @@ var controlRules = []rule{
 		route: func(mem *Memory, _ events.Payload) (events.State, string) { return mem.redrive() },
 		check: always, legality: 1,
 		fold: func(mem *Memory, e *events.Event) {
-			mem.Control.Paused = false
+			mem.Control.Paused, mem.Control.PauseReason, mem.Control.Restored = false, "", false
 			mem.Control.DispatchAfter, mem.Control.Redriven = e.N, e.Data.(*events.Resumed).Redrive
 		},
 		trace: traced(func(p *events.Resumed) string { return traceBy(p.By) }),

@@ -152,7 +152,8 @@ func (mem *Memory) begin(p *events.Forked, at time.Time) {
 	c.ForkedFrom = &Origin{Run: p.Run, At: p.At, Depth: depth}
 	// The call that the parent answers has its answer from the parent.
 	c.Parent, c.Admission = nil, nil
-	c.Wake, c.Attempts, c.Paused = map[events.State]uint64{}, nil, false
+	c.Wake, c.Attempts = map[events.State]uint64{}, nil
+	c.Paused, c.PauseReason, c.Restored = false, "", false
 	for i := range c.Calls {
 		call := &c.Calls[i]
 		call.Wake, call.Dispatched, call.Started, call.Deadline = 0, 0, 0, ""

@@ -282,7 +282,11 @@ type Control struct {
 	// Compacted is what was done so far so that the request which is due fits the model.
 	Compacted Compaction `json:"compacted,omitempty"`
 	Thoughts  int        `json:"thoughts,omitempty"`
-	Paused    bool       `json:"paused,omitempty"`
+	// Paused says that no new work starts. PauseReason is why, as far as somebody said so.
+	Paused      bool   `json:"paused,omitempty"`
+	PauseReason string `json:"pause_reason,omitempty"`
+	// Restored says that a restore paused the run, and nobody else has since.
+	Restored bool `json:"restored,omitempty"`
 	// Incomplete says that the final answer was cut off, and the agent takes it all the same.
 	Incomplete bool `json:"incomplete,omitempty"`
 	// Redriven is true if the last Resumed was a re-drive of work that stood still.

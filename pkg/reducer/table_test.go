@@ -293,6 +293,7 @@ var shapes = map[int]string{
 	3: "a0f8b5b7b6c99440",
 	4: "4eed3725a5ef942d",
 	5: "f25471ed1b8ef75a",
+	6: "f9eb71993e689f44",
 }
 
 // shapeOf describes a type as JSON sees it.

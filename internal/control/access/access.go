@@ -240,10 +240,13 @@ type RunState struct {
 	Mode  events.Mode  `json:"mode"`
 	Agent string       `json:"agent" jsonschema:"The agent's name."`
 	// Started and Updated are left out before the first event.
-	Started time.Time       `json:"started,omitzero"`
-	Updated time.Time       `json:"updated,omitzero"`
-	Queued  bool            `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
-	Memory  json.RawMessage `json:"memory"`
+	Started time.Time `json:"started,omitzero"`
+	Updated time.Time `json:"updated,omitzero"`
+	Queued  bool      `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
+	Paused  bool      `json:"paused,omitempty" jsonschema:"No new work of the run starts until it is resumed."`
+	// PauseReason is what was said when the run was paused; [events.ReasonRestored] by a restore.
+	PauseReason string          `json:"pause_reason,omitempty" jsonschema:"Why the run is paused. restored: a restore paused it."`
+	Memory      json.RawMessage `json:"memory"`
 }
 
 // State returns a run after its first n events, or all events if n is 0. An n beyond the head is
@@ -281,6 +284,7 @@ func NewRunState(mem *reducer.Memory) (RunState, error) {
 	return RunState{
 		RunID: mem.RunID, State: mem.State, N: mem.N, Mode: mem.Mode, Agent: mem.Control.Agent.Name,
 		Started: mem.Started, Updated: mem.Updated, Queued: mem.Queued(), Memory: data,
+		Paused: mem.Control.Paused, PauseReason: mem.Control.PauseReason,
 	}, nil
 }
 

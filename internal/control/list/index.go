@@ -74,6 +74,8 @@ type row struct {
 	counted tally.Run
 	// entered is when the run came to its state, deadline until when it waits for decisions.
 	entered, deadline time.Time
+	// restored says that a restore paused the run, and nobody else has since.
+	restored bool
 }
 
 // How much of the texts of a run is searched, in bytes.
@@ -240,7 +242,7 @@ func (x *index) add(shard int, rec journal.Record) {
 		space.below[above] = append(space.below[above], r)
 	}
 	if r.to.IsZero() && x.a.Table.Terminal(r.info.State) {
-		r.to = rec.Stored
+		r.to, r.info.Paused, r.info.PauseReason = rec.Stored, false, ""
 		space.ended = insert(space.ended, r, byEnd)
 		count.Ended, count.Failed = true, r.info.State == events.Errored
 	}
@@ -266,6 +268,10 @@ func (r *row) apply(e *events.Event) {
 		r.info.Queued = false
 	}
 	switch p := e.Data.(type) {
+	case *events.Paused:
+		r.info.Paused, r.info.PauseReason, r.restored = true, kept(p.Reason), p.Restored
+	case *events.Resumed:
+		r.info.Paused, r.info.PauseReason, r.restored = false, "", false
 	case *events.Admitted:
 		r.info.Queued = false
 	case *events.Start:
@@ -434,6 +440,7 @@ func (x *index) fold(ctx context.Context, r *row) (Run, error) {
 	case err == nil:
 		info.State, info.N, info.Mode, info.Agent = state.State, state.N, state.Mode, state.Agent
 		info.Started, info.Updated, info.Queued = state.Started, state.Updated, state.Queued
+		info.Paused, info.PauseReason = state.Paused, state.PauseReason
 		return info, nil
 	case refusal.Is(err, refusal.CodeRunNotFound, refusal.CodeRunPurged):
 		return info, nil // the list drops it

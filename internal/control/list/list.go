@@ -62,6 +62,9 @@ type Run struct {
 	Waiting Waiting `json:"waiting,omitempty"`
 	// Queued says that the run waits until its quotas admit it.
 	Queued bool `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
+	// Paused says that no new work of the run starts, PauseReason why.
+	Paused      bool   `json:"paused,omitempty" jsonschema:"No new work of the run starts until it is resumed."`
+	PauseReason string `json:"pause_reason,omitempty" jsonschema:"Why the run is paused. restored: a restore paused it."`
 	// Priority is the run's place in the queue; empty: normal.
 	Priority events.Priority `json:"priority,omitempty" jsonschema:"high or low: the place in the queue of a run that was queued."`
 	// Error is the code of the error that the run ended with.
@@ -127,6 +130,8 @@ type Query struct {
 	// Since and Until bound when the run was started; Until itself is excluded.
 	Since, Until time.Time
 	Waiting      Waiting
+	// Paused lists only runs that are paused; [PausedRestored] only those that a restore paused.
+	Paused Paused
 	// CostAbove is in US dollars; nil: no bound. It is compared with what the run's own
 	// events cost.
 	CostAbove *float64
@@ -149,6 +154,18 @@ const (
 	// WaitingAny is any of them.
 	WaitingAny Waiting = "any"
 )
+
+// Paused says which paused runs are listed.
+type Paused string
+
+// The values of [Paused] but for the empty one.
+const (
+	PausedAny      Paused = "any"
+	PausedRestored Paused = "restored"
+)
+
+// is reports whether a run is one of those that are wanted.
+func (p Paused) is(r *row) bool { return p == "" || r.info.Paused && (p == PausedAny || r.restored) }
 
 // is reports whether a run that waits for whom is one of those that are wanted.
 func (w Waiting) is(whom Waiting) bool { return whom == w || whom != "" && w == WaitingAny }
@@ -218,6 +235,8 @@ func (l *Lister) check(q Query) error {
 		return badParameter("parent: %q is not the id of a run", q.Parent)
 	case !slices.Contains([]Waiting{"", WaitingHuman, WaitingUser, WaitingClient, WaitingAny}, q.Waiting):
 		return badParameter("waiting: %q is not known; use %s, %s, %s or %s", q.Waiting, WaitingHuman, WaitingUser, WaitingClient, WaitingAny)
+	case !slices.Contains([]Paused{"", PausedAny, PausedRestored}, q.Paused):
+		return badParameter("paused: %q is not known; use %s or %s", q.Paused, PausedAny, PausedRestored)
 	case q.CostAbove != nil && !(*q.CostAbove >= 0): // also not for NaN
 		return badParameter("cost_above: must be a number of US dollars from 0")
 	}
@@ -226,7 +245,7 @@ func (l *Lister) check(q Query) error {
 
 // plain reports whether a query filters by nothing but the state.
 func (q Query) plain() bool {
-	return q.Agent == "" && q.Parent == "" && q.IDPrefix == "" && q.Text == "" && q.Since.IsZero() && q.Until.IsZero() && q.Waiting == "" && q.CostAbove == nil
+	return q.Agent == "" && q.Parent == "" && q.IDPrefix == "" && q.Text == "" && q.Since.IsZero() && q.Until.IsZero() && q.Waiting == "" && q.Paused == "" && q.CostAbove == nil
 }
 
 // page reads a page from the index.
@@ -339,7 +358,7 @@ func (q *Query) matches(r *row) bool {
 	return (q.State == "" || r.info.State == q.State) && (q.Agent == "" || r.info.Agent == q.Agent) &&
 		(q.Parent == "" || r.info.Parent == q.Parent) && strings.HasPrefix(r.info.RunID, q.IDPrefix) &&
 		(q.Since.IsZero() || !r.info.Started.Before(q.Since)) && (q.Until.IsZero() || r.info.Started.Before(q.Until)) &&
-		(q.CostAbove == nil || r.info.CostUSD > *q.CostAbove) && (q.Waiting == "" || q.Waiting.is(r.waits())) &&
+		(q.CostAbove == nil || r.info.CostUSD > *q.CostAbove) && (q.Waiting == "" || q.Waiting.is(r.waits())) && q.Paused.is(r) &&
 		(q.Text == "" || strings.Contains(r.task, q.Text) || strings.Contains(r.answer, q.Text) ||
 			strings.Contains(r.info.Agent, q.Text) || strings.Contains(r.info.RunID, q.Text))
 }
@@ -514,6 +533,7 @@ func (l *Lister) describe(ctx context.Context, of *entry) (Run, error) {
 	if err == nil {
 		info.State, info.N, info.Mode, info.Agent = state.State, state.N, state.Mode, state.Agent
 		info.Started, info.Updated, info.Queued = state.Started, state.Updated, state.Queued
+		info.Paused, info.PauseReason = state.Paused, state.PauseReason
 		return info, nil
 	}
 	return info, info.addUnknownTable(rec, err)

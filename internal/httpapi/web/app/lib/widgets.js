@@ -8,6 +8,9 @@ export const badge = state => h("span", { class: "badge is-" + stateKind(state) 
 /** The state of a run, or that it is queued, and with which priority. @param {string} state @param {{queued?: boolean, priority?: string}} [at] */
 export const queuedBadge = (state, at) => at?.queued ? [badge("queued"), at.priority && at.priority !== "normal" && h("span", { class: "soft small" }, ` ${at.priority} priority`)] : badge(state);
 
+/** That a run is paused, and why as far as that is known. @param {{paused?: boolean, pause_reason?: string} | undefined} at */
+export const pausedText = at => at?.paused ? "paused" + (at.pause_reason ? ": " + cut(at.pause_reason, 80) : "") : "";
+
 /** A link to a run, or to one of its events. @param {string} id @param {number} [n] @param {import("./dom.js").Child} [text] */
 export const runLink = (id, n, text) => h("a", { href: `/runs/${encodeURIComponent(id)}` + (n ? "#n=" + n : ""), class: "mono", title: id }, text ?? shortID(id));
 
