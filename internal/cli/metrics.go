@@ -68,7 +68,7 @@ func (f *MetricsFlag) ServeMetrics(metrics http.Handler, probe *Probe, logger *s
 	if err != nil {
 		return nil, NotConfigured("--metrics-listen: %w", err)
 	}
-	server := &http.Server{Handler: probes(metrics, probe), ReadHeaderTimeout: probeTimeout, IdleTimeout: 2 * time.Minute}
+	server := &http.Server{Handler: probes(metrics, probe), ReadHeaderTimeout: probeTimeout, IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn)}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

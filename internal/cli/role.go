@@ -158,7 +158,7 @@ func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	server := &http.Server{Handler: profiles(), ReadHeaderTimeout: profileHeader}
+	server := &http.Server{Handler: profiles(), ReadHeaderTimeout: profileHeader, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn)}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"testing"
@@ -69,7 +70,7 @@ func TestServeWaitingLeavesTheListener(t *testing.T) {
 		require.NoError(t, err)
 		return resp.StatusCode, string(body)
 	}
-	end := ServeWaiting(listener)
+	end := ServeWaiting(listener, slog.New(slog.DiscardHandler))
 	code, _ := get("/healthz")
 	require.Equal(t, http.StatusOK, code)
 	code, body := get("/readyz")

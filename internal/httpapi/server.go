@@ -149,6 +149,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	server := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(s.cfg.Listener) }()
@@ -170,7 +171,7 @@ func (s *Server) Run(ctx context.Context) error {
 // ServeWaiting serves a listener until the bus is there: /healthz is 200, everything else 503.
 // The returned function stops that and leaves the listener to a [Server]. Connections that
 // come in between wait.
-func ServeWaiting(listener *net.TCPListener) (end func() error) {
+func ServeWaiting(listener *net.TCPListener, logger *slog.Logger) (end func() error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_ = route.WriteJSON(w, http.StatusOK, health{"ok"}) // a client that is gone needs no error
@@ -178,7 +179,7 @@ func ServeWaiting(listener *net.TCPListener) (end func() error) {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "waiting for the bus"))
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn)}
 	// No connection outlives this server: the next request must reach the next one.
 	server.SetKeepAlivesEnabled(false)
 	ended := make(chan error, 1)

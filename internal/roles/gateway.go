@@ -3,6 +3,7 @@ package roles
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"time"
@@ -63,7 +64,7 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			if hooks, err = waits.Webhooks(listener); err != nil {
 				return errors.Join(err, listener.Close())
 			}
-			endWaiting = httpapi.ServeWaiting(listener)
+			endWaiting = httpapi.ServeWaiting(listener, slog.Default())
 			return nil
 		},
 		func(ctx context.Context, r wire.Role) error {
@@ -85,7 +86,7 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			server, err := httpapi.New(httpapi.Config{
 				Control: c, Feed: r.Bus, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
 				Faces:      []route.Face{face, a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(wire.TokenVariable) != ""})},
-				MaxStreams: clients.Max, MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Metrics: r.Metrics.Handler(), Logger: r.Logger,
+				MaxStreams: clients.Streams(r.Logger), MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Metrics: r.Metrics.Handler(), Logger: r.Logger,
 			})
 			if err != nil {
 				return errors.Join(err, listener.Close())

@@ -173,12 +173,30 @@ type HTTPFlags struct {
 func AddHTTPFlags(flags *pflag.FlagSet) *HTTPFlags {
 	f := &HTTPFlags{}
 	flags.StringSliceVar(&f.hosts, "host", nil, "further `names` by which clients without a token may address --listen; its own host, localhost and IP addresses are always allowed")
-	flags.IntVar(&f.Max, "max-streams", httpapi.MaxStreams, "most open event streams; a further one is refused with 429")
+	flags.IntVar(&f.Max, "max-streams", httpapi.MaxStreams, "most open event streams, and never more than half of the files that the process may have open; a further one is refused with 429")
 	flags.IntVar(&f.PerClient, "max-client-streams", httpapi.MaxClientStreams, "most open event streams of one address; a further one is refused with 429")
 	flags.StringVar(&f.A2AAgent, "a2a-agent", os.Getenv("MOOREBUS_A2A_AGENT"),
 		"stored `agent` of the default namespace whose A2A card is public at /.well-known/agent-card.json (MOOREBUS_A2A_AGENT, else, without a token, the only one)")
 	cli.Positive(flags, "max-streams", "max-client-streams")
 	return f
+}
+
+// Streams returns how many event streams may be open. Each is a connection, so half of the
+// files that this process may have open stay for requests, the bus and the disk.
+func (f *HTTPFlags) Streams(logger *slog.Logger) int {
+	limit, known := OpenFiles()
+	most := boundStreams(f.Max, limit, known)
+	if most < f.Max {
+		logger.Warn("fewer event streams may be open than --max-streams says: raise the limit of open files (ulimit -n, LimitNOFILE)", "open_files", limit)
+	}
+	return most
+}
+
+func boundStreams(wanted int, files uint64, known bool) int {
+	if !known || uint64(wanted) <= files/2 {
+		return wanted
+	}
+	return max(1, int(files/2))
 }
 
 // Hosts are the names by which clients may address a listener.
