@@ -234,3 +234,46 @@ func TestQuestionElsewhere(t *testing.T) {
 	_, tasks := far.call("GET", "/v1/a2a/far/tasks?includeArtifacts=true", nil, farToken)
 	require.EqualValues(t, 1, tasks["totalSize"], tasks)
 }
+
+// TestPushAfterRestart kills an installation between two notifications of a task: the client, which
+// asked once, is told how the task ends.
+func TestPushAfterRestart(t *testing.T) {
+	t.Parallel()
+	needsCommands(t)
+	states := make(chan string, 100)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var update struct {
+			Task struct {
+				Status struct{ State string }
+			}
+		}
+		_ = json.NewDecoder(r.Body).Decode(&update)
+		states <- update.Task.Status.State
+	}))
+	t.Cleanup(receiver.Close)
+	await := func(want string) {
+		for state := ""; state != want; {
+			select {
+			case state = <-states:
+			case <-time.After(time.Minute):
+				require.FailNow(t, "no notification", want)
+			}
+		}
+	}
+	far := newInstallation(t, curiousAgent)
+	say := func(id, task, text string) map[string]any {
+		status, sent := far.call("POST", "/v1/a2a/far/message:send", map[string]any{
+			"message":       map[string]any{"messageId": id, "taskId": task, "role": "ROLE_USER", "parts": []map[string]string{{"text": text}}},
+			"configuration": map[string]any{"taskPushNotificationConfig": map[string]string{"id": "mine", "url": receiver.URL}},
+		}, "")
+		require.Equal(t, http.StatusOK, status, sent)
+		return sent["task"].(map[string]any)
+	}
+	newAPI(t, "http://"+far.address).awaitTools([]string{"ask_human"})
+	id := say("m-1", "", "Paint it.")["id"].(string)
+	await("TASK_STATE_INPUT_REQUIRED")
+	far.process.kill()
+	far.start()
+	say("m-2", id, "Red")
+	await("TASK_STATE_COMPLETED")
+}

@@ -56,7 +56,11 @@ type Face struct {
 }
 
 // New returns a face of the gateway.
-func New(cfg Config) *Face { return &Face{cfg: cfg} }
+func New(cfg Config) *Face {
+	f := &Face{cfg: cfg}
+	cfg.Control.SetUpdates(pushes{f})
+	return f
+}
 
 var lastEvent = route.Parameter{Name: "Last-Event-ID", Description: "The number of the last event of the stream that the client has, to go on behind it."}
 
@@ -70,7 +74,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	task := slices.Concat(route.RunCodes, []string{refusal.CodeAgentNotFound, refusal.CodeTaskNotFound, refusal.CodeBadParameter, refusal.CodeNotFound})
 	follow := slices.Concat(task, []string{refusal.CodeUnsupported, refusal.CodeTooManyStreams})
 	send := slices.Concat(task, route.PinCodes, route.InputCodes, route.DecisionCodes, []string{
-		refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodePushUnsupported, refusal.CodeKeyReused,
+		refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodeKeyReused, refusal.CodeBadWebhook,
 	})
 	const example = `{"message": {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "What is 1+1?"}]}}`
 	rows := []route.Route{
@@ -107,11 +111,16 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 		},
 	}
 	push := base + "/tasks/{id}/pushNotificationConfigs"
-	for _, pattern := range []string{"POST " + push, "GET " + push, "GET " + push + "/{config}", "DELETE " + push + "/{config}"} {
-		rows = append(rows, route.Route{
-			Pattern: pattern, Handle: f.noPush, Summary: "Is refused: push notifications are not supported.", Refuses: true, Codes: []string{refusal.CodePushUnsupported},
-		})
-	}
+	rows = append(rows, route.Route{
+		Pattern: "POST " + push, Handle: f.postPush, Body: pushConfig{}, Answer: pushConfig{}, Example: `{"url": "https://client.example.org/tasks", "token": "s3cret"}`,
+		Summary: "Has the updates of a task posted to a URL until it ends.", Codes: slices.Concat(task, []string{refusal.CodeUnsupported, refusal.CodeBadWebhook, refusal.CodeConflict}),
+	}, route.Route{
+		Pattern: "GET " + push, Handle: f.jsonAnswer(f.getPushes), Answer: pushList{}, Summary: "Lists where the updates of a task are posted to.", Codes: task,
+	}, route.Route{
+		Pattern: "GET " + push + "/{config}", Handle: f.jsonAnswer(f.getPush), Answer: pushConfig{}, Summary: "Returns one of the places that the updates of a task are posted to.", Codes: task,
+	}, route.Route{
+		Pattern: "DELETE " + push + "/{config}", Handle: f.jsonAnswer(f.removePush), Answer: struct{}{}, Summary: "Has the updates of a task posted there no more.", Codes: task,
+	})
 	rows = append(rows, route.Route{
 		Pattern: "GET " + base + "/extendedAgentCard", Handle: f.noExtendedCard, Summary: "Is refused: there is no extended card.", Refuses: true, Codes: []string{refusal.CodeUnsupported},
 	})
@@ -185,10 +194,6 @@ func write(w http.ResponseWriter, status int, media string, v any) error {
 	w.WriteHeader(status)
 	_, _ = w.Write(append(data, '\n')) // a client that is gone needs no error
 	return nil
-}
-
-func (f *Face) noPush(http.ResponseWriter, *http.Request) error {
-	return refusal.New(refusal.Invalid, refusal.CodePushUnsupported, "push notifications are not supported; subscribe to the task instead")
 }
 
 var errNoExtendedCard = refusal.New(refusal.Invalid, refusal.CodeUnsupported, "there is no extended card; the agent's card says everything")

@@ -70,7 +70,7 @@ func (f *Face) writeCard(ctx context.Context, w http.ResponseWriter, r *http.Req
 			{URL: baseURL(r) + "/v1/a2a/" + name, ProtocolBinding: "HTTP+JSON", ProtocolVersion: Version},
 			{URL: baseURL(r) + "/v1/a2a/" + name + rpcPath, ProtocolBinding: "JSONRPC", ProtocolVersion: Version},
 		},
-		Capabilities: capabilities{Streaming: true, Extensions: []extension{{
+		Capabilities: capabilities{Streaming: true, PushNotifications: true, Extensions: []extension{{
 			URI: IdempotentMessages, Description: "A message that comes again belongs to the task that it belonged to before, and begins no other.",
 		}}},
 		DefaultInputModes:  []string{"text/plain", "application/json", "image/png", "image/jpeg", "application/pdf"},

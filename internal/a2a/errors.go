@@ -9,7 +9,7 @@ import (
 )
 
 // ownCodes are the protocol's own.
-var ownCodes = []string{refusal.CodeTaskNotFound, refusal.CodeNotCancelable, refusal.CodePushUnsupported, refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodeVersionUnsupported}
+var ownCodes = []string{refusal.CodeTaskNotFound, refusal.CodeNotCancelable, refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodeVersionUnsupported}
 
 // names are the canonical names of statuses, as google.rpc.Code has them.
 var names = map[refusal.Kind]string{

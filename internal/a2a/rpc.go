@@ -46,7 +46,7 @@ const (
 
 var rpcCodes = map[string]int{
 	refusal.CodeTaskNotFound: -32001, refusal.CodeRunNotFound: -32001, refusal.CodeRunPurged: -32001, refusal.CodeNotCancelable: -32002,
-	refusal.CodePushUnsupported: -32003, refusal.CodeUnsupported: -32004, refusal.CodeContentType: -32005, refusal.CodeVersionUnsupported: -32009,
+	refusal.CodeUnsupported: -32004, refusal.CodeContentType: -32005, refusal.CodeVersionUnsupported: -32009,
 }
 
 // coded is a refusal that has a code of JSON-RPC itself.
@@ -161,6 +161,8 @@ func (f *Face) invoke(w http.ResponseWriter, r *http.Request, req *rpcRequest) (
 		return within(r, func(ctx context.Context) (any, error) { return f.listTasks(ctx, r, values) })
 	case "GetExtendedAgentCard":
 		return nil, errNoExtendedCard
+	case "CreateTaskPushNotificationConfig", "GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig":
+		return within(r, func(ctx context.Context) (any, error) { return f.invokePush(ctx, r, req) })
 	}
 	about := map[string]func(ctx context.Context, n named) (any, error){
 		"GetTask": func(ctx context.Context, n named) (any, error) {

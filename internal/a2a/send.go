@@ -46,8 +46,6 @@ func readSend(data []byte) (*sendRequest, error) {
 		return nil, badRequest("message.role: %.50q is not %s", m.Role, roleUser)
 	case len(m.Parts) == 0:
 		return nil, badRequest("message.parts: is empty")
-	case s.Configuration.wantsPush():
-		return nil, refusal.New(refusal.Invalid, refusal.CodePushUnsupported, "configuration.taskPushNotificationConfig: push notifications are not supported; subscribe to the task instead")
 	case s.Configuration.HistoryLength != nil && *s.Configuration.HistoryLength < 0:
 		return nil, badRequest("configuration.historyLength: must not be negative")
 	}
@@ -138,10 +136,10 @@ func (s *said) text() (string, bool) {
 }
 
 // target is the run that a request is about. base is where the client reached the gateway. n is
-// the run's last event then.
+// the run's last event then, and before the one before the message; 0: the message began the run.
 type target struct {
 	ns, agent, run, base string
-	n                    uint64
+	n, before            uint64
 }
 
 func targetOf(r *http.Request, run string) target {
@@ -248,7 +246,7 @@ func (f *Face) tell(ctx context.Context, to *target, m *message, s said) error {
 	var unclear error
 	err := f.view(ctx, to.ns, to.agent, to.run, func(run *runlog.Run) error {
 		mem := run.Memory()
-		ended, known, to.n = run.Terminal(), mem.Knows(m.MessageID), mem.N
+		ended, known, to.n, to.before = run.Terminal(), mem.Knows(m.MessageID), mem.N, mem.N
 		if !ended && !known && len(s.decisions) == 0 {
 			unclear = answer.answerPending(mem, m.MessageID)
 		}

@@ -55,7 +55,16 @@ func (f *Face) deliver(r *http.Request, data []byte) (*sendRequest, target, erro
 	if err != nil {
 		return nil, target{}, err
 	}
+	push := s.Configuration.Push
+	if push != nil { // what is wrong with it is said before anything happens
+		if _, err := push.push(); err != nil {
+			return nil, target{}, err
+		}
+	}
 	to, err := f.send(ctx, r, s.Message)
+	if err == nil && push != nil {
+		_, err = f.putPush(ctx, to, *push, to.before)
+	}
 	return s, to, err
 }
 

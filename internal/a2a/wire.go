@@ -1,7 +1,6 @@
 package a2a
 
 import (
-	"bytes"
 	"encoding/json"
 	"time"
 
@@ -105,14 +104,10 @@ type sendRequest struct {
 }
 
 type configuration struct {
-	AcceptedOutputModes []string        `json:"acceptedOutputModes,omitempty"`
-	Push                json.RawMessage `json:"taskPushNotificationConfig,omitempty"`
-	HistoryLength       *int            `json:"historyLength,omitempty"`
-	ReturnImmediately   bool            `json:"returnImmediately,omitempty"`
-}
-
-func (c *configuration) wantsPush() bool {
-	return len(c.Push) > 0 && !bytes.Equal(c.Push, []byte("null"))
+	AcceptedOutputModes []string    `json:"acceptedOutputModes,omitempty"`
+	Push                *pushConfig `json:"taskPushNotificationConfig,omitempty"`
+	HistoryLength       *int        `json:"historyLength,omitempty"`
+	ReturnImmediately   bool        `json:"returnImmediately,omitempty"`
 }
 
 type sendResponse struct {

@@ -63,7 +63,6 @@ func Meanings() map[string]Meaning {
 		CodeParentGone:         {[]Kind{Conflict}, "The run is a fork, and the run that it was forked from was purged."},
 		CodePaused:             {[]Kind{Conflict}, "The run is paused; resume it and post the same again."},
 		CodePending:            {[]Kind{Unavailable}, "The announcement of a tool or a provider is being renewed; try again."},
-		CodePushUnsupported:    {[]Kind{Invalid}, "Push notifications are not supported; subscribe to the task instead."},
 		CodeRunEnded:           {[]Kind{Conflict}, "The run has ended and accepts nothing more."},
 		CodeRunExists:          {[]Kind{Conflict}, "A run with this id exists; `run` is its id."},
 		CodeRunNotFound:        {[]Kind{NotFound}, "The namespace has no such run."},

@@ -111,7 +111,6 @@ const (
 	CodeContentType        = "content_type_not_supported"
 	CodeNotCancelable      = "task_not_cancelable"
 	CodeNotDead            = "not_dead"
-	CodePushUnsupported    = "push_notification_not_supported"
 	CodeTaskNotFound       = "task_not_found"
 	CodeUnsupported        = "unsupported_operation"
 	CodeVersionUnsupported = "version_not_supported"

@@ -4,6 +4,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,11 +99,14 @@ func (s *Sender) control(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// Message is what is posted. Every one of the secrets signs it.
+// Message is what is posted. Every one of the secrets signs it; without one it is not signed.
 type Message struct {
 	URL, ID string
 	Secrets []string
 	Body    []byte
+	// Media is the body's type; empty: application/json. Header has further headers.
+	Media  string
+	Header map[string]string
 }
 
 // Outcome is how an attempt went.
@@ -138,7 +142,10 @@ func (s *Sender) Post(ctx context.Context, m Message) (o Outcome) {
 	defer func() { o.Took = time.Since(began) }()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL, bytes.NewReader(m.Body))
 	if err == nil {
-		req.Header.Set("Content-Type", "application/json")
+		for name, value := range m.Header {
+			req.Header.Set(name, value)
+		}
+		req.Header.Set("Content-Type", cmp.Or(m.Media, "application/json"))
 		req.Header.Set("User-Agent", "moorebus-webhooks")
 		err = sign(req.Header, m, began)
 	}

@@ -61,6 +61,8 @@ func sign(h http.Header, m Message, at time.Time) error {
 	}
 	h.Set(HeaderID, m.ID)
 	h.Set(HeaderTimestamp, stamp)
-	h.Set(HeaderSignature, strings.Join(signatures, " "))
+	if len(signatures) > 0 {
+		h.Set(HeaderSignature, strings.Join(signatures, " "))
+	}
 	return nil
 }

@@ -27,7 +27,7 @@ const card = await byDefault.getAgentCard();
 assert.equal(card.name, "writer");
 assert.equal(card.description, "Writes a line.");
 assert.equal(card.capabilities.streaming, true);
-assert.equal(card.capabilities.pushNotifications, false);
+assert.equal(card.capabilities.pushNotifications, true);
 const writer = await agent("writer");
 assert.deepEqual(await writer.getAgentCard(), card);
 
@@ -102,6 +102,18 @@ const question = await send(asker, message("Paint."));
 assert.match(text(question.status.message.parts.slice(0, 1)), /Which colour\?/);
 const painted = await send(asker, message("Blue", { taskId: question.id }));
 assert.match(text(painted.artifacts[0].parts), /Blue/);
+
+// Push notifications: where they go, and the URL that is taken back.
+const pushed = await send(cashier, message("Pay and tell."));
+const config = { tenant: "", id: "", taskId: pushed.id, url: "https://client.invalid/tasks", token: "t", authentication: { scheme: "Bearer", credentials: "c" } };
+const made = await cashier.createTaskPushNotificationConfig(config);
+assert.equal(made.url, config.url);
+assert.equal(made.taskId, pushed.id);
+assert.notEqual(made.id, "");
+assert.equal((await cashier.getTaskPushNotificationConfig({ tenant: "", taskId: pushed.id, id: made.id })).url, config.url);
+assert.deepEqual((await cashier.listTaskPushNotificationConfig({ tenant: "", taskId: pushed.id, pageSize: 0, pageToken: "" })).configs.map((c) => c.id), [made.id]);
+await cashier.deleteTaskPushNotificationConfig({ tenant: "", taskId: pushed.id, id: made.id });
+await fails(cashier.getTaskPushNotificationConfig({ tenant: "", taskId: pushed.id, id: made.id }), "TaskNotFoundError");
 
 // Cancelling, and a task that is not waited for.
 const open = await send(cashier, message("Pay later."), { acceptedOutputModes: [], taskPushNotificationConfig: undefined, returnImmediately: true });

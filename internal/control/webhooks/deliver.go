@@ -82,7 +82,7 @@ func (h *Hooks) deliver(ctx context.Context) error {
 // look starts and ends readers as the store says, and hands on what is to be tried again.
 func (h *Hooks) look(ctx context.Context, log journal.Log, running map[string]*delivery) error {
 	hooks, revisions, unreadable := map[string]*hook{}, map[string]uint64{}, ""
-	err := h.cfg.Store.WebhookValues(ctx, kindHook, func(key string, value []byte, revision uint64) {
+	take := func(key string, value []byte, revision uint64) {
 		var w hook
 		switch err := json.Unmarshal(value, &w); {
 		case err != nil:
@@ -90,7 +90,11 @@ func (h *Hooks) look(ctx context.Context, log journal.Log, running map[string]*d
 		case w.Disabled == "":
 			hooks[key], revisions[key] = &w, revision
 		}
-	})
+	}
+	err := h.cfg.Store.WebhookValues(ctx, kindHook, take)
+	if err == nil && h.updates.Load() != nil {
+		err = h.cfg.Store.WebhookValues(ctx, kindPush, take)
+	}
 	if err != nil {
 		return err
 	}

@@ -70,6 +70,8 @@ type hook struct {
 	Log  time.Time `json:"log,omitzero"`
 	// Disabled says why nothing is sent any more; empty: it is.
 	Disabled string `json:"disabled,omitempty"`
+	// Push is what a client of a protocol asked for; nil: this is no push.
+	Push *Push `json:"push,omitempty"`
 }
 
 // secret signs until then; the zero time: for ever.

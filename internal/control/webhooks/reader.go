@@ -131,9 +131,14 @@ func (r *reader) run(ctx context.Context) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	r.seen = make([]atomic.Uint64, len(r.state.Read))
+	updates, owes := r.updates.Load(), len(r.state.Pending) > 0
 	for shard, after := range r.state.Read {
 		r.seen[shard].Store(after)
-		all.Go(func() { r.read(ctx, shard, after) })
+		if r.hook.Push == nil {
+			all.Go(func() { r.read(ctx, shard, after) })
+		} else {
+			all.Go(func() { r.readPush(ctx, *updates, shard, after, owes) })
+		}
 	}
 	r.noted = time.Now()
 	err = r.loop(ctx, &all)
@@ -145,8 +150,11 @@ func (r *reader) run(ctx context.Context) (err error) {
 	for res := range r.done {
 		r.finish(res)
 	}
-	if errors.Is(err, journal.ErrConflict) {
+	switch {
+	case errors.Is(err, journal.ErrConflict):
 		return err
+	case errors.Is(err, errOver):
+		return nil // there is nothing to note
 	}
 	last, end := context.WithTimeout(context.WithoutCancel(ctx), noteTime)
 	defer end()
@@ -298,14 +306,10 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	case <-ctx.Done():
 		return result{p: p}
 	}
-	notice, err := r.notice(ctx, was)
+	message, typ, err := r.message(ctx, was)
 	if errors.Is(err, journal.ErrNotFound) {
 		r.logger.Warn("a notice is not sent: its run is not in the log any more", "run", was.Run, "event", was.Event)
 		return result{p: p, gone: true}
-	}
-	var body []byte
-	if err == nil {
-		body, err = notice.body(r.hook.Form)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -315,8 +319,8 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	}
 	posting, stop := lingering(ctx)
 	defer stop()
-	o := r.sender.Post(posting, r.hook.message(was.Event+"_"+r.hook.Name, body))
-	logger := r.logger.With("run", was.Run, "event", was.Event, "type", notice.Type, "attempt", was.Attempts+1)
+	o := r.sender.Post(posting, message)
+	logger := r.logger.With("run", was.Run, "event", was.Event, "type", typ, "attempt", was.Attempts+1)
 	reason := truncate.Prefix(o.Reason(), maxReason)
 	count := func(outcome string) { meter.Add(r.cfg.Access.Store.Meter(), meter.HookTries, 1, outcome) }
 	switch {
@@ -337,12 +341,32 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 		return result{p: p, health: fails, failed: reason, after: after}
 	}
 	was.Attempts, was.Error = was.Attempts+1, reason
-	if err := r.giveUp(ctx, was, notice.Type); err != nil {
+	if err := r.giveUp(ctx, was, typ); err != nil {
 		return result{p: p, failed: err.Error(), after: -1}
 	}
 	count("given_up")
 	logger.Debug("a notice is given up", "reason", reason)
+	if r.hook.Push != nil {
+		return result{p: p, gone: true, health: fails, failed: reason} // nobody can have it tried again
+	}
 	return result{p: p, gone: true, health: givesUp, failed: reason}
+}
+
+// message makes the notice of an event, and says of what type it is.
+func (r *reader) message(ctx context.Context, p pending) (m webhook.Message, typ string, err error) {
+	id := p.Event + "_" + r.hook.Name
+	if push := r.hook.Push; push != nil {
+		body, media, err := (*r.updates.Load()).Update(ctx, r.hook.Namespace, *push, p.Event)
+		m = r.hook.message(id, body)
+		push.address(&m, media)
+		return m, "push", err
+	}
+	notice, err := r.notice(ctx, p)
+	if err != nil {
+		return m, "", err
+	}
+	body, err := notice.body(r.hook.Form)
+	return r.hook.message(id, body), notice.Type, err
 }
 
 // lingering returns a context that ends some time after ctx, so that a receiver's answer that is on
@@ -400,6 +424,9 @@ func (r *reader) event(ctx context.Context, run events.Run, p pending, after uin
 
 // giveUp stores a notice among those that were given up.
 func (r *reader) giveUp(ctx context.Context, p pending, typ string) error {
+	if r.hook.Push != nil {
+		return nil // nobody could have it delivered later
+	}
 	p.Next = time.Time{}
 	data, err := json.Marshal(deadLetter{pending: p, Type: typ, At: time.Now().UTC()})
 	if err != nil {
@@ -429,7 +456,7 @@ func (r *reader) finish(res result) (closed bool) {
 		return false
 	}
 	r.changed = true
-	return res.closed
+	return res.closed || res.gone && res.p.Last
 }
 
 // accept takes what is to be tried again, as far as there is room.
@@ -483,7 +510,11 @@ func (r *reader) note(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	revision, err := r.cfg.Store.PutWebhookValue(ctx, key(kindState, r.hook.Namespace, r.hook.Name), data, r.revision, 0)
+	lifetime := time.Duration(0)
+	if r.hook.Push != nil {
+		lifetime = keepPush
+	}
+	revision, err := r.cfg.Store.PutWebhookValue(ctx, key(kindState, r.hook.Namespace, r.hook.Name), data, r.revision, lifetime)
 	if err != nil {
 		return err
 	}
@@ -501,6 +532,9 @@ func (r *reader) note(ctx context.Context) error {
 // disable gives up what waits and says in the webhook that its receiver is gone. The error is
 // errClosed, or that of the bus, after which the receiver is asked again.
 func (r *reader) disable(ctx context.Context) error {
+	if r.hook.Push != nil {
+		return r.endPush(ctx)
+	}
 	for _, p := range r.waiting {
 		dead := *p
 		dead.Error = errClosed.Error()

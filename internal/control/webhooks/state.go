@@ -48,6 +48,8 @@ type pending struct {
 	Run   string `json:"run"`
 	Shard int    `json:"shard"`
 	Seq   uint64 `json:"seq"`
+	// Last is true for the last notice of a push.
+	Last bool `json:"last,omitempty"`
 	// Attempts counts those that failed, the last one with Error. Next is when the next one is
 	// due.
 	Attempts int       `json:"attempts,omitempty"`

@@ -80,6 +80,8 @@ type Hooks struct {
 	most int
 	// changed is told when this process has changed a webhook.
 	changed chan struct{}
+	// updates makes the notices of pushes. Nil: nobody does.
+	updates atomic.Pointer[Updates]
 	// queued is how many notices wait in this process.
 	queued atomic.Int64
 }
@@ -220,7 +222,7 @@ func (h *Hooks) put(ctx context.Context, w *hook, revision uint64) error {
 	if err != nil {
 		return err
 	}
-	_, err = h.cfg.Store.PutWebhookValue(ctx, key(kindHook, w.Namespace, w.Name), data, revision, 0)
+	_, err = h.cfg.Store.PutWebhookValue(ctx, w.key(), data, revision, 0)
 	if errors.Is(err, journal.ErrConflict) {
 		return refusal.Wrap(err, refusal.Conflict, refusal.CodeConflict, "somebody else changes the webhook %s; try again", w.Name)
 	}
