@@ -244,7 +244,7 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	return host.Options{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
 		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
-		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait, Webhooks: hooks, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
+		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait(), Webhooks: hooks, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }
 

@@ -52,8 +52,11 @@ const role = "gateway"
 // The defaults of [Config.StallAfter] and [Config.PoolWait].
 const (
 	StallAfter = time.Hour
-	PoolWait   = 30 * time.Second
+	PoolWait   = 10 * time.Minute
 )
+
+// Unlimited is a [Config.PoolWait] without end.
+const Unlimited time.Duration = -1
 
 // Config configures a [Controller].
 type Config struct {
@@ -119,7 +122,7 @@ type Config struct {
 	// wait that a busy provider asks for. Default 1 h.
 	StallAfter time.Duration
 	// PoolWait is how long a pool must be without an actor before its calls are answered
-	// with no_actor. Default 30 s.
+	// with no_actor. [Unlimited]: they wait until there is one. Default 10 min.
 	PoolWait time.Duration
 
 	// Clock tells the time of the directory's cache. Default time.Now.
@@ -146,7 +149,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.StallAfter <= 0 {
 		c.StallAfter = StallAfter
 	}
-	if c.PoolWait <= 0 {
+	if c.PoolWait == 0 {
 		c.PoolWait = PoolWait
 	}
 	if c.Clock == nil {
@@ -210,16 +213,16 @@ func New(cfg Config) (*Controller, error) {
 	c.Admission = quotas.New(quotas.Config{
 		Access: a, Lister: lister, Store: cfg.Quotas, Leases: cfg.Leases, Positions: cfg.Positions, Logger: cfg.Logger,
 	})
+	w := worker.Config{Role: role, Base: cfg.Base}
+	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: max(cfg.PoolWait, 0)})
 	c.timers = timers.New(timers.Config{
-		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, StallAfter: cfg.StallAfter,
+		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, Unserved: c.pools.Unserved, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	c.Scheduler = schedules.New(schedules.Config{
 		Access: a, Feed: cfg.Feed, Schedules: cfg.Schedules, Start: c.launch, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	c.readGauges()
-	w := worker.Config{Role: role, Base: cfg.Base}
-	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: cfg.PoolWait})
 	of := w
 	of.Origin, of.Inboxes, of.Arrived = events.Control, []journal.Inbox{clients.Inbox}, c.timers.WentOut
 	of.Handlers = map[effects.Kind]worker.Handler{

@@ -189,3 +189,20 @@ func TestStallThatIsUnknown(t *testing.T) {
 		require.Equal(t, []string{"Start", "Resumed"}, r.Types(run))
 	})
 }
+
+// A call whose pool has no actor waits as long as it takes, also if an actor took it before it
+// died.
+func TestACallWithoutAnActorIsNoStall(t *testing.T) {
+	for _, state := range []string{"acting", "parallel_acting"} {
+		inTime(t, func(t *testing.T, r *timed) {
+			g, _ := r.serve(func(c *control.Config) { c.PoolWait = control.Unlimited })
+			r.lose(events.Planning, events.Observing, events.Acting)
+			run := r.start(g, nil)
+			sleep(time.Minute)
+			into[state](r, run)
+			before := r.Types(run)
+			sleep(5 * stall)
+			require.Equal(t, before, r.Types(run))
+		})
+	}
+}

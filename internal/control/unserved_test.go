@@ -305,7 +305,7 @@ func TestHowLongAPoolIsWaitedFor(t *testing.T) {
 		go func() { ended <- g.Run(ctx) }()
 		require.NoError(t, j.Announce(t.Context(), "far", "dies", []events.ToolSpec{{Name: "far", Pool: "far"}}))
 		id := r.begin(calling("a", "far"))
-		time.Sleep(59 * time.Second) // in the bubble
+		time.Sleep(journal.AnnouncementTTL + 10*time.Minute - time.Second) // in the bubble
 		require.Equal(t, events.Acting, r.fold(id).State)
 		time.Sleep(3 * time.Second) // in the bubble
 		require.Equal(t, events.Observing, r.fold(id).State)

@@ -93,7 +93,7 @@ type Options struct {
 	// StallAfter is how long a run with work to be done may be silent, see
 	// control.Config. Default 1 h.
 	StallAfter time.Duration
-	// PoolWait is the gateway's; 0: its default.
+	// PoolWait is the gateway's, see control.Config; 0: its default.
 	PoolWait time.Duration
 	// Webhooks are the gateway's settings for them.
 	Webhooks webhooks.Settings

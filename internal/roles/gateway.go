@@ -73,7 +73,7 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			}
 			c, err := r.Controller(control.Config{
 				CheckScript: scripted.CheckScript, DefaultNamespace: namespace,
-				StallAfter: waits.StallAfter, PoolWait: waits.PoolWait, Ready: r.Bus.Ready, Results: toolcall.Results{Patterns: redact},
+				StallAfter: waits.StallAfter, PoolWait: waits.PoolWait(), Ready: r.Bus.Ready, Results: toolcall.Results{Patterns: redact},
 				Webhooks: hooks,
 			})
 			if err != nil {

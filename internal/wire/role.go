@@ -206,8 +206,9 @@ func (f *HTTPFlags) Hosts(listen string) []string {
 
 // GatewayFlags are --stall, --pool-wait, and those of webhooks, for processes with a gateway.
 type GatewayFlags struct {
-	StallAfter, PoolWait time.Duration
+	StallAfter time.Duration
 
+	poolWait   time.Duration
 	flags      *pflag.FlagSet
 	consoleURL string
 	allowed    []string
@@ -219,12 +220,21 @@ func AddGatewayFlags(flags *pflag.FlagSet) *GatewayFlags {
 	f := &GatewayFlags{flags: flags}
 	flags.DurationVar(&f.StallAfter, "stall", control.StallAfter,
 		"a run with work to do and no event for this long is driven once more, and ended after as long again; must be longer than any call of a model or a tool")
-	flags.DurationVar(&f.PoolWait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor")
+	flags.DurationVar(&f.poolWait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor; 0: they wait until there is one")
 	flags.StringVar(&f.consoleURL, "console-url", os.Getenv("MOOREBUS_CONSOLE_URL"), "`URL` under which people find the console, for links in webhooks (MOOREBUS_CONSOLE_URL)")
 	flags.StringSliceVar(&f.allowed, "webhook-allow", nil, "`networks` that webhooks may reach besides public addresses, such as 10.1.0.0/16 (default: loopback, if HTTP is served on loopback or not at all)")
 	flags.DurationSliceVar(&f.retries, "webhook-retries", webhooks.Schedule(), "`pauses` after failed attempts to deliver to a webhook; after one attempt more, the notice is given up")
-	cli.Positive(flags, "stall", "pool-wait")
+	cli.Positive(flags, "stall")
+	cli.NotNegative(flags, "pool-wait")
 	return f
+}
+
+// PoolWait returns the gateway's setting, see control.Config.
+func (f *GatewayFlags) PoolWait() time.Duration {
+	if f.poolWait == 0 {
+		return control.Unlimited
+	}
+	return f.poolWait
 }
 
 // Webhooks returns the settings of webhooks. listener serves HTTP; nil: nothing does.

@@ -38,7 +38,8 @@ type Config struct {
 	Launcher  *launch.Launcher
 	// Recall cancels the sub-run of a call and returns its id and its usage.
 	Recall func(ctx context.Context, parent events.Run, call string) (id string, used reducer.TotalUsage, err error)
-	// Wait is how long a pool must be without an actor before its calls are answered.
+	// Wait is how long a pool must be without an actor before its calls are answered. 0: they
+	// are never answered.
 	Wait time.Duration
 }
 
@@ -48,22 +49,37 @@ type Pools struct {
 	log *slog.Logger
 	// unserved is since when each pool has no actor. Workers answer the calls of pools
 	// that have been unserved for Config.Wait, until an actor is announced. Both maps belong
-	// to the goroutine of Run.
+	// to the goroutine of Run, and others read unserved with mu.
+	mu       sync.Mutex
 	unserved map[string]time.Time
 	workers  map[string]context.CancelFunc
 	running  sync.WaitGroup
 }
 
 // New returns Pools.
-func New(cfg Config) *Pools { return &Pools{cfg: cfg, log: cfg.Worker.Logger} }
+func New(cfg Config) *Pools {
+	return &Pools{cfg: cfg, log: cfg.Worker.Logger, unserved: map[string]time.Time{}, workers: map[string]context.CancelFunc{}}
+}
+
+// Unserved returns since when no actor serves the pool, as far as this process knows; false: it
+// knows of one, or knows nothing.
+func (p *Pools) Unserved(pool string) (since time.Time, unserved bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since, unserved = p.unserved[pool]
+	return since, unserved
+}
 
 // Run answers the calls of unserved pools and remembers announcements until ctx ends.
 func (p *Pools) Run(ctx context.Context) error {
-	p.unserved, p.workers = map[string]time.Time{}, map[string]context.CancelFunc{}
 	defer p.running.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	ticker := time.NewTicker(min(max(p.cfg.Wait/4, minInterval), maxInterval))
+	interval := maxInterval
+	if p.cfg.Wait > 0 {
+		interval = min(max(p.cfg.Wait/4, minInterval), maxInterval)
+	}
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	failing, failingToRemember := false, false
 	m := newMemory()
@@ -100,10 +116,14 @@ func (p *Pools) compare(ctx context.Context, pools []journal.Pool, now time.Time
 			p.served(pool.Name)
 			continue
 		}
-		if p.unserved[pool.Name].IsZero() {
+		since, known := p.unserved[pool.Name]
+		if !known {
+			since = now
+			p.mu.Lock()
 			p.unserved[pool.Name] = now
+			p.mu.Unlock()
 		}
-		if p.workers[pool.Name] == nil && now.Sub(p.unserved[pool.Name]) >= p.cfg.Wait {
+		if p.cfg.Wait > 0 && p.workers[pool.Name] == nil && now.Sub(since) >= p.cfg.Wait {
 			p.serve(ctx, pool.Name)
 		}
 	}
@@ -116,7 +136,9 @@ func (p *Pools) compare(ctx context.Context, pools []journal.Pool, now time.Time
 
 // served ends the worker of a pool that is served again.
 func (p *Pools) served(pool string) {
+	p.mu.Lock()
 	delete(p.unserved, pool)
+	p.mu.Unlock()
 	if stop := p.workers[pool]; stop != nil {
 		stop()
 		delete(p.workers, pool)

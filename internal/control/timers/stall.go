@@ -28,20 +28,24 @@ type stall struct {
 	N uint64 `json:"n,omitempty"`
 	// Since is when the work was first seen outside of its queue, or last seen in it.
 	Since time.Time `json:"since,omitzero"`
-	// Queued says that the work was in its queue then.
+	// Queued says that the work was in its queue then, or waited for an actor of its pool.
 	Queued bool `json:"queued,omitempty"`
 
 	// over says that the stall time is over, unknown that the bus did not answer.
 	over, unknown bool
 }
 
-// checkStall checks the due work. Queued work does not stall, however long the queue is. The time
+// checkStall checks the due work. Queued work does not stall, however long the queue is, and
+// neither do calls of a pool without actors, also if an actor took one before it died. The time
 // begins when the work is first seen outside of the queue. The bus is not asked again then:
 // delivered work does not return to the queue.
 func (t *Timers) checkStall(ctx context.Context, run events.Run, mem *reducer.Memory, seen stall) stall {
 	work, now := t.work(mem), t.a.Store.Now()
 	if len(work) == 0 {
 		return t.checkSubruns(ctx, run, mem, seen)
+	}
+	if t.awaitsActor(mem, work) {
+		return stall{N: mem.N, Since: now, Queued: true}
 	}
 	if seen.N == mem.N && !seen.Queued {
 		seen.over = now.Sub(seen.Since) >= t.StallAfter
@@ -63,6 +67,18 @@ func (t *Timers) work(mem *reducer.Memory) []effects.Effect {
 		return nil
 	}
 	return slices.DeleteFunc(effects.Of(t.a.Table, mem), func(e effects.Effect) bool { return e.Client })
+}
+
+// awaitsActor reports whether one of the calls is for a pool that no actor serves.
+func (t *Timers) awaitsActor(mem *reducer.Memory, work []effects.Effect) bool {
+	return slices.ContainsFunc(work, func(e effects.Effect) bool {
+		call := mem.Call(e.CallID)
+		if e.Kind != effects.KindTool || call == nil {
+			return false
+		}
+		_, unserved := t.Unserved(call.Pool)
+		return unserved
+	})
 }
 
 // queued reports whether a record that wakes any of the work still waits for its first delivery.
