@@ -3,9 +3,11 @@ package a2a_test
 import (
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -131,6 +133,37 @@ func TestPush(t *testing.T) {
 	require.Equal(t, "UNSUPPORTED_OPERATION", reason(t, refused))
 	require.Empty(t, first.got)
 	require.Empty(t, second.got)
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(data []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(data)
+}
+
+func (l *lines) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
+}
+
+// Nothing is posted to an address that the operator does not allow.
+func TestPushToThisMachine(t *testing.T) {
+	t.Parallel()
+	log := &lines{}
+	_, url := serve(t, func(o *host.Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	r := newReceiver(t)
+	body := strings.Replace(message("m-1", "", `{"text": "Pay."}`), `{"message"`, `{"configuration": {"taskPushNotificationConfig": {"url": "`+r.URL+`"}}, "message"`, 1)
+	status, sent := call(t, "POST", url+"/v1/a2a/cashier/message:send", body)
+	require.Equal(t, http.StatusOK, status, sent)
+	require.Eventually(t, func() bool { return log.has("is not public") }, time.Minute, 20*time.Millisecond)
+	require.Empty(t, r.got)
 }
 
 // A configuration that was deleted gets nothing more, and another one of the task does.

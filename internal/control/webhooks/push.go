@@ -50,9 +50,11 @@ func (h *Hooks) SetUpdates(u Updates) { h.updates.Store(&u) }
 
 const (
 	kindPush = "push"
-	// maxPushes bounds the pushes of a run, maxPushText each of their texts, in bytes.
-	maxPushes   = 10
-	maxPushText = 4096
+	// maxPushes bounds the pushes of a run, maxAllPushes those of a namespace, and maxPushText each
+	// of their texts, in bytes.
+	maxPushes    = 10
+	maxAllPushes = 1000
+	maxPushText  = 4096
 	// keepPush is how long it is kept how far delivery is.
 	keepPush = 30 * 24 * time.Hour
 	// tokenHeader has the token. Receivers of a2a-go read the other one.
@@ -120,12 +122,29 @@ func (h *Hooks) PutPush(ctx context.Context, ns string, p Push) (Push, error) {
 		revision = revisions[i]
 	case len(all) >= maxPushes:
 		return p, refusal.New(refusal.Conflict, refusal.CodeConflict, "the task has %d push notification configurations, and may have no more", maxPushes)
+	default:
+		if err := h.roomForPush(ctx, ns); err != nil {
+			return p, err
+		}
 	}
 	w.From = make([]uint64, h.cfg.Access.Log.Shards())
 	if w.Log, err = h.cfg.Store.Born(ctx); err != nil {
 		return p, err
 	}
 	return p, h.put(ctx, w, revision)
+}
+
+// roomForPush refuses a push beyond those that a namespace may have. Each has a reader.
+func (h *Hooks) roomForPush(ctx context.Context, ns string) error {
+	count := 0
+	err := h.cfg.Store.WebhookValues(ctx, kindPush+"."+ns, func(string, []byte, uint64) { count++ })
+	switch {
+	case errors.Is(err, journal.ErrNotReady):
+		return nil
+	case err == nil && count >= maxAllPushes:
+		return refusal.New(refusal.Conflict, refusal.CodeConflict, "namespace %s has %d push notification configurations of open tasks, and may have no more; get this task from time to time, or subscribe to it", ns, count)
+	}
+	return err
 }
 
 // Pushes returns those of a run, sorted by id.
