@@ -45,14 +45,15 @@ func missing(key ports.ScheduleKey, err error) error {
 	return refusal.Wrap(err, refusal.NotFound, refusal.CodeScheduleNotFound, "there is no schedule %q in this namespace", key.Name)
 }
 
-// shows returns what a person sees of a schedule, with its next n firings.
-func (s *Scheduler) shows(st *state, n int) Schedule {
-	shown := st.Schedule
+// shows returns what a person sees of a schedule, with its next n firings. The error is that of
+// ctx.
+func (s *Scheduler) shows(ctx context.Context, st *state, n int) (shown Schedule, err error) {
+	shown = st.Schedule
 	// Without its time zone a process can show everything else.
-	if t, err := timesOf(st.Definition, st.Anchor); err == nil && !st.Paused {
-		shown.Next = t.upcoming(st.Handled, n)
+	if t, unknown := timesOf(st.Definition, st.Anchor); unknown == nil && !st.Paused {
+		shown.Next, err = t.upcoming(ctx, st.Handled, n)
 	}
-	return shown
+	return shown, err
 }
 
 // PutSchedule stores a schedule, in place of one of its name. New times count from now on, and the
@@ -80,7 +81,9 @@ func (s *Scheduler) PutSchedule(ctx context.Context, ns, name string, d Definiti
 		if err != nil && !errors.Is(err, journal.ErrNotFound) {
 			return Schedule{}, err
 		}
-		st = s.define(st, key.Name, d)
+		if st, err = s.define(ctx, st, key.Name, d); err != nil {
+			return Schedule{}, err
+		}
 		_, err = s.put(ctx, key, st, revision)
 		if repeatable(err) && ctx.Err() == nil {
 			continue
@@ -88,21 +91,41 @@ func (s *Scheduler) PutSchedule(ctx context.Context, ns, name string, d Definiti
 		if err == nil {
 			err = s.arm(ctx, key)
 		}
-		return s.shows(st, DefaultNext), err
+		if err != nil {
+			return Schedule{}, err
+		}
+		return s.shows(ctx, st, DefaultNext)
 	}
 }
 
 // define returns a schedule with another definition; old may be nil.
-func (s *Scheduler) define(old *state, name string, d Definition) *state {
+func (s *Scheduler) define(ctx context.Context, old *state, name string, d Definition) (*state, error) {
 	now := s.a.Store.Now().UTC().Truncate(time.Millisecond)
 	st := old
 	if old == nil {
 		st = &state{Schedule: Schedule{Name: name, Created: now}, Incarnation: s.a.Store.NewID(), Handled: now, Anchor: now.Truncate(time.Second)}
 	} else if was := old.Definition; was.Cron != d.Cron || was.TZ != d.TZ || was.Every != d.Every {
+		if err := s.dropDue(ctx, old, now, "the schedule got other times before a gateway saw that it was due"); err != nil {
+			return nil, err
+		}
 		st.Handled, st.Anchor = now, now.Truncate(time.Second)
 	}
 	st.Definition, st.Updated = d, now
-	return st
+	return st, nil
+}
+
+// dropDue puts the firings of a schedule that fires into its history, those that were due by now
+// and that no gateway decided on.
+func (s *Scheduler) dropDue(ctx context.Context, st *state, now time.Time, reason string) error {
+	if st.Paused {
+		return nil
+	}
+	t, err := timesOf(st.Definition, st.Anchor)
+	if err != nil { // this process lacks the time zone; it must be able to pause the schedule all the same
+		s.cfg.Logger.Warn("the history of a schedule may lack missed firings", "schedule", st.Name, "reason", err)
+		return nil
+	}
+	return st.drop(ctx, t, now, reason)
 }
 
 // Schedule returns a schedule with its next firings, so many as n says, 1 to [MaxNext].
@@ -118,7 +141,7 @@ func (s *Scheduler) Schedule(ctx context.Context, ns, name string, n int) (Sched
 	if err != nil {
 		return Schedule{}, missing(key, err)
 	}
-	return s.shows(st, n), nil
+	return s.shows(ctx, st, n)
 }
 
 // Schedules returns the schedules of a namespace, sorted by name, each with its next firing and
@@ -141,7 +164,10 @@ func (s *Scheduler) Schedules(ctx context.Context, ns string) ([]Schedule, error
 		if err != nil {
 			return nil, err
 		}
-		one := s.shows(st, 1)
+		one, err := s.shows(ctx, st, 1)
+		if err != nil {
+			return nil, err
+		}
 		one.History = one.History[:min(1, len(one.History))]
 		all = append(all, one)
 	}
@@ -185,7 +211,11 @@ func (s *Scheduler) setPaused(ctx context.Context, ns, name string, paused bool)
 	st, err := s.change(ctx, key, func(st *state) (bool, error) {
 		changed := st.Paused != paused
 		if changed {
-			st.Paused, st.Updated = paused, s.a.Store.Now().UTC().Truncate(time.Millisecond)
+			now := s.a.Store.Now().UTC().Truncate(time.Millisecond)
+			if err := s.dropDue(ctx, st, now, "the schedule was paused before a gateway saw that it was due"); err != nil {
+				return false, err
+			}
+			st.Paused, st.Updated = paused, now
 		}
 		if changed && !paused {
 			st.Handled = st.Updated
@@ -198,7 +228,7 @@ func (s *Scheduler) setPaused(ctx context.Context, ns, name string, paused bool)
 	if err != nil {
 		return Schedule{}, missing(key, err)
 	}
-	return s.shows(st, DefaultNext), nil
+	return s.shows(ctx, st, DefaultNext)
 }
 
 // RunSchedule starts a run now, whatever the rule for overlaps says, paused or not, and returns

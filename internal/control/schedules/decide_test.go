@@ -33,6 +33,13 @@ func summary(s *state) (all []string) {
 	return all
 }
 
+func decide(t *testing.T, s *state, all times, now time.Time, busy bool) bool {
+	t.Helper()
+	changed, err := s.decide(t.Context(), "default", all, now, busy)
+	require.NoError(t, err)
+	return changed
+}
+
 // Five minutes after noon, one second late: four firings were missed and one is due.
 func TestMissedAndOverlap(t *testing.T) {
 	for _, c := range []struct {
@@ -54,14 +61,14 @@ func TestMissedAndOverlap(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %s busy=%t", c.missed, c.overlap, busy), func(t *testing.T) {
 				s, all := minutely(t, c.missed, c.overlap)
 				now := noon.Add(5*time.Minute + time.Second)
-				require.True(t, s.decide("default", all, now, busy))
+				require.True(t, decide(t, s, all, now, busy))
 				want := c.idle
 				if busy {
 					want = c.busy
 				}
 				require.Equal(t, want, summary(s))
 				require.Equal(t, noon.Add(5*time.Minute), s.Handled)
-				require.False(t, s.decide("default", all, now, true), "each is decided on once")
+				require.False(t, decide(t, s, all, now, true), "each is decided on once")
 			})
 		}
 	}
@@ -69,7 +76,7 @@ func TestMissedAndOverlap(t *testing.T) {
 
 func TestFiringWithinItsGraceIsNotMissed(t *testing.T) {
 	s, all := minutely(t, MissedSkip, OverlapAllow)
-	require.True(t, s.decide("default", all, noon.Add(2*time.Minute), false))
+	require.True(t, decide(t, s, all, noon.Add(2*time.Minute), false))
 	require.Equal(t, []string{"starting 1", "starting 2"}, summary(s), "one is exactly a minute late")
 }
 
@@ -77,20 +84,20 @@ func TestFiringWithinItsGraceIsNotMissed(t *testing.T) {
 func TestQueue(t *testing.T) {
 	s, all := minutely(t, MissedAll, OverlapQueue)
 	now := noon.Add(2 * time.Minute)
-	s.decide("default", all, now, false)
+	decide(t, s, all, now, false)
 	require.Equal(t, []string{"starting 1", "waiting 2"}, summary(s))
-	require.False(t, s.decide("default", all, now, false), "the first one is not started yet")
+	require.False(t, decide(t, s, all, now, false), "the first one is not started yet")
 	first := s.Pending[0]
 	first.Outcome = Started
 	require.True(t, s.settle(first))
 	require.Equal(t, first.RunID, s.Last)
-	require.False(t, s.decide("default", all, now, true), "its run has not ended")
+	require.False(t, decide(t, s, all, now, true), "its run has not ended")
 	require.Equal(t, now.Add(time.Second), s.wake(all, now, time.Second))
-	require.True(t, s.decide("default", all, now, false))
+	require.True(t, decide(t, s, all, now, false))
 	require.Equal(t, []string{"starting 2", "started 1"}, summary(s))
 
-	s.decide("default", all, noon.Add(300*time.Minute), true)
-	for s.decide("default", all, noon.Add(300*time.Minute), true) {
+	decide(t, s, all, noon.Add(300*time.Minute), true)
+	for decide(t, s, all, noon.Add(300*time.Minute), true) {
 	}
 	require.Equal(t, maxWaiting, s.pending(Waiting))
 	require.Equal(t, Firing{At: noon.Add(300 * time.Minute), Outcome: Skipped, Reason: "100 firings wait already", Count: 298 - maxWaiting}, s.History[0])
@@ -105,11 +112,11 @@ func TestVeryManyMissed(t *testing.T) {
 		MissedOnce: {fmt.Sprintf("starting %d x%d", minutes-1, minutes-1), fmt.Sprintf("starting %d", minutes)},
 	} {
 		s, all := minutely(t, missed, OverlapAllow)
-		require.True(t, s.decide("default", all, now, false))
+		require.True(t, decide(t, s, all, now, false))
 		require.Equal(t, want, summary(s))
 	}
 	s, all := minutely(t, MissedAll, OverlapAllow)
-	for rounds := 1; s.decide("default", all, now, false); rounds++ {
+	for rounds := 1; decide(t, s, all, now, false); rounds++ {
 		require.Len(t, s.Pending, rounds*maxRound)
 	}
 	require.Equal(t, maxMissed, s.pending(Starting))
@@ -117,16 +124,27 @@ func TestVeryManyMissed(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("missed %d x%d", minutes-maxMissed, minutes-maxMissed), summary(s)[maxMissed])
 }
 
+// An interval of a second that nobody looked after for ten years is counted, not walked through.
+func TestYearsOfMissedIntervals(t *testing.T) {
+	const seconds = 10 * 365 * 24 * 3600
+	s, _ := minutely(t, MissedAll, OverlapAllow)
+	due, older, err := s.due(t.Context(), times{every: time.Second, anchor: noon}, noon.Add(seconds*time.Second))
+	require.NoError(t, err)
+	require.Equal(t, Firing{At: noon.Add((seconds - maxMissed) * time.Second), Count: seconds - maxMissed}, older)
+	require.Len(t, due, maxMissed)
+	require.Equal(t, noon.Add(seconds*time.Second), due[maxMissed-1])
+}
+
 // Runs that could not be started are tried until another firing is due.
 func TestGivingUp(t *testing.T) {
 	s, all := minutely(t, MissedSkip, OverlapSkip)
-	s.decide("default", all, noon.Add(time.Minute), false)
+	decide(t, s, all, noon.Add(time.Minute), false)
 	failing := s.Pending[0]
 	failing.Tries, failing.Reason, failing.Next = 1, "the bus is away", noon.Add(63*time.Second)
 	require.True(t, s.settle(failing))
 	require.Equal(t, failing.Next, s.wake(all, noon.Add(time.Minute), time.Hour))
-	require.False(t, s.decide("default", all, noon.Add(119*time.Second), false))
-	require.True(t, s.decide("default", all, noon.Add(121*time.Second), false))
+	require.False(t, decide(t, s, all, noon.Add(119*time.Second), false))
+	require.True(t, decide(t, s, all, noon.Add(121*time.Second), false))
 	require.Equal(t, []string{"starting 2", "failed 1"}, summary(s))
 	require.Equal(t, "the bus is away", s.History[0].Reason)
 	require.False(t, s.settle(failing), "it is settled")
@@ -134,9 +152,9 @@ func TestGivingUp(t *testing.T) {
 
 func TestPausedSchedulesDecideNothing(t *testing.T) {
 	s, all := minutely(t, MissedAll, OverlapQueue)
-	s.decide("default", all, noon.Add(2*time.Minute), true)
+	decide(t, s, all, noon.Add(2*time.Minute), true)
 	s.Paused = true
-	require.False(t, s.decide("default", all, noon.Add(9*time.Minute), false))
+	require.False(t, decide(t, s, all, noon.Add(9*time.Minute), false))
 	require.Equal(t, []string{"waiting 1", "waiting 2"}, summary(s))
 	require.Zero(t, s.wake(all, noon.Add(9*time.Minute), time.Second))
 }

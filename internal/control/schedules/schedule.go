@@ -1,6 +1,7 @@
 package schedules
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -148,12 +149,15 @@ const (
 
 // decide decides on the firings that are due at now: it makes them pending, or puts them into the
 // history. busy says that the last run has not ended. It returns whether anything changed. After
-// it, there may be more to decide.
-func (s *state) decide(ns string, t times, now time.Time, busy bool) (changed bool) {
+// it, there may be more to decide. The error is that of ctx, and then nothing has changed.
+func (s *state) decide(ctx context.Context, ns string, t times, now time.Time, busy bool) (changed bool, err error) {
 	if s.Paused {
-		return false
+		return false, nil
 	}
-	due, older := s.due(t, now)
+	due, older, err := s.due(ctx, t, now)
+	if err != nil {
+		return false, err
+	}
 	if len(due) > 0 {
 		s.giveUp(now)
 		changed = true
@@ -183,19 +187,37 @@ func (s *state) decide(ns string, t times, now time.Time, busy bool) (changed bo
 		s.admit(ns, Firing{At: at}, busy)
 		s.Handled = at
 	}
-	return s.promote(busy) || changed
+	return s.promote(busy) || changed, nil
 }
 
 // due returns the firings up to now that were not decided on, at most the last maxMissed, and the
-// last of those before them with their number.
-func (s *state) due(t times, now time.Time) (due []time.Time, older Firing) {
-	for at := t.next(s.Handled); !at.IsZero() && !at.After(now); at = t.next(at) {
+// last of those before them with their number. The error is that of ctx.
+func (s *state) due(ctx context.Context, t times, now time.Time) (due []time.Time, older Firing, err error) {
+	at := t.next(s.Handled)
+	if skipped := int(max(0, now.Sub(at))/max(t.every, minEvery)) - maxMissed; t.every != 0 && skipped > 0 {
+		older = Firing{At: at.Add(time.Duration(skipped-1) * t.every), Count: skipped}
+		at = t.next(older.At)
+	}
+	for ; !at.IsZero() && !at.After(now) && ctx.Err() == nil; at = t.next(at) {
 		if due = append(due, at); len(due) > maxMissed {
 			older.At, due = due[0], due[1:]
 			older.Count++
 		}
 	}
-	return due, older
+	return due, older, ctx.Err()
+}
+
+// drop puts the firings that were due by now and not decided on into the history, since no run
+// will be started for them.
+func (s *state) drop(ctx context.Context, t times, now time.Time, reason string) error {
+	due, older, err := s.due(ctx, t, now)
+	if err != nil || len(due) == 0 {
+		return err
+	}
+	f := Firing{At: due[len(due)-1], Outcome: WasMissed, Count: count(len(due) + older.Count), Reason: reason}
+	s.Handled = f.At
+	s.remember(f)
+	return nil
 }
 
 // admit makes a firing pending, or skips it.

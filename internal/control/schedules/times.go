@@ -1,6 +1,7 @@
 package schedules
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -74,7 +75,7 @@ func (t times) next(after time.Time) time.Time {
 	from := shown(at, at)
 	for {
 		// The zone has one offset from start to end.
-		start, end := at.ZoneBounds()
+		start, end := bounds(at)
 		if !t.hourly && !start.IsZero() {
 			if again := shown(start, start.Add(-1)).Add(-1); from.Before(again) {
 				from = again
@@ -96,6 +97,19 @@ func (t times) next(after time.Time) time.Time {
 	}
 }
 
+// bounds returns from when until when the zone has one offset, at a time between the two. The end
+// is zero if there is none, and after at otherwise.
+func bounds(at time.Time) (start, end time.Time) {
+	start, end = at.ZoneBounds()
+	if !end.IsZero() && !end.After(at) {
+		// On the last day of a leap year after 2037, time.ZoneBounds returns the beginning of
+		// that day. No zone changes its offset other than at a quarter of an hour.
+		const quarter = 15 * time.Minute
+		end = at.Truncate(quarter).Add(quarter)
+	}
+	return start, end
+}
+
 // shown returns what the clocks show at an instant by the offset that is valid at another one, as
 // if it were UTC.
 func shown(at, by time.Time) time.Time {
@@ -103,16 +117,16 @@ func shown(at, by time.Time) time.Time {
 	return at.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// upcoming returns the next n firings after a time.
-func (t times) upcoming(after time.Time, n int) []time.Time {
+// upcoming returns the next n firings after a time, unless ctx ends.
+func (t times) upcoming(ctx context.Context, after time.Time, n int) ([]time.Time, error) {
 	all := make([]time.Time, 0, n)
-	for len(all) < n {
+	for len(all) < n && ctx.Err() == nil {
 		if after = t.next(after); after.IsZero() {
 			break
 		}
 		all = append(all, after)
 	}
-	return all
+	return all, ctx.Err()
 }
 
 // runID returns the id of the run that a firing starts, whoever starts it and however often. It

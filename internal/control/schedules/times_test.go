@@ -54,7 +54,9 @@ func TestTimesAroundClockChanges(t *testing.T) {
 			after, err := time.Parse(time.RFC3339Nano, c.after)
 			require.NoError(t, err)
 			var got []string
-			for _, at := range all.upcoming(after, len(c.want)) {
+			next, err := all.upcoming(t.Context(), after, len(c.want))
+			require.NoError(t, err)
+			for _, at := range next {
 				got = append(got, at.In(all.zone).Format(time.RFC3339))
 			}
 			require.Equal(t, c.want, got)
@@ -83,7 +85,9 @@ func TestIntervals(t *testing.T) {
 	anchor := time.Date(2026, 10, 25, 0, 0, 0, 0, time.UTC)
 	all, err := timesOf(Definition{Every: events.Duration(15 * time.Minute)}, anchor)
 	require.NoError(t, err)
-	require.Equal(t, []time.Time{anchor.Add(15 * time.Minute), anchor.Add(30 * time.Minute)}, all.upcoming(anchor, 2))
+	next, err := all.upcoming(t.Context(), anchor, 2)
+	require.NoError(t, err)
+	require.Equal(t, []time.Time{anchor.Add(15 * time.Minute), anchor.Add(30 * time.Minute)}, next)
 	require.Equal(t, anchor.Add(45*time.Minute), all.next(anchor.Add(31*time.Minute)))
 	require.Equal(t, anchor.Add(15*time.Minute), all.next(anchor.Add(-time.Hour)))
 }

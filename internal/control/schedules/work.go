@@ -195,7 +195,7 @@ func (s *Scheduler) decide(ctx context.Context, key ports.ScheduleKey) (st *stat
 		}
 		busy, err := s.busy(ctx, key, st)
 		if err == nil {
-			decided = st.decide(key.Namespace, t, s.a.Store.Now(), busy)
+			decided, err = st.decide(ctx, key.Namespace, t, s.a.Store.Now(), busy)
 		}
 		return decided, err
 	})
@@ -288,12 +288,7 @@ func (s *Scheduler) change(ctx context.Context, key ports.ScheduleKey, fn func(s
 		if err != nil || !changed {
 			return st, err
 		}
-		if _, err = s.put(ctx, key, st, revision); err == nil {
-			for _, f := range st.settled {
-				meter.Add(s.a.Store.Meter(), meter.Firings, float64(max(1, f.Count)), string(f.Outcome))
-			}
-		}
-		if err == nil || !repeatable(err) || try == conflicts || ctx.Err() != nil {
+		if _, err = s.put(ctx, key, st, revision); err == nil || !repeatable(err) || try == conflicts || ctx.Err() != nil {
 			return st, err
 		}
 	}
@@ -323,7 +318,12 @@ func (s *Scheduler) put(ctx context.Context, key ports.ScheduleKey, st *state, r
 	if err != nil {
 		return 0, err
 	}
-	return s.cfg.Schedules.PutSchedule(ctx, key, data, revision)
+	stored, err := s.cfg.Schedules.PutSchedule(ctx, key, data, revision)
+	for i := 0; i < len(st.settled) && err == nil; i++ {
+		f := st.settled[i]
+		meter.Add(s.a.Store.Meter(), meter.Firings, float64(max(1, f.Count)), string(f.Outcome))
+	}
+	return stored, err
 }
 
 // arm sets the schedule's alarm for when it has something to do. Whoever changes a schedule arms
