@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
@@ -16,7 +15,6 @@ import (
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/doctor"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/setup"
 	"github.com/moorebus/moorebus/internal/terminal"
@@ -24,7 +22,6 @@ import (
 )
 
 func initCommand() *cobra.Command {
-	var url string
 	s, p := setup.Bus{}, setup.Permissions{}
 	cmd := &cobra.Command{
 		Use:   "init",
@@ -32,7 +29,8 @@ func initCommand() *cobra.Command {
 		Long: `Init sets up an external bus: a stream for each shard, a consumer for each state and
 each pool of tools, a stream for timers, and buckets for agents, tools, large results,
 snapshots, the ids of purged runs, and the storage of the named agents. It updates what
-exists and removes nothing. (run and dev set up their own server themselves.)
+exists and removes nothing. run and dev set up their own data directory themselves, at
+every start; --data does that without them, and says what changed.
 
 The number of shards cannot be changed later: it determines the stream of a run.
 
@@ -46,6 +44,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
   NATS_URL=nats://127.0.0.1:4222 moorebus init --shards 4 --pools web,gpu --wait
   moorebus init --replicas 3
   moorebus init --check -o json
+  moorebus init --data ./moorebus --shards 4
   moorebus init --max-bytes 200GiB
   moorebus init --pool-max-ack-pending gpu=4
   moorebus init --pool-tools payments=pay,refund --pool-tools web=search
@@ -54,7 +53,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	bus := cli.AddSetupFlags(flags, os.Getenv)
 	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams (default: as many as there are, else 1)")
 	flags.IntVar(&s.Init.Replicas, "replicas", 0, "number of servers that hold each stream (default: as it is, else 1)")
 	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, beside default")
@@ -98,42 +97,34 @@ the permissions that the transition table gives it. See deploy/nats.`,
 		if flags.Changed("output") && !*check {
 			return cli.Usage("--output is for --check")
 		}
-		if err := cli.NeedsBus("moorebus init", "", url != "", os.Getenv); err != nil {
+		if err := bus.NeedsBus("moorebus init"); err != nil {
 			return err
 		}
-		conn, _, err := connectServer(cmd, url, log, s.Wait)
+		raw, _, err := connectRaw(cmd, bus, log, !*check, s.Wait)
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
-		if *check {
-			return s.Plan(cmd.Context(), conn, cmd.OutOrStdout(), format)
+		defer raw.Close()
+		if *check { // the limit of a data directory follows its disk, at every start
+			return s.Plan(cmd.Context(), raw.NATS, cmd.OutOrStdout(), format)
 		}
-		return s.Run(cmd.Context(), conn, cmd.OutOrStdout())
+		raw.Complete(&s.Init)
+		return s.Run(cmd.Context(), raw.NATS, cmd.OutOrStdout())
 	}
 	return cmd
 }
 
-// connectServer connects a command that sets a server up, or asks about that, to the server that is
-// named. The caller closes the connection.
-func connectServer(cmd *cobra.Command, url string, log *cli.LogFlags, wait bool) (*nats.Conn, *slog.Logger, error) {
-	at, err := cli.FindServer(url, os.Getenv)
-	if err != nil {
-		return nil, nil, err
-	}
-	if at.Note != "" {
-		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), at.Note)
-	}
-	if at.From == "" {
-		return nil, nil, cli.NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus %s --nats nats://127.0.0.1:4222`; `moorebus run` and `moorebus dev` set up their own server", cmd.Name())
-	}
+// connectRaw connects a command that sets a bus up, or asks about that. The caller closes the connection.
+func connectRaw(cmd *cobra.Command, bus *cli.BusFlags, log *cli.LogFlags, create, wait bool) (*cli.Raw, *slog.Logger, error) {
 	logger, err := log.Logger()
 	if err != nil {
 		return nil, nil, err
 	}
-	at.Connect.Name, at.Connect.Logger, at.Connect.Wait = "moorebus/"+cmd.Name(), logger, wait
-	conn, err := natsconn.Connect(cmd.Context(), at.Connect)
-	return conn, logger, err
+	raw, err := bus.Raw(cmd.Context(), cmd.Name(), create, cli.OpenOptions{Name: "moorebus/" + cmd.Name(), Logger: logger, Wait: wait})
+	if err == nil && raw.Note != "" {
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), raw.Note)
+	}
+	return raw, logger, err
 }
 
 func doctorCommand() *cobra.Command {

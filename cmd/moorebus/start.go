@@ -19,8 +19,10 @@ import (
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/internal/upgrade"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func runCommand() *cobra.Command {
@@ -210,18 +212,30 @@ moorebus purge does.`,
 		}
 		local.hosts = local.clients.Hosts(listen)
 		defer func() { _ = listener.Close() }()
-		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *host.Host, _ session.Bus) error {
+		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *host.Host, bus session.Bus) error {
 			if local.agentFile != "" {
 				if err := wire.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
 					return err
 				}
 			}
 			cli.Say("moorebus is up: http://%s/ (Ctrl-C ends it; runs continue when it starts again)", listener.Addr())
+			sayUnreadable(ctx, bus)
 			<-ctx.Done()
 			return nil
 		})
 	}
 	return cmd
+}
+
+// sayUnreadable says which runs this build cannot continue, and which the release before could not.
+func sayUnreadable(ctx context.Context, log journal.Log) {
+	found, err := upgrade.Unreadable(ctx, log)
+	if err != nil && ctx.Err() == nil {
+		cli.Say("whether all builds can read the runs is not known: %v", err)
+	}
+	for _, f := range found {
+		cli.Say("%s\n%s", f.What, f.Mend)
+	}
 }
 
 func mcpCommand() *cobra.Command {

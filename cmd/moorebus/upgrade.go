@@ -16,7 +16,7 @@ import (
 )
 
 func upgradeCommand() *cobra.Command {
-	var url, file, output string
+	var file, output string
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "upgrade --check",
@@ -26,16 +26,18 @@ pin a table which this build does not know, runs that the release before does no
 (which matters only for going back), what moorebus init would change, and, with
 --permissions, users that lack permissions. It reads the first and the last event of
 every run, as the operator or any user who may read the log and the settings of streams.
+With --data it checks the data directory of run and dev, whether dev serves it or not.
 
 The exit code is 0 if there is nothing to do, 7 if there is, and 1 if a run that has not
 ended cannot be continued by this build.`,
 		Example: `  moorebus upgrade --check --nats nats://bus.example:4222
+  moorebus upgrade --check --data ./moorebus
   moorebus upgrade --check --permissions permissions.conf -o json`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&check, "check", false, "say what to do, and change nothing; required, since there is nothing else that upgrade does")
-	flags.StringVar(&url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	bus := cli.AddSetupFlags(flags, os.Getenv)
 	flags.StringVar(&file, "permissions", "", "`file` that `moorebus init --print-permissions` wrote and the servers use")
 	addOutputFlag(cmd, &output, console.Text, console.JSON)
 	log := cli.AddLogFlags(flags, slog.LevelError)
@@ -47,7 +49,7 @@ ended cannot be continued by this build.`,
 		if !check {
 			return cli.Usage("nothing is upgraded by a command of its own: use --check, then `moorebus init`, then replace the roles in any order")
 		}
-		if err := cli.NeedsBus("moorebus upgrade", "", url != "", os.Getenv); err != nil {
+		if err := bus.NeedsBus("moorebus upgrade"); err != nil {
 			return err
 		}
 		var text []byte
@@ -56,12 +58,12 @@ ended cannot be continued by this build.`,
 				return cli.NotConfigured("--permissions: %w", err)
 			}
 		}
-		conn, logger, err := connectServer(cmd, url, log, false)
+		raw, logger, err := connectRaw(cmd, bus, log, false, false)
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
-		report, err := upgrade.Check(cmd.Context(), conn, string(text), logger)
+		defer raw.Close()
+		report, err := upgrade.Check(cmd.Context(), raw.NATS, string(text), raw.Options(logger))
 		if errors.Is(err, journal.ErrDenied) {
 			return fmt.Errorf("%w: the check needs the operator, or another user who may read the log and the settings of streams", err)
 		}

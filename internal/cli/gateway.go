@@ -92,6 +92,11 @@ func NeedsBus(command, gateway string, onBus bool, getenv func(string) string) e
 	return NotConfigured("`%s` needs the bus itself, and %s names a gateway: name the bus with --nats or NATS_URL, or its data directory with --data", command, from)
 }
 
+// NeedsBus is [NeedsBus] for a command with these flags and none of a gateway.
+func (f *BusFlags) NeedsBus(command string) error {
+	return NeedsBus(command, "", f.url != "" || f.data != "", f.getenv)
+}
+
 // Without is [NeedsBus] for a command with these flags.
 func (f *GatewayFlags) Without(bus *BusFlags, command string) error {
 	return NeedsBus(command, f.url, bus.url != "" || bus.data != "", f.getenv)

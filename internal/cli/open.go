@@ -219,32 +219,18 @@ func (o *OpenOptions) dial(ctx context.Context, connect natsconn.ConnectOptions,
 }
 
 func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
-	// Who reads the directory need not have a user of its server.
-	if held, err := embedded.Lookup(dir); err == nil && held != nil && strings.HasPrefix(held.URL, "tls://") && (o.Serve == nil || !o.Serve.Alone) {
-		return nil, NotConfigured("data directory %s is served by process %d, which asks for a user: set NATS_URL=%s, NATS_CA and NATS_NKEY", dir, held.PID, held.URL)
-	}
 	if o.Serve != nil && o.Serve.Share {
+		if err := needsUser(dir); err != nil {
+			return nil, err
+		}
 		return o.openShared(ctx, dir)
 	}
-	settings := embedded.Options{Dir: dir, Logger: o.Logger, Fatal: flushFailed}
-	FsyncAuto.set(&settings)
-	if s := o.Serve; s != nil {
-		settings.Listen, settings.Token, settings.Config, settings.NKey, settings.TLS = s.Listen, s.Token, s.Config, s.NKey, s.TLS
-		s.Fsync.set(&settings)
-	} else if _, err := os.Stat(dir); err != nil {
-		return nil, fmt.Errorf("there are no runs to look at: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)
-	}
-	server, err := embedded.Start(ctx, settings)
-	var held *embedded.HeldError
-	if errors.As(err, &held) && held.URL != "" && (o.Serve == nil || !o.Serve.Alone) {
-		o.Logger.Debug("joining the process that serves the data directory", "dir", dir, "url", held.URL, "pid", held.PID)
-		return o.dial(ctx, natsconn.ConnectOptions{URL: held.URL, Token: held.Token})
-	}
-	if errors.Is(err, embedded.ErrNoGroupFlush) {
-		return nil, NotConfigured("--fsync=group: %w: use --fsync=always, or another data directory", err)
-	}
+	server, join, err := o.start(ctx, dir)
 	if err != nil {
 		return nil, err
+	}
+	if join != nil {
+		return o.dial(ctx, *join)
 	}
 	c, err := o.inProcess(ctx, server)
 	if err != nil {
@@ -257,6 +243,41 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 	}
 	c.Where = dir
 	return c, nil
+}
+
+// needsUser refuses a directory whose server asks for a user: who reads the directory need not be one.
+func needsUser(dir string) error {
+	if held, err := embedded.Lookup(dir); err == nil && held != nil && strings.HasPrefix(held.URL, "tls://") {
+		return NotConfigured("data directory %s is served by process %d, which asks for a user: set NATS_URL=%s, NATS_CA and NATS_NKEY", dir, held.PID, held.URL)
+	}
+	return nil
+}
+
+// start starts the server of a directory, or returns how to join the process that serves it.
+func (o *OpenOptions) start(ctx context.Context, dir string) (*embedded.Server, *natsconn.ConnectOptions, error) {
+	if o.Serve == nil || !o.Serve.Alone {
+		if err := needsUser(dir); err != nil {
+			return nil, nil, err
+		}
+	}
+	settings := embedded.Options{Dir: dir, Logger: o.Logger, Fatal: flushFailed}
+	FsyncAuto.set(&settings)
+	if s := o.Serve; s != nil {
+		settings.Listen, settings.Token, settings.Config, settings.NKey, settings.TLS = s.Listen, s.Token, s.Config, s.NKey, s.TLS
+		s.Fsync.set(&settings)
+	} else if _, err := os.Stat(dir); err != nil {
+		return nil, nil, fmt.Errorf("there are no runs to look at: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)
+	}
+	server, err := embedded.Start(ctx, settings)
+	var held *embedded.HeldError
+	if errors.As(err, &held) && held.URL != "" && (o.Serve == nil || !o.Serve.Alone) {
+		o.Logger.Debug("joining the process that serves the data directory", "dir", dir, "url", held.URL, "pid", held.PID)
+		return nil, &natsconn.ConnectOptions{URL: held.URL, Token: held.Token}, nil
+	}
+	if errors.Is(err, embedded.ErrNoGroupFlush) {
+		return nil, nil, NotConfigured("--fsync=group: %w: use --fsync=always, or another data directory", err)
+	}
+	return server, nil, err
 }
 
 func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*Conn, error) {

@@ -236,7 +236,7 @@ func (d *Checks) Embedded(ctx context.Context, dir string, r *Report) {
 	case err != nil:
 		r.Add(AreaData, finding(natsbus.Bad, "make it writable for this user, or name another one with --data", "data directory %s: %v", dir, err))
 	case held != nil && held.URL != "":
-		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is served by process %d at %s", dir, held.PID, held.URL))
+		r.Add(AreaData, finding(natsbus.Good, "", "data directory %s is served by process %d at %s; name the directory with --data, which finds the token of that address", dir, held.PID, held.URL))
 		if held.Open {
 			r.Add(AreaBus, finding(natsbus.Warning, "set NATS_TOKEN where it is started, or --nats-listen on 127.0.0.1",
 				"other machines reach the NATS server of process %d without credentials, so they can run tools and read every run", held.PID))

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 
@@ -36,11 +35,11 @@ const (
 // servers' configuration with the users, as `moorebus init --print-permissions` wrote it; empty:
 // users are not checked. It reads the first and the last event of every run. The error is the bus's, or says
 // what is wrong with the configuration.
-func Check(ctx context.Context, conn *nats.Conn, permissions string, logger *slog.Logger) (*doctor.Report, error) {
+func Check(ctx context.Context, conn *nats.Conn, permissions string, o natsbus.Options) (*doctor.Report, error) {
 	report := &doctor.Report{}
 	build := buildinfo.Read()
 	report.Add(areaBuild, natsbus.Finding{Level: natsbus.Good, What: fmt.Sprintf("this build is %s, and reads runs of the revisions 1 to %d", build.Version, reducer.Revision)})
-	bus, err := natsbus.Open(ctx, conn, natsbus.Options{Logger: logger})
+	bus, err := natsbus.Open(ctx, conn, o)
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +61,16 @@ func Check(ctx context.Context, conn *nats.Conn, permissions string, logger *slo
 		report.Add(areaPermissions, lacking...)
 	}
 	return report, nil
+}
+
+// Unreadable returns the findings about runs that this build cannot continue, or the release before
+// it could not. It reads the first and the last event of every run.
+func Unreadable(ctx context.Context, log journal.Log) ([]natsbus.Finding, error) {
+	runs, err := pinned(ctx, log)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(runs.findings(), func(f natsbus.Finding) bool { return f.Level == natsbus.Good }), nil
 }
 
 // settings are the findings about streams, consumers and buckets.

@@ -22,7 +22,7 @@ var quiet = slog.New(slog.DiscardHandler)
 
 func check(t *testing.T, conn *nats.Conn) (*doctor.Report, string) {
 	t.Helper()
-	report, err := upgrade.Check(t.Context(), conn, "", quiet)
+	report, err := upgrade.Check(t.Context(), conn, "", natsbus.Options{Logger: quiet})
 	require.NoError(t, err)
 	var text strings.Builder
 	require.NoError(t, report.Write(&text, "text", false))
