@@ -47,7 +47,8 @@ type livenessCase struct {
 	follows effects.Kind
 	// points are where the publisher dies; nil: [points].
 	points []string
-	// lost are the types of events of which the bus loses the first one's delivery.
+	// lost are the types of events of which the bus loses the first deliveries, as many of each
+	// type as it is named.
 	lost []events.Type
 }
 

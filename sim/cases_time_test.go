@@ -63,8 +63,10 @@ var timedCases = []*livenessCase{
 		script: script(calls("slow")), agent: hasty, timer: true, points: timedPoints, then: nobody},
 	{row: "Resumed as a re-drive", name: "as a re-drive", event: events.TypeResumed, from: events.Observing, lost: []events.Type{events.TypeToolSuccess},
 		script: script(calls("look")), timer: true, points: timedPoints, then: itself},
+	{row: "Resumed as a re-drive", name: "as a second re-drive", event: events.TypeResumed, from: events.Observing, nth: 2,
+		lost: []events.Type{events.TypeToolSuccess, events.TypeResumed}, script: script(calls("look")), timer: true, points: timedPoints, then: itself},
 	{row: "FatalError `stalled`", name: "stalled", event: events.TypeFatalError, from: events.Planning,
-		lost: []events.Type{events.TypeStart, events.TypeResumed}, timer: true, points: timedPoints, then: nobody},
+		lost: []events.Type{events.TypeStart, events.TypeResumed, events.TypeResumed}, timer: true, points: timedPoints, then: nobody},
 	{row: rowLost, name: "for a lost delivery", event: events.TypeResumed, from: events.Planning, lost: []events.Type{events.TypeStart},
 		timer: true, points: timedPoints, then: itself},
 	{row: rowLost, name: "for a lost delivery to Acting", event: events.TypeResumed, from: events.Acting, lost: []events.Type{events.TypeLLMToolCall},
@@ -161,17 +163,14 @@ func decidesLate(ctx context.Context, p *person) {
 	p.put(ctx, d)
 }
 
-// firstOf is the first event of each of the types.
+// firstOf are the first events of the types, as many of each as it is named.
 func firstOf(types []events.Type) func(*events.Event) bool {
-	first := map[events.Type]string{}
+	left, found := slices.Clone(types), map[string]bool{}
 	return func(e *events.Event) bool {
-		if !contains(types, e.Type()) {
-			return false
+		if i := slices.Index(left, e.Type()); i >= 0 && !found[e.ID] {
+			left, found[e.ID] = slices.Delete(left, i, i+1), true
 		}
-		if first[e.Type()] == "" {
-			first[e.Type()] = e.ID
-		}
-		return e.ID == first[e.Type()]
+		return found[e.ID]
 	}
 }
 

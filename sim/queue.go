@@ -38,13 +38,9 @@ func (l losing) Consume(ctx context.Context, in journal.Inbox, slots int, handle
 	})
 }
 
-// losesOne lets the bus lose one delivery of some runs. That of a Resumed is
-// not lost: whoever resumed the run has driven it again, and if nothing comes of
-// that the run ends as stalled.
+// losesOne lets the bus lose one delivery of some runs. A run that loses another one with a run
+// that it called, or with the re-drive that makes up for it, is driven once more.
 func (w *world) losesOne(e *events.Event) bool {
-	if e.Type() == events.TypeResumed {
-		return false
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.lost[e.Run] == "" && simtest.Chance(w.plan.Seed, "lost delivery", e.Run, e.N) < 1/float64(w.plan.LoseOneIn) {

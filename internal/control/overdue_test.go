@@ -20,11 +20,12 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Stalled work is re-driven after the stall time. After another stall time the run ends.
-func TestStallIsDrivenOnceAndThenEnded(t *testing.T) {
+// Stalled work is re-driven after the stall time, and once more after another one. After a third
+// one the run ends. The log names what got no answer, and since when.
+func TestStallIsDrivenTwiceAndThenEnded(t *testing.T) {
 	for state, due := range map[string]string{
-		"planning": "plan", "observing": "observe", "acting": "tool search (call a)",
-		"parallel_acting": "tool search (call a), tool search (call b)",
+		"planning": "the delivery to planning", "observing": "the delivery to observing", "acting": "the delivery of call a (search) to pool default",
+		"parallel_acting": "the delivery of call a (search) to pool default, the delivery of call b (search) to pool default",
 	} {
 		t.Run(state, func(t *testing.T) {
 			inTime(t, func(t *testing.T, r *timed) {
@@ -35,19 +36,21 @@ func TestStallIsDrivenOnceAndThenEnded(t *testing.T) {
 				into[state](r, run)
 				began := r.Memory(run).Updated
 				n := len(r.Types(run))
-				sleep(3 * stall)
-				require.Equal(t, []string{"Resumed", "FatalError"}, r.Types(run)[n:])
-				again := r.at(run, events.TypeResumed)
-				r.stalled(began, again)
-				r.stalled(again, r.at(run, events.TypeFatalError))
-				driven := r.Events(run)[n].Data.(*events.Resumed)
-				require.Equal(t, "nothing happened for "+again.Sub(began).String()+" while "+due+" was due", driven.Reason)
-				require.Equal(t, &reducer.RunError{
-					Code: "stalled", Message: "nothing happened for 1h15m0s while " + due + " was due, although it was driven again",
-				}, r.Memory(run).Error)
-				subject, err := events.ParseSubject(r.Records(run)[n].Subject)
-				require.NoError(t, err)
-				require.Equal(t, events.State(state), subject.To)
+				sleep(4 * stall)
+				all := r.Events(run)
+				require.Equal(t, []string{"Resumed", "Resumed", "FatalError"}, r.Types(run)[n:])
+				what := "no answer since " + began.UTC().Format(time.RFC3339) + " to " + due
+				for last := began; n < len(all); n++ {
+					r.stalled(last, all[n].Time)
+					last = all[n].Time
+					if again, ok := all[n].Data.(*events.Resumed); ok {
+						require.Equal(t, what, again.Reason)
+						subject, err := events.ParseSubject(r.Records(run)[n].Subject)
+						require.NoError(t, err)
+						require.Equal(t, events.State(state), subject.To)
+					}
+				}
+				require.Equal(t, &reducer.RunError{Code: "stalled", Message: what + ", which was driven again 2 times"}, r.Memory(run).Error)
 				sleep(2 * stall)
 				require.Zero(t, r.Journal.Timers())
 			})
@@ -78,10 +81,11 @@ func TestWhatWaitsDoesNotStall(t *testing.T) {
 		paused := runs["planning, paused"]
 		r.Append(paused, events.Control, &events.Resumed{})
 		resumed := r.Memory(paused).Updated
-		sleep(2*stall + stall/2 + time.Minute)
-		require.Equal(t, []string{"Start", "Paused", "Resumed", "Resumed", "FatalError"}, r.Types(paused))
+		sleep(3*stall + 3*stall/4 + time.Minute)
+		require.Equal(t, []string{"Start", "Paused", "Resumed", "Resumed", "Resumed", "FatalError"}, r.Types(paused))
 		r.stalled(resumed, r.Events(paused)[3].Time)
-		r.stalled(r.Events(paused)[3].Time, r.at(paused, events.TypeFatalError))
+		r.stalled(r.Events(paused)[3].Time, r.Events(paused)[4].Time)
+		r.stalled(r.Events(paused)[4].Time, r.at(paused, events.TypeFatalError))
 	})
 }
 
@@ -101,6 +105,8 @@ func TestProgressIsNoStall(t *testing.T) {
 		r.Append(run, events.Planning, &events.LLMAttemptFailed{Kind: "overloaded", Key: "plan/1"})
 		sleep(stall + stall/4 + time.Minute)
 		require.Equal(t, 2, r.Count(run, events.TypeResumed), "it was driven with success")
+		sleep(stall + stall/4)
+		require.Equal(t, 3, r.Count(run, events.TypeResumed), "so this is the second time")
 		sleep(stall + stall/4)
 		require.Equal(t, events.Errored, r.Memory(run).State)
 	})
@@ -162,7 +168,30 @@ func TestRedriveMendsALostDelivery(t *testing.T) {
 	})
 }
 
-// Calls in an unserved pool are dispatched again once, and not for ever.
+// The delivery of a re-drive may be lost as well.
+func TestSecondRedriveMendsALostRedrive(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		run := r.start(g, nil)
+		lost, stop := context.WithCancel(t.Context())
+		left := 2
+		err := r.Journal.Consume(lost, journal.Inbox{States: []events.State{events.Planning}}, 1, func(d journal.Delivery) {
+			require.NoError(t, d.Ack())
+			if left--; left == 0 {
+				r.planner(map[effects.Kind]worker.Handler{
+					effects.KindPlan: always(func(effects.Effect) events.Payload { return answered("at last") }),
+				})
+				stop()
+			}
+		})
+		require.NoError(t, err)
+		sleep(2 * stall)
+		require.Equal(t, []string{"Start", "Resumed", "Resumed", "LlmFinalAnswer"}, r.Types(run))
+		require.Equal(t, events.Done, r.Memory(run).State)
+	})
+}
+
+// Calls in an unserved pool are dispatched again twice, and not for ever.
 func TestDispatchIsNoProgress(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
@@ -175,12 +204,13 @@ func TestDispatchIsNoProgress(t *testing.T) {
 		r.planner(map[effects.Kind]worker.Handler{
 			effects.KindDispatch: always(func(e effects.Effect) events.Payload { return &events.ToolCallDispatched{CallID: e.CallID} }),
 		})
-		sleep(3 * stall)
+		sleep(4 * stall)
 		require.Equal(t, []string{
 			"Start", "LlmParallelToolCalls", "ToolCallDispatched", "ToolCallDispatched",
-			"Resumed", "ToolCallDispatched", "ToolCallDispatched", "FatalError",
+			"Resumed", "ToolCallDispatched", "ToolCallDispatched", "Resumed", "ToolCallDispatched", "ToolCallDispatched", "FatalError",
 		}, r.Types(run))
-		require.Contains(t, r.Memory(run).Error.Message, "tool search (call a), tool fetch (call b)")
+		require.Equal(t, "no answer since "+r.Events(run)[3].Time.Format(time.RFC3339)+" to the delivery of call a (search) to pool default, "+
+			"the delivery of call b (fetch) to pool web, which was driven again 2 times", r.Memory(run).Error.Message)
 	})
 }
 
@@ -244,7 +274,7 @@ func TestAPersonsResumedIsNoRedrive(t *testing.T) {
 	for name, by := range map[string]events.By{
 		"nobody":   {},
 		"somebody": {By: "jan", Reason: "look again"},
-		"forged":   {By: "gateway/test", Reason: "nothing happened for 1h15m0s while tool search (call a) was due"},
+		"forged":   {By: "gateway/test", Reason: "no answer since 2026-01-02T03:04:05Z to the delivery of call a (search) to pool default"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T, r *timed) {
@@ -261,12 +291,15 @@ func TestAPersonsResumedIsNoRedrive(t *testing.T) {
 				require.NoError(t, err)
 				r.Append(run, events.Planning, &events.ToolCallDispatched{CallID: "a"})
 				last, n := r.Memory(run).Updated, len(r.Types(run))
-				sleep(3 * stall)
-				require.Equal(t, []string{"Resumed", "FatalError"}, r.Types(run)[n:])
-				driven, given := r.Events(run)[n], r.Events(run)[n+1]
-				require.True(t, driven.Data.(*events.Resumed).Redrive)
-				r.stalled(last, driven.Time)
-				r.stalled(driven.Time, given.Time)
+				sleep(4 * stall)
+				require.Equal(t, []string{"Resumed", "Resumed", "FatalError"}, r.Types(run)[n:])
+				for _, e := range r.Events(run)[n:] {
+					if driven, ok := e.Data.(*events.Resumed); ok {
+						require.True(t, driven.Redrive)
+					}
+					r.stalled(last, e.Time)
+					last = e.Time
+				}
 			})
 		})
 	}
@@ -286,7 +319,7 @@ func TestAResumedAfterTheRedrive(t *testing.T) {
 		require.NoError(t, err)
 		sleep(stall + stall/4 + time.Minute)
 		require.Equal(t, []string{"Start", "Resumed", "Paused", "Resumed", "Resumed"}, r.Types(run))
-		sleep(stall + stall/4)
-		require.Equal(t, []string{"Start", "Resumed", "Paused", "Resumed", "Resumed", "FatalError"}, r.Types(run))
+		sleep(2 * (stall + stall/4))
+		require.Equal(t, []string{"Start", "Resumed", "Paused", "Resumed", "Resumed", "Resumed", "FatalError"}, r.Types(run))
 	})
 }

@@ -72,7 +72,7 @@ var (
 	Starts     = counter(everyRole, "moorebus_runs_started_total", "Runs that this process started, forks included.", agent)
 	Ends       = counter(everyRole, "moorebus_runs_ended_total", "Runs that ended by an event of this process, by their last state and that event's type.", agent, state, Label{Name: "type", Outside: true})
 	Poisoned   = counter(everyRole, "moorebus_runs_poisoned_total", "Runs that this process ended because their log has a record that is no legal event.")
-	Stalls     = counter(gateway, "moorebus_runs_stalled_total", "Runs with work and no event for the time of --stall: redriven once, ended the second time.", result)
+	Stalls     = counter(gateway, "moorebus_runs_stalled_total", "Runs with work and no event for the time of --stall: redriven twice, ended the third time.", result)
 	OverBudget = counter(everyRole, "moorebus_runs_over_budget_total", "Runs that ended because their budget was used up.")
 	Failures   = counter(everyRole, "moorebus_attempts_failed_total", "Attempts that the log counts as failed and that are made again, by the kind of the failure.", state, kind)
 	LostRaces  = counter(everyRole, "moorebus_lost_races_total", "Appends that were refused because another process appended to the run first.")

@@ -39,7 +39,7 @@ func Gateway() *cobra.Command {
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
 		`Gateway serves the HTTP API and the console. It appends what comes from outside:
 starts, messages, decisions, cancelling. It also owns the timers: approvals expire,
-runs end at their deadline, and stalled work is driven once more and then given up.
+runs end at their deadline, and stalled work is driven again twice and then given up.
 One of several gateways delivers to webhooks.
 Set MOOREBUS_TOKEN to require a bearer token. Without one it listens on loopback
 only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, and

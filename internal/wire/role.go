@@ -219,7 +219,7 @@ type GatewayFlags struct {
 func AddGatewayFlags(flags *pflag.FlagSet) *GatewayFlags {
 	f := &GatewayFlags{flags: flags}
 	flags.DurationVar(&f.StallAfter, "stall", control.StallAfter,
-		"a run with work to do and no event for this long is driven once more, and ended after as long again; must be longer than any call of a model or a tool")
+		"a run with work to do and no event for this long is driven again, twice at most, and ended after as long again; must be longer than any call of a model or a tool")
 	flags.DurationVar(&f.poolWait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor; 0: they wait until there is one")
 	flags.StringVar(&f.consoleURL, "console-url", os.Getenv("MOOREBUS_CONSOLE_URL"), "`URL` under which people find the console, for links in webhooks (MOOREBUS_CONSOLE_URL)")
 	flags.StringSliceVar(&f.allowed, "webhook-allow", nil, "`networks` that webhooks may reach besides public addresses, such as 10.1.0.0/16 (default: loopback, if HTTP is served on loopback or not at all)")

@@ -33,13 +33,63 @@ type stall struct {
 
 	// over says that the stall time is over, unknown that the bus did not answer.
 	over, unknown bool
+	// quiet is when the run last got somewhere, redrives how often its work was re-driven since.
+	// They are set if the stall time is over.
+	quiet    time.Time
+	redrives int
 }
 
-// checkStall checks the due work. Queued work does not stall, however long the queue is, and
+// checkStall checks the due work, and what was done about it if it has stalled.
+func (t *Timers) checkStall(ctx context.Context, run events.Run, mem *reducer.Memory, seen stall) stall {
+	s := t.checkWork(ctx, run, mem, seen)
+	if !s.over {
+		return s
+	}
+	var err error
+	if s.quiet, s.redrives, err = t.redrives(ctx, run, mem); err != nil {
+		t.Logger.Warn("cannot read how often a run was re-driven", "run", run.ID, "reason", err)
+		s.over, s.unknown = false, true
+	}
+	return s
+}
+
+// redrives reads when the run last got somewhere, and how often a gateway re-drove its work
+// since. A dispatch of calls to their pools gets the run nowhere. A resume by a client does not
+// count as a re-drive.
+func (t *Timers) redrives(ctx context.Context, run events.Run, mem *reducer.Memory) (quiet time.Time, n int, err error) {
+	quiet = mem.Updated
+	if !mem.Control.Redriven {
+		return quiet, 0, nil
+	}
+	for rec, err := range t.a.Log.Read(ctx, run, 0) {
+		if err != nil {
+			return quiet, 0, err
+		}
+		e := t.a.Decode(rec)
+		if e == nil {
+			continue
+		}
+		switch p := e.Data.(type) {
+		case *events.ToolCallDispatched:
+			if n == 0 {
+				quiet = e.Time
+			}
+		case *events.Resumed:
+			if n++; !p.Redrive {
+				quiet, n = e.Time, 0
+			}
+		default:
+			quiet, n = e.Time, 0
+		}
+	}
+	return quiet, n, nil
+}
+
+// checkWork checks the due work. Queued work does not stall, however long the queue is, and
 // neither do calls of a pool without actors, also if an actor took one before it died. The time
 // begins when the work is first seen outside of the queue. The bus is not asked again then:
 // delivered work does not return to the queue.
-func (t *Timers) checkStall(ctx context.Context, run events.Run, mem *reducer.Memory, seen stall) stall {
+func (t *Timers) checkWork(ctx context.Context, run events.Run, mem *reducer.Memory, seen stall) stall {
 	work, now := t.work(mem), t.a.Store.Now()
 	if len(work) == 0 {
 		return t.checkSubruns(ctx, run, mem, seen)
@@ -196,52 +246,58 @@ func (t *Timers) nextCheck(run *runlog.Run, s stall) (at time.Time, n note) {
 	return n.earliest(t.a.Store.Now().Add(in)), n
 }
 
-// endStall re-drives stalled work, or ends the run if it was re-driven before.
-func (t *Timers) endStall(mem *reducer.Memory, now time.Time) ([]runlog.Draft, error) {
-	quiet := now.Sub(mem.Updated).Round(time.Millisecond)
-	what := fmt.Sprintf("nothing happened for %s while %s was due", quiet, describe(mem, t.work(mem)))
-	if redriven(mem) {
+// mostRedrives is how often stalled work is re-driven: a bus that lost a delivery may lose that of
+// a re-drive as well.
+const mostRedrives = 2
+
+// endStall re-drives stalled work, or ends the run if that was done often enough.
+func (t *Timers) endStall(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
+	what := fmt.Sprintf("no answer since %s to %s", s.quiet.UTC().Format(time.RFC3339), describe(mem, t.work(mem)))
+	if s.redrives >= mostRedrives {
 		return access.One(events.Control, &events.FatalError{Outcome: events.Outcome{
-			Code: reducer.CodeStalled, Message: what + ", although it was driven again",
+			Code: reducer.CodeStalled, Message: fmt.Sprintf("%s, which was driven again %d times", what, s.redrives),
 		}})
 	}
 	return access.One(events.Control, &events.Resumed{By: events.By{Reason: what, By: t.a.Source}, Redrive: true})
 }
 
-// redriven reports whether a gateway re-drove the run's work without success. A dispatch of calls
-// to their pools is not success. A resume by a client does not count as a re-drive.
-func redriven(mem *reducer.Memory) bool {
-	for i := len(mem.Trace) - 1; i >= 0; i-- {
-		switch events.Type(mem.Trace[i].Event) {
-		case events.TypeToolCallDispatched:
-		case events.TypeResumed:
-			return mem.Control.Redriven
-		default:
-			return false
-		}
-	}
-	return false
-}
-
-// mostDescribed is the number of effects that a message names.
+// mostDescribed is the number of deliveries that a message names.
 const mostDescribed = 5
 
-// describe names effects by kind, tool and call.
+// describe names what the run waits for: the deliveries of its work, or the ends of the runs that
+// answer its calls.
 func describe(mem *reducer.Memory, work []effects.Effect) string {
-	if len(work) == 0 {
-		return "the answer of another run"
-	}
 	var names []string
-	for i, e := range work {
-		if i == mostDescribed {
-			names = append(names, fmt.Sprintf("%d more", len(work)-i))
-			break
+	for _, e := range work {
+		names = append(names, delivery(mem, e))
+	}
+	if len(work) == 0 {
+		for _, id := range awaited(mem) {
+			names = append(names, fmt.Sprintf("%s by run %s", nameCall(mem, id), events.ChildID(mem.RunID, id)))
 		}
-		name := string(e.Kind)
-		if call := mem.ToolCalls[e.CallID]; call != nil {
-			name += " " + call.Name + " (call " + e.CallID + ")"
-		}
-		names = append(names, name)
+	}
+	if more := len(names) - mostDescribed; more > 0 {
+		names = append(names[:mostDescribed], fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(names, ", ")
+}
+
+// delivery names the delivery that does a piece of work.
+func delivery(mem *reducer.Memory, e effects.Effect) string {
+	call := mem.Call(e.CallID)
+	switch {
+	case call == nil:
+		return "the delivery to " + string(e.State)
+	case e.Kind == effects.KindDispatch:
+		return fmt.Sprintf("the delivery to %s that sends %s to pool %s", e.State, nameCall(mem, e.CallID), call.Pool)
+	}
+	return fmt.Sprintf("the delivery of %s to pool %s", nameCall(mem, e.CallID), call.Pool)
+}
+
+// nameCall names a call with its tool.
+func nameCall(mem *reducer.Memory, id string) string {
+	if call := mem.Call(id); call != nil {
+		return fmt.Sprintf("call %s (%s)", id, call.Name)
+	}
+	return "call " + id
 }

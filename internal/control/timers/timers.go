@@ -1,5 +1,5 @@
 // Package timers processes the timers of runs: it expires approvals and clients' calls, ends runs at their
-// deadline, re-drives stalled work once and then ends the run, and cancels abandoned sub-runs.
+// deadline, re-drives stalled work twice and then ends the run, and cancels abandoned sub-runs.
 //
 // A timer only says that it is time to check a run. What to do follows from the run. So a timer
 // that fires twice, late or needlessly does no harm, and several processes may serve the same
@@ -46,7 +46,7 @@ type Config struct {
 	Expire func(ctx context.Context, run events.Run, wait clientmodel.Wait) error
 	// Unserved tells since when no actor serves a pool.
 	Unserved func(pool string) (since time.Time, unserved bool)
-	// StallAfter is how long due work may rest before it is re-driven, and again before its
+	// StallAfter is how long due work may rest before it is re-driven, each time, and before its
 	// run is ended.
 	StallAfter time.Duration
 	// Concurrency is how many timers are processed at once, Drain how long one may take
@@ -287,7 +287,7 @@ func mayBeSet(mem *reducer.Memory, kind string) bool {
 }
 
 // due returns what must happen to a run now: a poisoned run ends, so does one that is past its
-// deadline, an approval or a client's call expires, stalled work is re-driven once and then given up.
+// deadline, an approval or a client's call expires, stalled work is re-driven twice and then given up.
 func (t *Timers) due(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
 	if t.a.Table.Terminal(mem.State) {
 		return nil, nil
@@ -310,5 +310,5 @@ func (t *Timers) due(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
 	if s.N != mem.N || !s.over {
 		return nil, nil
 	}
-	return t.endStall(mem, now)
+	return t.endStall(mem, s)
 }

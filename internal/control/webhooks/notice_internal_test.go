@@ -36,7 +36,7 @@ func examples() []*events.Event {
 		example(events.Planning, events.Errored, &events.MaxSteps{Outcome: outcome("max_steps", "max steps 40 exceeded")}),
 		example(events.Acting, events.Cancelled, &events.CancelledRun{By: events.By{Reason: "It takes too long.", By: "ada"}}),
 		example(events.Planning, events.Errored, &events.BudgetExceeded{Outcome: outcome("budget_cost", "the budget of $1 is used up: $0.98 used, the next call costs about $0.04")}),
-		example(events.Acting, events.Errored, &events.FatalError{Outcome: outcome("stalled", "nothing happened for 1h0m0s while plan was due, although it was driven again")}),
+		example(events.Acting, events.Errored, &events.FatalError{Outcome: outcome("stalled", "no answer since 2026-01-02T00:04:05Z to the delivery to planning, which was driven again 2 times")}),
 	}
 }
 
@@ -92,7 +92,7 @@ func TestSlack(t *testing.T) {
 	const link = " · researcher · <https://moorebus.example/runs/0198c5a0-5a6b-7c00-8000-000000000001|0198c5a0-5a6b-7c00-8000-000000000001>"
 	require.Equal(t, "*A run waits for a person*"+link+"\n> pay {\"amount\":100}\nUntil 2026-01-02T04:04:05Z", texts[TypeWaitingForHuman])
 	require.Equal(t, "*A run was cancelled*"+link+"\n> It takes too long. (ada)", texts[TypeCancelled])
-	require.Equal(t, "*A run could not be processed*"+link+"\n> stalled: nothing happened for 1h0m0s while plan was due, although it was driven again", texts[TypeDead])
+	require.Equal(t, "*A run could not be processed*"+link+"\n> stalled: no answer since 2026-01-02T00:04:05Z to the delivery to planning, which was driven again 2 times", texts[TypeDead])
 
 	e := example(events.Planning, events.Done, &events.LLMFinalAnswer{Reply: events.Reply{Content: "<!channel> a & b\n<https://evil.example|here>" + strings.Repeat("ü", 9000)}})
 	n, _ := newNotice(e, ofExample(e))
