@@ -98,7 +98,8 @@ var lower = map[string][]string{
 	"internal/spelling":         {},
 	"internal/plan":             {},
 	"internal/media":            {},
-	"pkg/events":                {"internal/codec", "internal/media"},
+	"internal/replyitem":        {},
+	"pkg/events":                {"internal/codec", "internal/media", "internal/replyitem"},
 	"pkg/reducer":               {"pkg/events", "internal/codec"},
 	"internal/effects":          {"pkg/events", "pkg/reducer"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
@@ -149,7 +150,7 @@ var lower = map[string][]string{
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
-	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers"},
+	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
 	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/oauth", "internal/retry", "internal/shortage", "internal/tracecontext", "internal/truncate"},
 	"internal/toolset": {"pkg/tool", "internal/toolset"},
 	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/recordline"},
@@ -201,7 +202,7 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/semver"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/shortage", "internal/providers", "internal/llmhttp", "internal/tracecontext", "internal/spanid"}
+var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "internal/replyitem", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/shortage", "internal/providers", "internal/llmhttp", "internal/tracecontext", "internal/spanid"}
 
 var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom", "internal/telemetry"}
 
@@ -209,7 +210,7 @@ var roles = []string{"internal/planner", "internal/actor", "internal/subagent", 
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/capability", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
-	"internal/jsondiff", "internal/statepatch", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media",
+	"internal/jsondiff", "internal/statepatch", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel", "internal/compare",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",

@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -188,6 +189,13 @@ func TestReplyLines(t *testing.T) {
 	signed := &events.LLMFinalAnswer{Reply: events.Reply{Facts: events.Facts{Reasoning: events.Reasoning{{Kind: events.ReasoningOpaque, Data: []byte(`"EqQB"`)}}}}}
 	require.Empty(t, replyLines(signed, false, Palette{}))
 	require.Equal(t, []string{"       reasoned, in 1 part that only the provider can read"}, replyLines(signed, true, Palette{}))
+	search := events.ReasoningPart{Kind: events.ReasoningOpaque, Data: []byte(`{"type":"web_search_call","action":{"query":"a\u001bb"},"status":"completed"}`)}
+	found := &events.LLMFinalAnswer{Reply: events.Reply{Facts: events.Facts{
+		Reasoning: slices.Repeat(events.Reasoning{search}, 7), Citations: []events.Citation{{Type: "url_citation", URL: "https://example.org", Title: "A"}, {Type: "url_citation", URL: "https://example.org", Title: "A"}},
+	}}}
+	line := `       provider: web_search_call: a\x1bb (completed)`
+	require.Equal(t, append(slices.Repeat([]string{line}, 5), "       provider: and 2 more", "       source: A https://example.org"), replyLines(found, false, Palette{}))
+	require.Len(t, replyLines(found, true, Palette{}), 7+1)
 	p.ContextDropped = &events.ContextDropped{Read: 4096, Sent: 9100}
 	require.Equal(t, "       the server read only 4096 of at least 9100 tokens and dropped the rest", replyLines(p, false, Palette{})[0])
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/moorebus/moorebus/internal/livetext"
@@ -310,7 +311,10 @@ func OutputLine(o output.Output, color bool) string {
 	case output.ReasoningToken:
 		text = p.Faint(Cut(o.Text, dataWidth))
 	case output.Reasoned:
-		text = p.Faint(reasoned(o.Text, o.Opaque, o.Ref) + Cut(o.Text, dataWidth))
+		if o.Text != "" || o.Opaque > 0 || o.Ref != nil {
+			text = reasoned(o.Text, o.Opaque, o.Ref)
+		}
+		text = p.Faint(text + Cut(strings.TrimSpace(o.Text+"  "+strings.Join(o.Items, "  ")), dataWidth))
 	case output.ToolCallDelta:
 		text = fmt.Sprintf("%d %s %s", o.Index, Plain(o.Name), Cut(o.Text, dataWidth))
 	case output.ToolCallStarted:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -192,11 +193,38 @@ func replyLines(data events.Payload, whole bool, p Palette) []string {
 	if f == nil {
 		return nil
 	}
-	lines := reasoningLines(f, whole, p)
+	lines := append(reasoningLines(f, whole, p), itemLines(f, whole, p)...)
 	if d := f.ContextDropped; d != nil {
 		warning := fmt.Sprintf("the server read only %d of at least %d tokens and dropped the rest", d.Read, d.Sent)
 		lines = append([]string{replyIndent + p.Yellow(warning)}, lines...)
 	}
+	return lines
+}
+
+// maxItems bounds how many items and how many sources of a reply are shown, unless all are.
+const maxItems = 5
+
+// itemLines says what the provider's own tools did for a reply, and which sources it names.
+func itemLines(f *events.Facts, whole bool, p Palette) (lines []string) {
+	add := func(what string, all []string) {
+		for i, line := range all {
+			if i == maxItems && !whole {
+				line = fmt.Sprintf("and %d more", len(all)-i)
+			}
+			lines = append(lines, replyIndent+p.Faint(terminal.Visible(what+": "+line)))
+			if i == maxItems && !whole {
+				return
+			}
+		}
+	}
+	add("provider", f.Reasoning.Items())
+	var sources []string
+	for _, c := range f.Citations {
+		if line := c.Shown(); !slices.Contains(sources, line) {
+			sources = append(sources, line)
+		}
+	}
+	add("source", sources)
 	return lines
 }
 
@@ -205,7 +233,7 @@ func reasoningLines(f *events.Facts, whole bool, p Palette) []string {
 		return nil
 	}
 	text := f.Reasoning.Text()
-	if text == "" && f.ReasoningRef == nil && !whole {
+	if text == "" && f.ReasoningRef == nil && (!whole || f.Reasoning.Opaque() == 0) {
 		return nil // nothing that could be read, such as a signature
 	}
 	head := reasoned(text, f.Reasoning.Opaque(), f.ReasoningRef)

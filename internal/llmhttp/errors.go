@@ -102,7 +102,13 @@ func (c *Client) problem(p problem, resp *http.Response) *llm.Error {
 // refusesReasoning reports whether the request was refused for the reasoning that it sent
 // back.
 func (p problem) refusesReasoning() bool {
-	return p.status == http.StatusBadRequest && (p.code == "invalid_encrypted_content" || reasoningWords.MatchString(p.message))
+	switch p.status {
+	case http.StatusBadRequest:
+		return p.code == "invalid_encrypted_content" || reasoningWords.MatchString(p.message)
+	case http.StatusNotFound: // OpenAI, of an item that it knows only by its id
+		return strings.Contains(p.message, "Items are not persisted")
+	}
+	return false
 }
 
 // Anthropic, and routers to it, which have no code; OpenAI behind a router.

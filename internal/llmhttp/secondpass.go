@@ -51,7 +51,7 @@ func SecondPass(ctx context.Context, req llm.Request, stream func(llm.Chunk),
 		return llm.Structured(text), nil
 	}
 	again := req
-	again.Tools = nil
+	again.Tools, again.ProviderTools = nil, nil
 	again.Messages = append(slices.Clip(req.Messages),
 		llm.Message{
 			Role: llm.RoleAssistant, Content: text.Content, Reasoning: text.Reasoning,

@@ -54,7 +54,7 @@ func reasoned(e *events.Event) []Output {
 	if f == nil || len(f.Reasoning) == 0 && f.ReasoningRef == nil {
 		return nil
 	}
-	return []Output{Reasoned{N: e.N, Text: f.Reasoning.Text(), Opaque: f.Reasoning.Opaque(), Ref: f.ReasoningRef}}
+	return []Output{Reasoned{N: e.N, Text: f.Reasoning.Text(), Opaque: f.Reasoning.Opaque(), Items: f.Reasoning.Items(), Ref: f.ReasoningRef}}
 }
 
 // finished is the call that the event answers, if any.
@@ -104,7 +104,7 @@ func started(mem *reducer.Memory, e *events.Event) []events.Call {
 func outcome(mem *reducer.Memory, e *events.Event, terminal bool) Output {
 	switch p := e.Data.(type) {
 	case *events.LLMMessageComplete:
-		return FinalAnswer{N: e.N, MessageID: p.MessageID, State: e.To, Content: p.Content, Incomplete: p.Incomplete}
+		return FinalAnswer{N: e.N, MessageID: p.MessageID, State: e.To, Content: p.Content, Incomplete: p.Incomplete, Annotations: p.Citations}
 	case *events.CancelledRun:
 		return Error{N: e.N, Code: "cancelled", Message: p.Reason}
 	}
@@ -118,7 +118,7 @@ func outcome(mem *reducer.Memory, e *events.Event, terminal bool) Output {
 	}
 	answer := FinalAnswer{N: e.N, State: e.To, Incomplete: mem.Control.Incomplete}
 	if p, ok := e.Data.(*events.LLMFinalAnswer); ok {
-		answer.MessageID = p.MessageID
+		answer.MessageID, answer.Annotations = p.MessageID, p.Citations
 	}
 	if mem.FinalAnswer != nil {
 		answer.Content = *mem.FinalAnswer

@@ -68,10 +68,12 @@ type ReasoningToken struct {
 // Reasoned is what the model reasoned before a reply: the text of it, and how many parts only
 // the provider can read. Ref is where it is if it is too large for the log.
 type Reasoned struct {
-	N      uint64      `json:"n"`
-	Text   string      `json:"text"`
-	Opaque int         `json:"opaque,omitempty"`
-	Ref    *events.Ref `json:"ref,omitempty"`
+	N      uint64 `json:"n"`
+	Text   string `json:"text"`
+	Opaque int    `json:"opaque,omitempty"`
+	// Items says what the provider's own tools did.
+	Items []string    `json:"items,omitempty"`
+	Ref   *events.Ref `json:"ref,omitempty"`
 }
 
 // ToolCallDelta is a piece of the arguments of a call that the model is making.
@@ -124,6 +126,8 @@ type FinalAnswer struct {
 	Content   string       `json:"content"`
 	// Incomplete is left out of JSON if it is false.
 	Incomplete bool `json:"incomplete,omitempty"`
+	// Annotations are the sources that the answer names.
+	Annotations []events.Citation `json:"annotations,omitempty"`
 }
 
 // Error says why a run failed or was cancelled. It is the last output.

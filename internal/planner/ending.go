@@ -3,11 +3,13 @@ package planner
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/replyitem"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -20,6 +22,18 @@ const kindRefused llm.ErrorKind = "refused"
 
 // hasNothing reports whether a reply has neither text nor a call. Reasoning alone is nothing.
 func hasNothing(content string) bool { return strings.TrimSpace(content) == "" }
+
+// standIn is the text of a reply that consists of what the provider's own tools made, such as
+// an image. It is empty for other replies.
+func standIn(meta llm.Meta) string {
+	var items []json.RawMessage
+	for _, p := range meta.Reasoning {
+		if p.Kind == llm.ReasoningOpaque {
+			items = append(items, p.Data)
+		}
+	}
+	return replyitem.Stand(items)
+}
 
 // refusal returns the words of a reply by which the model or its provider refuses to answer.
 func refusal(reply llm.Response) (words string, refuses bool) {

@@ -2,6 +2,7 @@ package planner_test
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"strings"
 	"testing"
@@ -209,6 +210,31 @@ func TestEmptyReplies(t *testing.T) {
 			r.act(run, "done")
 			require.Equal(t, "It is 42.", *r.AwaitEnd(run).FinalAnswer)
 		})
+	})
+}
+
+// TestRepliesOfTheProvidersTools: what the provider made is an answer, goes back in a chat, and
+// stands in the log with the sources that the text names.
+func TestRepliesOfTheProvidersTools(t *testing.T) {
+	made := say("")
+	made.Reasoning = []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, ID: "ig_1", Data: json.RawMessage(`{"type":"image_generation_call","status":"completed","result":"AAAA"}`)}}
+	named := say("As found.")
+	named.Citations = []llm.Citation{{Type: "url_citation", URL: "https://example.org/a", Title: "A", End: 9}}
+	bubble(t, []any{made, named}, func(t *testing.T, r *rig) {
+		run := r.begin(chat)
+		first := r.event(run, 2).Data.(*events.LLMMessageComplete)
+		require.Equal(t, "[image_generation_call (completed)]", first.Content)
+		require.Equal(t, []string{"image_generation_call (completed)"}, first.Reasoning.Items())
+		r.say(run, "and now?")
+		second := r.event(run, 4).Data.(*events.LLMMessageComplete)
+		require.Equal(t, []events.Citation{{Type: "url_citation", URL: "https://example.org/a", Title: "A", End: 9}}, second.Citations)
+		sent := r.mock.Requests()[1].Messages
+		require.Equal(t, made.Reasoning, sent[len(sent)-2].Reasoning)
+	})
+	compacted := say("")
+	compacted.Reasoning = []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`{"type":"compaction","content":"x"}`)}}
+	bubble(t, []any{compacted, say("It is 42.")}, func(t *testing.T, r *rig) {
+		invalidReply("", "empty_reply", "answer in words")(t, r.event(r.begin(), 2).Data)
 	})
 }
 

@@ -175,6 +175,9 @@ func textOf(reply llm.Response) string {
 
 func (ch *replyChecker) answer(meta llm.Meta, content string) events.Payload {
 	content = strings.ToValidUTF8(content, "\uFFFD")
+	if hasNothing(content) && len(ch.schema) == 0 && !meta.Cut() {
+		content = standIn(meta)
+	}
 	reply := events.Reply{Content: content, Model: meta.Model, Usage: usage(meta.Usage), Facts: ch.facts(meta)}
 	cut := meta.Cut()
 	switch {

@@ -89,6 +89,9 @@ type Capabilities struct {
 	ThinkingDisplay bool   `json:"thinking_display"`
 	ThinksByDefault bool   `json:"thinks_by_default"`
 	Preserved       bool   `json:"preserved"`
+	// CacheTTL is how long the prompt cache keeps what a request marks (Anthropic); empty: as
+	// long as the server does it.
+	CacheTTL string `json:"cache_ttl"`
 }
 
 // The APIs of models.
@@ -128,6 +131,7 @@ var Efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max
 // choices are the values of the keys that have a fixed set.
 var choices = map[string][]string{
 	"api":             {"", APIChat, APIResponses},
+	"cache_ttl":       {"", "5m", "1h"},
 	"chat_tools":      {ToolsAlways, ToolsWithoutEffort, ToolsEffortNone, ToolsNever},
 	"reasoning_field": {None, "reasoning_content", "reasoning", "reasoning_details", "content", "think_tags", "extra_content"},
 	"reasoning_back":  {BackNever, BackTurn, BackCalls, BackAlways},

@@ -25,6 +25,9 @@ func Of(m llm.Meta, asked llm.Asked, calls bool) events.Facts {
 		}
 		f.Reasoning = append(f.Reasoning, events.ReasoningPart{Kind: string(p.Kind), Text: p.Text, Data: p.Data, ID: p.ID})
 	}
+	for _, c := range m.Citations {
+		f.Citations = append(f.Citations, events.Citation(c))
+	}
 	for _, a := range m.Adjusted {
 		f.Adjusted = append(f.Adjusted, events.Adjusted(a))
 	}
@@ -38,6 +41,9 @@ func Of(m llm.Meta, asked llm.Asked, calls bool) events.Facts {
 func Add(m *llm.Meta, f *events.Facts) {
 	m.Finish, m.FinishRaw, m.Dialect, m.RequestSHA256 = llm.Finish(f.Finish), f.FinishRaw, f.Dialect, f.RequestSHA256
 	m.Reasoning = Reasoning(f.Reasoning)
+	for _, c := range f.Citations {
+		m.Citations = append(m.Citations, llm.Citation(c))
+	}
 	for _, a := range f.Adjusted {
 		m.Adjusted = append(m.Adjusted, llm.Adjusted(a))
 	}

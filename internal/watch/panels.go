@@ -120,6 +120,9 @@ func (m *model) conversation(p *page) {
 		if text := turn.Reasoning.Text(); text != "" {
 			p.line(faint, "  reasoned: "+console.Cut(text, p.width))
 		}
+		for _, item := range turn.Reasoning.Items() {
+			p.line(faint, "  provider: "+console.Cut(item, p.width))
+		}
 		if turn.Content != "" || len(turn.Parts) > 0 {
 			p.text("", 2, events.Shown(turn.Content, turn.Parts))
 		}

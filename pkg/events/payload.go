@@ -2,10 +2,12 @@ package events
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/codec"
+	"github.com/moorebus/moorebus/internal/replyitem"
 )
 
 // Call is one tool call as the log names it. ID is unique in the run;
@@ -65,6 +67,8 @@ type Facts struct {
 	// is too large for the log; its bytes are the JSON of the list.
 	Reasoning    Reasoning `json:"reasoning,omitempty"`
 	ReasoningRef *Ref      `json:"reasoning_ref,omitempty"`
+	// Citations are the sources that the reply's text names.
+	Citations []Citation `json:"annotations,omitempty"`
 	// Asked is who was asked: the provider by the name that agents use, and the model.
 	Asked *Asked `json:"asked,omitempty"`
 	// Adjusted are settings that were sent otherwise than the agent has them.
@@ -96,6 +100,23 @@ const (
 type Asked struct {
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
+}
+
+// Citation is a source of a passage of a reply's text. Type is the provider's own word. Start
+// and End bound the passage, in characters of the text from 0; both are 0 where the provider
+// does not say. Quote is the passage of the source. Only Type is always set.
+type Citation struct {
+	Type  string `json:"type"`
+	URL   string `json:"url,omitempty"`
+	Title string `json:"title,omitempty"`
+	Quote string `json:"quote,omitempty"`
+	Start int    `json:"start,omitempty"`
+	End   int    `json:"end,omitempty"`
+}
+
+// Shown is the source in one line: its title and its address.
+func (c Citation) Shown() string {
+	return cmp.Or(strings.TrimSpace(c.Title+" "+c.URL), c.Type)
 }
 
 // Adjusted is a setting that was sent otherwise than the agent has it. Sent is what was
@@ -152,10 +173,21 @@ func (r Reasoning) Text() string {
 	return b.String()
 }
 
+// Items says in a line each what the provider's own tools did for the reply, and what else is
+// in it that is neither text, nor a call, nor reasoning.
+func (r Reasoning) Items() (lines []string) {
+	for _, p := range r {
+		if line := replyitem.Shown(p.Data); p.Kind == ReasoningOpaque && line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
 // Opaque returns how many parts only the provider can read.
 func (r Reasoning) Opaque() (n int) {
 	for _, p := range r {
-		if p.Kind == ReasoningOpaque {
+		if p.Kind == ReasoningOpaque && replyitem.Type(p.Data) == "" {
 			n++
 		}
 	}

@@ -100,8 +100,9 @@ const (
 	ReasoningText ReasoningKind = "text"
 	// ReasoningSummary is a summary of it that the provider gives.
 	ReasoningSummary ReasoningKind = "summary"
-	// ReasoningOpaque is a value that only the provider can read, such as a signature or
-	// encrypted reasoning.
+	// ReasoningOpaque is a value of the provider's own: one that only it can read, such as a
+	// signature or encrypted reasoning, or a part of the reply that is neither text, nor a
+	// call, nor reasoning, such as a search that the provider made.
 	ReasoningOpaque ReasoningKind = "opaque"
 )
 
@@ -185,7 +186,11 @@ type Request struct {
 	Model    string
 	Messages []Message
 	Tools    []Tool
-	Sampling Sampling
+	// ProviderTools are tools that the provider itself carries out, such as a web search:
+	// JSON objects in its API's own form, which are sent as they are. A tool of Tools that
+	// has the name of one of them is not described a second time.
+	ProviderTools []json.RawMessage
+	Sampling      Sampling
 	// OutputSchema, when set, is the JSON Schema that a final answer has to
 	// satisfy. A Caller that can ask its provider for that does so and answers
 	// with [Structured].
@@ -256,6 +261,8 @@ type Meta struct {
 	// ReasoningBack says that the provider wants the text of the reasoning back in later
 	// requests, not only its opaque parts.
 	ReasoningBack bool
+	// Citations are the sources that the reply's text names.
+	Citations []Citation
 	// Adjusted are settings that were sent otherwise than the request has them.
 	Adjusted []Adjusted
 	// Dialect is the API that was asked, as its adapter is called: openai, responses or
@@ -289,6 +296,18 @@ const (
 	// FinishUnknown is one whose ending the provider names with a word that says nothing here.
 	FinishUnknown Finish = "unknown"
 )
+
+// Citation is a source of a passage of a reply's text. Type is the provider's own word. Start
+// and End bound the passage, in characters of the text from 0; both are 0 where the provider
+// does not say. Quote is the passage of the source. Only Type is always set.
+type Citation struct {
+	Type  string `json:"type"`
+	URL   string `json:"url,omitempty"`
+	Title string `json:"title,omitempty"`
+	Quote string `json:"quote,omitempty"`
+	Start int    `json:"start,omitempty"`
+	End   int    `json:"end,omitempty"`
+}
 
 // Adjusted is a setting of the request that was sent otherwise. Key is the setting as agents
 // write it, such as reasoning.effort or temperature. Sent is what was sent, as JSON; nil:

@@ -129,7 +129,7 @@ func TestPausedReplyThatFails(t *testing.T) {
 	_, err := c.Call(t.Context(), ask(), nil)
 	e := wantError(t, err, llm.KindOverloaded)
 	require.Equal(t, &usage, e.Usage)
-	require.Equal(t, pausedTurn, e.Reply.FinishRaw)
+	require.Equal(t, "pause_turn", e.Reply.FinishRaw)
 	require.Equal(t, "anthropic", e.Reply.Dialect)
 	sum := sha256.Sum256(asked()[0])
 	require.Equal(t, hex.EncodeToString(sum[:]), e.Reply.RequestSHA256)

@@ -28,6 +28,18 @@ type placement struct {
 	// Places say what of the reply stands before each block, where anything does: bytes of
 	// text, and calls.
 	Places [][2]int `json:"places,omitempty"`
+	// Cited are the passages of the text that name sources, and Length is that of the text,
+	// in bytes. A text of another length is not the one that they belong to.
+	Cited  []cited `json:"cited,omitempty"`
+	Length int     `json:"length,omitempty"`
+}
+
+// cited is a passage that names sources, as a block of its own. From and To are bytes of the
+// reply's text.
+type cited struct {
+	From      int             `json:"from"`
+	To        int             `json:"to"`
+	Citations json.RawMessage `json:"citations"`
 }
 
 // ofNoRequest is the digest of no request.
@@ -46,6 +58,9 @@ func (x *exchange) reasoning(r reply, apart bool) []llm.ReasoningPart {
 			// The next request has such texts in another form, and what came after them
 			// is bound to this one.
 			altered = altered || last == kindText || blank(b.text) || len(b.citations) > 0
+			if len(b.citations) > 0 && !blank(b.text) {
+				p.Cited = append(p.Cited, cited{at[0], at[0] + len(b.text), encode(b.citations)})
+			}
 			at[0] += len(b.text)
 		case kindCall:
 			at[1]++
@@ -65,7 +80,13 @@ func (x *exchange) reasoning(r reply, apart bool) []llm.ReasoningPart {
 	if !inside || apart {
 		p.Places = nil
 	}
-	if len(out) == 0 || p.SHA256 == "" && p.Places == nil {
+	if p.Length = at[0]; p.Cited == nil || apart {
+		p.Cited, p.Length = nil, 0
+	}
+	if len(out) == 0 {
+		p.SHA256 = ""
+	}
+	if p.SHA256 == "" && p.Places == nil && p.Cited == nil {
 		return out
 	}
 	data, err := json.Marshal(p)

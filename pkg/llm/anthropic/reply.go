@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -17,10 +18,12 @@ const (
 	kindText     = "text"
 	kindCall     = "tool_use"
 	kindThinking = "thinking"
+	kindCompact  = "compaction"
 )
 
-// pausedTurn is the stop reason of a reply that goes on when it is sent back.
-const pausedTurn = "pause_turn"
+// pauses are the stop reasons of a reply that goes on when it is sent back: after a while, and
+// after the provider has summarized the conversation.
+var pauses = map[string]bool{"pause_turn": true, "compaction": true}
 
 // reply is what a model answered, however it came.
 type reply struct {
@@ -81,6 +84,8 @@ func (p *part) block() json.RawMessage {
 		}
 	case !json.Valid([]byte(p.text)) || json.Unmarshal(p.raw, &keys) != nil:
 		return p.raw
+	case p.kind == kindCompact: // a summary that was streamed
+		keys["content"] = json.RawMessage(p.text)
 	default: // an input that was streamed
 		keys["input"] = json.RawMessage(p.text)
 	}
@@ -105,7 +110,7 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 		whole.parts = append(whole.parts, p)
 	}
 	whole = x.joined(whole)
-	if m.StopReason == "" && m.Usage != nil && *m.Usage == (tokens{}) { // Ollama ends a loop of equal tokens so
+	if m.StopReason == "" && m.Usage != nil && m.Usage.none() { // Ollama ends a loop of equal tokens so
 		e := r.Says("the reply broke: it has no stop reason and used no tokens")
 		e.Kind = llm.KindBroken
 		return nil, llmhttp.Unused(e, x.meta(whole, false))
@@ -117,6 +122,7 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 func (x *exchange) joined(r reply) reply {
 	r.model = cmp.Or(r.model, x.sofar.model)
 	r.parts = slices.Concat(x.sofar.parts, r.parts)
+	r.usage = r.usage.billed()
 	r.usage.plus(x.sofar.usage)
 	return r
 }
@@ -129,6 +135,22 @@ func (r reply) text() (words string) {
 		}
 	}
 	return words
+}
+
+// citations are the sources of the reply's text.
+func (r reply) citations() (all []llm.Citation) {
+	at := 0 // in characters
+	for _, p := range r.parts {
+		if p.kind != kindText {
+			continue
+		}
+		length := utf8.RuneCountInString(p.text)
+		if len(p.citations) > 0 {
+			all = llmhttp.Cite(all, encode(p.citations), at, length)
+		}
+		at += length
+	}
+	return all
 }
 
 // finishes are the endings by their stop reasons, those of other APIs included, which
@@ -145,7 +167,7 @@ func (r reply) finish() llm.Finish { return cmp.Or(finishes[r.StopReason], llm.F
 // response makes the reply one of the port's, with the tools' own names.
 func (x *exchange) response(r reply) (llm.Response, error) {
 	called := slices.ContainsFunc(r.parts, func(p *part) bool { return p.kind == kindCall })
-	if x.paused = r.StopReason == pausedTurn && !called; x.paused {
+	if x.paused = pauses[r.StopReason] && !called; x.paused {
 		x.sofar = r
 		return llm.Text{}, nil
 	}
@@ -191,7 +213,7 @@ func (x *exchange) meta(r reply, apart bool) llm.Meta {
 	u := r.usage
 	m := llm.Meta{
 		Model: cmp.Or(r.model, x.model), Confidence: 1, FinishRaw: r.StopReason, Reasoning: x.reasoning(r, apart),
-		Adjusted: x.adjusted, Dialect: providers.Anthropic, RequestSHA256: x.sha256,
+		Citations: r.citations(), Adjusted: x.adjusted, Dialect: providers.Anthropic, RequestSHA256: x.sha256,
 		Usage: llm.Usage{Input: (u.Input + u.Written + u.Read).Count(), Cached: u.Read.Count(), Output: u.Output.Count()},
 	}
 	m.Usage.Total = m.Usage.Input + m.Usage.Output

@@ -77,7 +77,10 @@ func (x *exchange) Body(stream bool) ([]byte, error) {
 
 // offer adds the request's tools, and the one that takes a structured answer.
 func (x *exchange) offer() error {
-	for _, t := range x.req.Tools {
+	for _, raw := range x.req.ProviderTools {
+		x.params.Tools = append(x.params.Tools, tool{raw: raw})
+	}
+	for _, t := range llmhttp.Described(x.req) {
 		schema, err := inputSchema(t.Schema)
 		if err != nil {
 			return llmhttp.Invalid(fmt.Sprintf("the schema of tool %q %v", t.Name, err))
@@ -146,7 +149,7 @@ func inputSchema(schema json.RawMessage) (json.RawMessage, error) {
 // choose forces the answer where nothing else can be called, and the model lets itself be
 // forced: none does that thinks.
 func (x *exchange) choose() {
-	if x.answer == nil || len(x.req.Tools) > 0 || x.thinks() || !x.caps.ForcedTools {
+	if x.answer == nil || len(x.params.Tools) > 1 || x.thinks() || !x.caps.ForcedTools {
 		return
 	}
 	x.params.ToolChoice = &toolChoice{Type: "tool", Name: x.answer.Name, DisableParallelToolUse: true}
@@ -155,7 +158,7 @@ func (x *exchange) choose() {
 // markCache marks what the next request begins with as well: the tools, the
 // system prompt, and the conversation so far.
 func (x *exchange) markCache() {
-	p, mark := &x.params, &cacheControl{"ephemeral"}
+	p, mark := &x.params, &cacheControl{Type: "ephemeral", TTL: x.caps.CacheTTL}
 	if n := len(p.Tools); n > 0 {
 		p.Tools[n-1].CacheControl = mark
 	}

@@ -25,7 +25,9 @@ type assembly struct {
 type streamed struct {
 	part
 	added []byte
-	call  int
+	// summary is what a stream added to a compaction.
+	summary string
+	call    int
 }
 
 // Assemble begins a streamed reply.
@@ -127,6 +129,10 @@ func (a *assembly) delta(index int, d *content) {
 		a.say(llm.ChunkReasoning, d.Thinking)
 	case kindCall:
 		a.argue(b, d.PartialJSON)
+	case kindCompact:
+		var summary string
+		_ = json.Unmarshal(d.Summary, &summary) // null has none
+		b.summary += summary
 	default:
 		b.added = append(b.added, d.PartialJSON...)
 	}
@@ -182,6 +188,10 @@ func (a *assembly) whole() reply {
 		switch p.kind {
 		case kindText, kindThinking:
 			p.text += string(b.added)
+		case kindCompact:
+			if b.summary != "" {
+				p.text = string(encode(b.summary))
+			}
 		default: // the arguments that a call begins with are complete, and those that follow, too
 			p.text = cmp.Or(string(b.added), p.text)
 		}

@@ -43,6 +43,7 @@ type block struct {
 	IsError      bool            `json:"is_error,omitempty"`
 	CacheControl *cacheControl   `json:"cache_control,omitempty"`
 	Content      []block         `json:"content,omitempty"`
+	Citations    json.RawMessage `json:"citations,omitempty"`
 	Type         string          `json:"type"`
 	// raw is sent in place of everything else: thinking goes back unchanged.
 	raw json.RawMessage
@@ -66,6 +67,7 @@ type source struct {
 }
 
 type cacheControl struct {
+	TTL  string `json:"ttl,omitempty"`
 	Type string `json:"type"`
 }
 
@@ -90,6 +92,17 @@ type tool struct {
 	Name         string          `json:"name"`
 	Description  string          `json:"description,omitempty"`
 	CacheControl *cacheControl   `json:"cache_control,omitempty"`
+	// raw is sent in place of everything else: a tool of the provider's own.
+	raw json.RawMessage
+}
+
+// MarshalJSON writes the tool.
+func (t tool) MarshalJSON() ([]byte, error) {
+	if t.raw != nil {
+		return t.raw, nil
+	}
+	type plain tool
+	return llmhttp.JSON(plain(t)), nil
 }
 
 // answer is a message of the model.
@@ -151,6 +164,8 @@ type content struct {
 	Thinking    string          `json:"thinking"`
 	Signature   string          `json:"signature"`
 	PartialJSON string          `json:"partial_json"`
+	// Summary is the text of a compaction.
+	Summary json.RawMessage `json:"content"`
 	// Citations are those of a block, and Citation one that is added to it.
 	Citations json.RawMessage `json:"citations"`
 	Citation  json.RawMessage `json:"citation"`
@@ -177,6 +192,32 @@ type tokens struct {
 	Read    llmhttp.Number  `json:"cache_read_input_tokens"`
 	Output  llmhttp.Number  `json:"output_tokens"`
 	Cost    *llmhttp.Number `json:"cost"`
+	// Iterations are the passes that the provider made for the reply, such as one to compact
+	// the conversation. The counts beside them leave those out.
+	Iterations []tokens `json:"iterations"`
+}
+
+// none reports whether no tokens were used.
+func (t tokens) none() bool { return t.Input+t.Written+t.Read+t.Output == 0 && len(t.Iterations) == 0 }
+
+// billed is all that the reply used: the sum of its passes, where they are told.
+func (t tokens) billed() tokens {
+	sum := tokens{Cost: t.Cost}
+	for _, pass := range t.Iterations {
+		sum.Input, sum.Written = sum.Input+pass.Input, sum.Written+pass.Written
+		sum.Read, sum.Output = sum.Read+pass.Read, sum.Output+pass.Output
+	}
+	if t.Iterations = nil; sum.Input+sum.Written+sum.Read+sum.Output >= t.Input+t.Written+t.Read+t.Output {
+		return sum
+	}
+	return t
+}
+
+// UnmarshalJSON reads an object; what it cannot read of it is 0.
+func (t *tokens) UnmarshalJSON(raw []byte) error {
+	type plain tokens
+	_ = json.Unmarshal(raw, (*plain)(t)) // it reads on after a value of another form
+	return nil
 }
 
 // latest takes what a later event says. The output is a sum that grows. Some servers state
@@ -187,6 +228,9 @@ func (t *tokens) latest(now tokens) {
 	t.Read, t.Output = cmp.Or(now.Read, t.Read), max(t.Output, now.Output)
 	if now.Cost != nil {
 		t.Cost = now.Cost
+	}
+	if len(now.Iterations) > 0 {
+		t.Iterations = now.Iterations
 	}
 }
 

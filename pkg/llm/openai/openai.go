@@ -123,6 +123,9 @@ func (c *Caller) Close() { c.http.Close() }
 // models. sure is false where only the model's name says so: the server is not known.
 func (c *Caller) NeedsResponses(req llm.Request) (needs, sure bool) {
 	caps := c.http.Capabilities(cmp.Or(req.Model, c.opts.Model))
+	if len(req.ProviderTools) > 0 && caps.API == "" && caps.Row == "openai" {
+		return true, true // chat completions of OpenAI have no tools of its own
+	}
 	return caps.NeedsResponses(len(req.Tools) > 0, req.Sampling.Effort), c.http.Known() || caps.API != ""
 }
 

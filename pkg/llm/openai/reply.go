@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sashabaranov/go-openai"
 
@@ -85,6 +86,7 @@ type assembly struct {
 	calls     callList
 	signed    []json.RawMessage
 	usage     llm.Usage
+	citations []json.RawMessage
 	// zero says that a usage without any tokens came.
 	zero bool
 }
@@ -182,6 +184,9 @@ func (a *assembly) say(m *spoken) {
 		a.refused = true
 		a.write("", string(m.Refusal))
 	}
+	if len(m.Annotations) > 0 {
+		a.citations = append(a.citations, m.Annotations)
+	}
 	if isObject(m.ExtraContent) {
 		a.signed = append(a.signed, m.ExtraContent)
 	}
@@ -259,6 +264,9 @@ func (a *assembly) Meta() llm.Meta {
 	}
 	for _, extra := range a.signed {
 		m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: extra})
+	}
+	for _, list := range a.citations {
+		m.Citations = llmhttp.Cite(m.Citations, list, 0, utf8.RuneCountInString(a.text.String()))
 	}
 	m.Finish, m.Adjusted = finish(a.finish), a.x.adjusted
 	m.ReasoningBack = a.x.wantsText(m.Reasoning, len(a.calls.all) > 0)

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/sashabaranov/go-openai"
 
@@ -16,7 +17,7 @@ import (
 type request struct {
 	Model               string                `json:"model"`
 	Messages            []message             `json:"messages"`
-	Tools               []tool                `json:"tools,omitempty"`
+	Tools               []json.RawMessage     `json:"tools,omitempty"`
 	ToolChoice          any                   `json:"tool_choice,omitempty"`
 	Stream              bool                  `json:"stream,omitempty"`
 	StreamOptions       *openai.StreamOptions `json:"stream_options,omitempty"`
@@ -158,12 +159,13 @@ func (x *exchange) prepare() error {
 	x.caps = x.caller.http.Capabilities(x.model)
 	b := &x.body
 	b.Model = x.model
-	for _, t := range x.req.Tools {
+	b.Tools = slices.Clone(x.req.ProviderTools)
+	for _, t := range llmhttp.Described(x.req) {
 		schema, err := llmhttp.Parameters(t)
 		if err != nil {
 			return err
 		}
-		b.Tools = append(b.Tools, tool{typeFunction, definition{x.names.Wire(t.Name), t.Description, schema}})
+		b.Tools = append(b.Tools, llmhttp.JSON(tool{typeFunction, definition{x.names.Wire(t.Name), t.Description, schema}}))
 	}
 	if err := x.structure(); err != nil {
 		return err
@@ -179,7 +181,7 @@ func (x *exchange) outputSchema() string {
 	switch {
 	case len(x.req.OutputSchema) == 0 || x.caller.opts.NoOutputSchema:
 		return providers.None
-	case len(x.req.Tools) > 0:
+	case len(x.req.Tools)+len(x.req.ProviderTools) > 0:
 		return x.caps.OutputWithTools
 	}
 	return x.caps.OutputSchema
@@ -206,10 +208,10 @@ func (x *exchange) structure() error {
 		return err
 	}
 	x.answer = answer
-	if len(x.req.Tools) == 0 && x.caps.ForcedTools {
+	if len(x.body.Tools) == 0 && x.caps.ForcedTools {
 		x.body.ToolChoice = map[string]any{"type": typeFunction, "function": map[string]any{"name": answer.Name}}
 	}
-	x.body.Tools = append(x.body.Tools, tool{typeFunction, definition{answer.Name, llmhttp.AnswerWords, answer.Schema}})
+	x.body.Tools = append(x.body.Tools, llmhttp.JSON(tool{typeFunction, definition{answer.Name, llmhttp.AnswerWords, answer.Schema}}))
 	return nil
 }
 

@@ -43,6 +43,7 @@ type spoken struct {
 	ExtraContent     json.RawMessage   `json:"extra_content"`
 	ToolCalls        fragments         `json:"tool_calls"`
 	FunctionCall     *fragmentFunction `json:"function_call"`
+	Annotations      json.RawMessage   `json:"annotations"` // the sources of the text
 }
 
 // fragment is a tool call, or a part of one.

@@ -5,7 +5,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -50,6 +53,7 @@ type output struct {
 	Type      llmhttp.Word      `json:"type"`
 	ID        llmhttp.Word      `json:"id"`
 	CallID    llmhttp.Word      `json:"call_id"`
+	Phase     llmhttp.Word      `json:"phase"`
 	Name      llmhttp.Word      `json:"name"`
 	Arguments llmhttp.Arguments `json:"arguments"`
 	Content   contents          `json:"content"`
@@ -64,6 +68,8 @@ type content struct {
 	Type    llmhttp.Word `json:"type"`
 	Text    llmhttp.Word `json:"text"`
 	Refusal llmhttp.Word `json:"refusal"`
+	// Annotations are the sources of the text.
+	Annotations json.RawMessage `json:"annotations"`
 }
 
 // UnmarshalJSON reads a list of parts, or a text; anything else is no part.
@@ -107,7 +113,8 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 	if stated := a.end(in); stated != nil {
 		return nil, llmhttp.Unused(r.Stated(stated), a.Meta())
 	}
-	if in.Usage != nil && a.used == (llm.Usage{}) && len(in.Output) > 0 { // Ollama ends a loop of equal tokens so
+	// Ollama ends a loop of equal tokens so. Other servers may count nothing.
+	if in.Usage != nil && a.used == (llm.Usage{}) && len(in.Output) > 0 && a.x.caps.DropsContext {
 		e := r.Says("the reply broke: it used no tokens")
 		e.Kind = llm.KindBroken
 		return nil, llmhttp.Unused(e, a.Meta())
@@ -139,20 +146,24 @@ func (a *assembly) end(in answer) llmhttp.Stated {
 
 // Reply returns the complete reply, with the tools' own names.
 func (a *assembly) Reply() (llm.Response, error) {
-	var said strings.Builder
 	var all []llm.Call
 	refused := false
 	for _, p := range a.order {
 		switch p.kind {
 		case typeMessage:
-			said.WriteString(p.text.String())
 			refused = refused || p.refused
 		case typeCall:
 			all = append(all, llm.Call{ID: cmp.Or(p.callID, p.id), Name: p.name, Arguments: p.text.String()})
 		}
 	}
 	calls, answer := a.x.names.Calls(a.x.req, all, a.x.answer)
-	meta, text := a.Meta(), said.String()
+	meta, text := a.Meta(), a.said()
+	if kind := a.unanswered(); kind != "" {
+		return nil, llmhttp.Unused(&llm.Error{
+			Kind: llm.KindInvalid, Message: fmt.Sprintf("the model's reply has an item of the type %s, which only a client can answer, and Moorebus does not: "+
+				"change or remove the tool under provider_tools (an MCP server needs require_approval: never)", kind),
+		}, meta)
+	}
 	meta.Finish, meta.FinishRaw = a.finish(len(calls) > 0), cmp.Or(a.reason, a.status)
 	switch {
 	case refused:
@@ -191,19 +202,70 @@ func (a *assembly) finish(calls bool) llm.Finish {
 // Meta returns what is known of the reply so far.
 func (a *assembly) Meta() llm.Meta {
 	m := llm.Meta{Model: cmp.Or(a.model, a.x.params.Model), Confidence: 1, Usage: a.used, Adjusted: a.x.adjusted}
-	said, calls := 0, 0
+	said, calls, text, kept := 0, 0, a.said(), a.keepsMessages()
 	for _, p := range a.order {
+		id := thoughtID(cmp.Or(p.id, "item"), said+calls)
 		switch {
-		case p.kind == typeMessage && p.text.Len() > 0:
-			said = 1
-		case p.kind == typeCall && !p.answer:
-			calls++
+		case p.kind == typeMessage:
+			if kept {
+				m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: p.messageItem(text), ID: id})
+			}
+			if p.text.Len() > 0 {
+				said = 1
+			}
+		case p.kind == typeCall:
+			if !p.answer {
+				calls++
+			}
 		case p.kind == typeReasoning:
 			m.Reasoning = append(m.Reasoning, p.reasoning(thoughtID(p.id, said+calls))...)
 			m.ReasoningBack = m.ReasoningBack || p.encrypted == nil && len(p.thoughts) > 0
+		case p.raw != nil:
+			m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: p.raw, ID: id})
 		}
 	}
+	m.Citations = a.citations(text)
 	return m
+}
+
+// said is the reply's text.
+func (a *assembly) said() string {
+	var all []passage
+	calls := false
+	for _, p := range a.order {
+		switch p.kind {
+		case typeMessage:
+			all = append(all, passage{p.phase, p.text.String()})
+		case typeCall:
+			calls = calls || !p.answer
+		}
+	}
+	return wording(all, calls)
+}
+
+// citations are those of the messages that the text holds.
+func (a *assembly) citations(text string) (all []llm.Citation) {
+	from := 0 // bytes of the text
+	for _, p := range a.order {
+		if p.kind != typeMessage || p.text.Len() == 0 {
+			continue
+		}
+		at := strings.Index(text[from:], p.text.String())
+		if at < 0 {
+			continue
+		}
+		from += at
+		for _, c := range p.content {
+			all = llmhttp.Cite(all, c.Annotations, utf8.RuneCountInString(text[:from]), utf8.RuneCountInString(string(c.Text)))
+			from = min(from+len(c.Text), len(text))
+		}
+	}
+	return all
+}
+
+// cites reports whether a message names sources.
+func (p *piece) cites() bool {
+	return slices.ContainsFunc(p.content, func(c content) bool { return len(llmhttp.Cite(nil, c.Annotations, 0, 0)) > 0 })
 }
 
 // reasoning returns the parts of a reasoning item.

@@ -1,8 +1,10 @@
 package responses
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
@@ -14,18 +16,19 @@ import (
 // conversations have equal bytes.
 
 type request struct {
-	Model           string     `json:"model"`
-	Input           []item     `json:"input"`
-	Tools           []tool     `json:"tools,omitempty"`
-	ToolChoice      any        `json:"tool_choice,omitempty"`
-	Store           bool       `json:"store"`
-	Include         []string   `json:"include,omitempty"`
-	Reasoning       *reasoning `json:"reasoning,omitempty"`
-	Text            *text      `json:"text,omitempty"`
-	MaxOutputTokens int        `json:"max_output_tokens,omitempty"`
-	Temperature     *float64   `json:"temperature,omitempty"`
-	TopP            *float64   `json:"top_p,omitempty"`
-	Stream          bool       `json:"stream,omitempty"`
+	Model string `json:"model"`
+	Input []item `json:"input"`
+	// Tools are those of the provider as the agent has them, and functions.
+	Tools           []json.RawMessage `json:"tools,omitempty"`
+	ToolChoice      any               `json:"tool_choice,omitempty"`
+	Store           bool              `json:"store"`
+	Include         []string          `json:"include,omitempty"`
+	Reasoning       *reasoning        `json:"reasoning,omitempty"`
+	Text            *text             `json:"text,omitempty"`
+	MaxOutputTokens int               `json:"max_output_tokens,omitempty"`
+	Temperature     *float64          `json:"temperature,omitempty"`
+	TopP            *float64          `json:"top_p,omitempty"`
+	Stream          bool              `json:"stream,omitempty"`
 }
 
 // item is one of the conversation: a message, a call, a result, or reasoning. The keys
@@ -41,6 +44,22 @@ type item struct {
 	Summary   any             `json:"summary,omitempty"`
 	Content   any             `json:"content,omitempty"`
 	Encrypted json.RawMessage `json:"encrypted_content,omitempty"`
+	Phase     string          `json:"phase,omitempty"`
+	// raw is sent in place of everything else: the provider's own items go back unchanged.
+	raw json.RawMessage
+}
+
+// MarshalJSON writes the item.
+func (i item) MarshalJSON() ([]byte, error) {
+	if i.raw != nil {
+		return i.raw, nil
+	}
+	type plain item
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(plain(i))
+	return out.Bytes(), err
 }
 
 // part is a part of an item.
@@ -61,6 +80,11 @@ type tool struct {
 	Parameters  json.RawMessage `json:"parameters"`
 	// Strict is always sent: its default is true, which changes the schema.
 	Strict bool `json:"strict"`
+}
+
+// function describes a tool of the agent, or the one that takes an answer.
+func function(name, description string, schema json.RawMessage) json.RawMessage {
+	return llmhttp.JSON(tool{Type: "function", Name: name, Description: description, Parameters: schema})
 }
 
 type reasoning struct {
@@ -107,12 +131,13 @@ func (x *exchange) write() error {
 		return llmhttp.NoModel()
 	}
 	x.caps = x.caller.http.Capabilities(p.Model)
-	for _, t := range x.req.Tools {
+	p.Tools = slices.Clone(x.req.ProviderTools)
+	for _, t := range llmhttp.Described(x.req) {
 		schema, err := llmhttp.Parameters(t)
 		if err != nil {
 			return err
 		}
-		p.Tools = append(p.Tools, tool{Type: "function", Name: x.names.Wire(t.Name), Description: t.Description, Parameters: schema})
+		p.Tools = append(p.Tools, function(x.names.Wire(t.Name), t.Description, schema))
 	}
 	if err := x.structure(); err != nil {
 		return err
@@ -142,7 +167,7 @@ func (x *exchange) Body(stream bool) ([]byte, error) {
 func (x *exchange) structure() error {
 	schema := x.req.OutputSchema
 	way := x.caps.OutputSchema
-	if len(x.req.Tools) > 0 {
+	if len(x.params.Tools) > 0 {
 		way = x.caps.OutputWithTools
 	}
 	switch {
@@ -161,9 +186,7 @@ func (x *exchange) structure() error {
 		return err
 	}
 	x.answer = answer
-	x.params.Tools = append(x.params.Tools, tool{
-		Type: "function", Name: answer.Name, Description: llmhttp.AnswerWords, Parameters: answer.Schema,
-	})
+	x.params.Tools = append(x.params.Tools, function(answer.Name, llmhttp.AnswerWords, answer.Schema))
 	return nil
 }
 
@@ -253,30 +276,6 @@ func (x *exchange) add(m *llm.Message) {
 	default:
 		*items = append(*items, item{Type: typeMessage, Role: string(m.Role), Content: x.content(m)})
 	}
-}
-
-// reply returns the items of a reply: its text and its calls, with the reasoning where
-// it stood.
-func (x *exchange) reply(m *llm.Message) []item {
-	var said []item
-	if m.Content != "" {
-		said = append(said, item{Type: typeMessage, Role: string(m.Role), Content: m.Content})
-	}
-	for _, c := range m.Calls {
-		said = append(said, item{Type: typeCall, CallID: c.ID, Name: x.names.Wire(c.Name), Arguments: c.Arguments})
-	}
-	if len(said) == 0 || !m.Asked.Matches(llm.Asked{Provider: x.req.Provider, Model: x.params.Model}) {
-		return said // the API refuses reasoning that nothing follows
-	}
-	thoughts := readReasoning(m.Reasoning)
-	var all []item
-	for i := range said {
-		for len(thoughts) > 0 && (thoughts[0].before <= i || i == len(said)-1) {
-			all, thoughts = append(all, thoughts[0].item), thoughts[1:]
-		}
-		all = append(all, said[i])
-	}
-	return all
 }
 
 // content is a message's text, or its parts if it is more than that and the model takes

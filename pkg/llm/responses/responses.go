@@ -123,7 +123,7 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 		return nil, err
 	}
 	caps := c.http.Capabilities(cmp.Or(req.Model, c.opts.Model))
-	if len(req.OutputSchema) > 0 && len(req.Tools) > 0 && caps.OutputWithTools == providers.SecondPass {
+	if len(req.OutputSchema) > 0 && len(req.Tools)+len(req.ProviderTools) > 0 && caps.OutputWithTools == providers.SecondPass {
 		return llmhttp.SecondPass(ctx, req, stream, c.ask)
 	}
 	return c.ask(ctx, req, stream)

@@ -45,10 +45,14 @@ type assembly struct {
 type piece struct {
 	kind, id          string
 	callID, name      string
+	phase             string
 	answer, refused   bool
 	text              strings.Builder
 	summary, thoughts texts
 	encrypted         json.RawMessage
+	// raw is a whole item as it came, and content that of a message.
+	raw     json.RawMessage
+	content contents
 	// index is the call's among the calls that were shown, and shown says that there is one.
 	index int
 	shown bool
@@ -163,7 +167,9 @@ func (a *assembly) begin(index int, raw json.RawMessage) {
 	if in.ID != "" && a.byID[string(in.ID)] == nil {
 		delete(a.byIndex, index) // servers that give every item index 0
 	}
-	a.name(a.find(string(in.Type), string(in.ID), index), &in)
+	p := a.find(string(in.Type), string(in.ID), index)
+	p.phase = cmp.Or(string(in.Phase), p.phase)
+	a.name(p, &in)
 }
 
 // name takes the names of a call, and shows that it is made.
@@ -230,9 +236,11 @@ func (a *assembly) whole(index int, raw json.RawMessage) {
 		id = known.id
 	}
 	p := a.find(string(in.Type), id, index)
+	p.raw, p.phase = raw, cmp.Or(string(in.Phase), p.phase)
 	a.name(p, &in)
 	switch p.kind {
 	case typeMessage:
+		p.content = in.Content
 		a.complete(p, in.Content.text())
 		for _, part := range in.Content {
 			p.refused = p.refused || part.Refusal != ""

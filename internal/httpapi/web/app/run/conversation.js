@@ -51,9 +51,41 @@ function parts(all) {
   });
 }
 
+/** What is shown of an item, in any of the words that providers have for it. @param {any} item */
+function described(item) {
+  const found = [item.action, item.input, item].flatMap(o => [o?.query, o?.queries?.join?.("; "), o?.url, o?.pattern, o?.code, o?.command]).find(v => typeof v === "string" && v);
+  const name = [item.type, item.server_label, item.name].filter(v => typeof v === "string").join(" ");
+  return name + (found ? ": " + found : "") + (item.error ? " (failed)" : typeof item.status === "string" ? ` (${item.status})` : "");
+}
+
+/** Whether a part is an item of the provider's own, such as a search. @param {any} r */
+const isItem = r => r.kind === "opaque" && typeof r.data?.type === "string" && !/^(reasoning|thinking|redacted_thinking|text$)/.test(r.data.type);
+
+/** What the provider's own tools did for a reply, and the words on the way to its answer. @param {any} d */
+function items(d) {
+  return (d.reasoning ?? []).filter(isItem).map((/** @type {any} */ r) => {
+    const item = r.data, said = Array.isArray(item.content) ? item.content.map((/** @type {any} */ c) => c?.text ?? "").join("") : "";
+    if (item.type === "message") return item.phase === "commentary" && said && h("div", { class: "text soft", dir: "auto" }, said);
+    const image = item.type === "image_generation_call" && typeof item.result === "string" && /^[A-Za-z0-9+/=]+$/.test(item.result);
+    return folded("⚙ " + described(item).slice(0, 200), () => [image && h("img", { class: "part-image", src: `data:image/${["png", "jpeg", "webp"].includes(item.output_format) ? item.output_format : "png"};base64,${item.result}`, alt: "The image that was made" }),
+      code(JSON.stringify(image ? { ...item, result: `${item.result.length} characters` } : item))]);
+  });
+}
+
+/** The sources that a text names. Only addresses of the web are links. @param {any[] | undefined} all */
+function sources(all) {
+  /** @type {Map<string, any>} */
+  const unique = new Map((all ?? []).map(c => [`${c.url ?? ""} ${c.title ?? ""}`, c]));
+  if (!unique.size) return null;
+  return h("div", { class: "sources small" }, h("p", { class: "soft" }, "Sources"), h("ol", null, [...unique.values()].map(c => {
+    const name = c.title || c.url || c.type;
+    return h("li", { title: c.quote || null }, /^https?:\/\//i.test(c.url ?? "") ? h("a", { href: c.url, target: "_blank", rel: "noopener noreferrer" }, name) : h("bdi", null, name));
+  })));
+}
+
 /** The reasoning of a reply. @param {any} d */
 function reasoning(d) {
-  const shown = (d.reasoning ?? []).filter((/** @type {any} */ r) => r.text), opaque = (d.reasoning ?? []).length - shown.length;
+  const all = (d.reasoning ?? []).filter((/** @type {any} */ r) => !isItem(r)), shown = all.filter((/** @type {any} */ r) => r.text), opaque = all.length - shown.length;
   if (!shown.length && !opaque && !d.reasoning_ref) return null;
   return folded("Reasoning", () => [shown.map((/** @type {any} */ r) => long(r.text, "text soft", first)), opaque > 0 && h("p", { class: "soft small" }, `${opaque} parts that only the provider can read.`), d.reasoning_ref && parts([d.reasoning_ref])]);
 }
@@ -149,7 +181,7 @@ export function conversation(history, signal, inner) {
       case "prompt": return h("article", { class: "message is-prompt" }, folded(`System prompt of ${d.name ?? "the agent"}`, () => long(item.text, "text", first)));
       case "user": return message("user", item.look, "", item.text.length > 1500 ? folded(`${item.text.slice(0, 120)}… (${count(item.text.length)} characters)`, () => long(item.text, "text", first)) : h("div", { class: "text", dir: "auto" }, item.text), parts(d.parts));
       case "assistant": return message("assistant", "Assistant", [d.asked?.model || d.model, d.usage?.total ? ` · ${count(d.usage.total)} tokens` : "", d.usage?.cost_usd ? ` · ${usd(d.usage.cost_usd)}` : "", d.incomplete ? " · cut off" : ""],
-        reasoning(d), long(item.text, "text", first));
+        reasoning(d), items(d), long(item.text, "text", first), sources(d.annotations));
       case "fork": return h("article", { class: "message is-note" }, h("p", null, "Forked from ", runLink(d.run, d.at), ` after event ${d.at}.`), d.patch && folded("What is different", () => code(JSON.stringify(d.patch))), sub("What was before", item, d.run));
       default: {
         const text = [d.code, d.kind, d.message, d.reason, d.summary, d.value].filter(v => typeof v === "string" && v).join(" · ");
