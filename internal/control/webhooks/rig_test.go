@@ -85,6 +85,13 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
+// all returns the log.
+func (l *lines) all() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // count returns how many lines have the text.
 func (l *lines) count(text string) int {
 	l.mu.Lock()
