@@ -19,15 +19,29 @@ import (
 	"github.com/moorebus/moorebus/internal/agui"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/tool"
+	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
 const chat = `{"name":"chat","mode":"chat","llm":{"provider":"scripted","script":[{"text":"One."},{"calls":[{"name":"locate","arguments":{},"id":"c1"}]},{"text":"Two."}]}}`
 
 const careful = `{"name":"careful","mode":"chat","approval":{"policy":"tools","tools":["locate"]},"llm":{"provider":"scripted","script":[{"calls":[{"name":"locate","arguments":{"near":"x"},"id":"c1"}]},{"text":"Done."}]}}`
+
+// agents are those of the tests. The boss calls the worker, and the clerk through another agent.
+var agents = map[string]string{
+	"chat": chat, "careful": careful,
+	"boss": `{"name":"boss","mode":"chat","tools":["worker","middle"],"llm":{"provider":"scripted","script":[` +
+		`{"calls":[{"name":"worker","arguments":{"task":"x"},"id":"a1"},{"name":"middle","arguments":{"task":"x"},"id":"a2"}]},{"text":"They say {{observation -2}} and {{observation -1}}."}]}}`,
+	"worker": `{"name":"worker","tools":["ask_human"],"llm":{"provider":"scripted","script":[{"calls":[{"name":"ask_human","arguments":{"question":"Which colour?"},"id":"q"}]},{"text":"It is {{observation -1}}"}]}}`,
+	"middle": `{"name":"middle","tools":["clerk"],"llm":{"provider":"scripted","script":[{"calls":[{"name":"clerk","arguments":{"task":"x"},"id":"m"}]},{"text":"{{observation -1}}"}]}}`,
+	"clerk": `{"name":"clerk","tools":["calculator"],"approval":{"policy":"tools","tools":["calculator"]},"llm":{"provider":"scripted","script":[` +
+		`{"calls":[{"name":"calculator","arguments":{"expression":"1+2"},"id":"c"},{"name":"calculator","arguments":{"expression":"2+5"},"id":"d"}]},{"text":"{{observation -2}}, {{observation -1}}"}]}}`,
+}
 
 // world is a host with HTTP on a simulated bus.
 type world struct {
@@ -39,18 +53,25 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	bus := simtest.New(simtest.Options{})
-	registry, err := toolset.New()
+	var tools []tool.Tool
+	for _, name := range []string{builtin.AskHuman, builtin.Calculator} {
+		made, err := builtin.New(name, builtin.Options{})
+		require.NoError(t, err)
+		tools = append(tools, made)
+	}
+	registry, err := toolset.New(tools...)
 	require.NoError(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	h, err := host.New(host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Listener: listener})
+	h, err := host.New(host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Listener: listener,
+		Subagents: []subagent.Tool{{Agent: "worker"}, {Agent: "middle"}, {Agent: "clerk"}}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Run(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
 	require.NoError(t, h.Announce(t.Context()))
-	for name, definition := range map[string]string{"chat": chat, "careful": careful} {
+	for name, definition := range agents {
 		_, err = h.Gateway().PutAgent(t.Context(), "", name, []byte(definition), agentfile.JSON)
 		require.NoError(t, err)
 	}

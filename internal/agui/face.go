@@ -211,6 +211,7 @@ type follower struct {
 	held       []livetext.Chunk
 	// began says that events may come out.
 	began bool
+	below *watcher
 }
 
 // stream answers with the events of a run, until the turn is over.
@@ -226,6 +227,8 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, f follower) erro
 	f.log = s.Control.Log
 	f.fold = runlog.NewFold(f.log, s.Control.Store.Machine(), f.run)
 	records := make(chan sse.Record, sse.ReadAhead)
+	f.below = s.newWatcher()
+	defer f.below.all.Wait()
 	followed := s.streams.Follow(ctx, f.run.Shard, journal.Filter{Namespace: f.run.Namespace, Run: f.run.ID}, 0, records)
 	defer func() { stop(); <-followed }()
 
@@ -251,16 +254,20 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, f follower) erro
 			message, _ := livetext.MessageOf(rec.Body)
 			f.heard.Over(message)
 			f.release()
-			over = f.over()
+			s.suspend(ctx, &f)
+		case <-f.below.changed:
+			s.suspend(ctx, &f)
 		case data := <-chunks:
 			f.chunk(ctx, data)
 		case <-heartbeat.C:
+			s.suspend(ctx, &f)
 			err = st.Comment()
 		case <-followed:
 			return nil
 		case <-ctx.Done():
 			return nil
 		}
+		over = f.over()
 		if err == nil {
 			err = send(st, f.t.Take(), len(records) > 0 && !over)
 		}

@@ -13,9 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/httpapi/inputs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -40,7 +38,7 @@ type Tool struct {
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 }
 
-// Resume answers an interrupt. Payload is the body of a decision.
+// Resume answers an interrupt. Payload is the body of a decision, or a plain value, see [answer].
 type Resume struct {
 	InterruptID string          `json:"interruptId"`
 	Status      string          `json:"status"`
@@ -65,7 +63,7 @@ type request struct {
 	Input
 	messages []message
 	tools    string // their digest
-	answers  []events.Decision
+	answers  []answer
 }
 
 // maxThread is the longest id of a thread or a turn, in bytes.
@@ -99,11 +97,11 @@ func parse(data []byte) (*request, error) {
 		return nil, err
 	}
 	for i, r := range in.Resume {
-		d, err := r.decision()
+		a, err := r.read()
 		if err != nil {
 			return nil, refusal.New(refusal.Invalid, refusal.CodeBadDecision, "resume[%d]: %s", i, err.Error())
 		}
-		in.answers = append(in.answers, d)
+		in.answers = append(in.answers, a)
 	}
 	return &in, nil
 }
@@ -213,34 +211,6 @@ func (in *request) clientTools() []events.ClientTool {
 		all = append(all, events.ClientTool{Name: t.Name, Description: cmp.Or(t.Description, t.Name), Schema: t.Parameters})
 	}
 	return all
-}
-
-// decision reads the answer to an interrupt. Who decides is the client, if it does not say.
-func (r *Resume) decision() (d events.Decision, err error) {
-	const client = "ag-ui"
-	switch {
-	case r.InterruptID == "":
-		return d, fmt.Errorf("interruptId: is missing")
-	case r.Status == "cancelled":
-		d = events.Decision{Decision: events.DecisionRejected, Reason: "cancelled", By: client}
-	case r.Status != "resolved":
-		return d, fmt.Errorf("status: %.100q is neither resolved nor cancelled", r.Status)
-	case len(r.Payload) == 0 || string(r.Payload) == "null":
-		return d, fmt.Errorf("payload: is missing; give the decision, {decision: approved|rejected|modified, arguments?, reason?, by?}")
-	default:
-		node, err := strict.ParseJSON(r.Payload)
-		if err == nil {
-			d, err = inputs.Decision(node)
-		}
-		if err != nil {
-			return d, fmt.Errorf("payload: %s", err.Error())
-		}
-	}
-	if d.CallID != "" && d.CallID != r.InterruptID {
-		return d, fmt.Errorf("payload: call_id: is %.100q, but the interrupt's is %.100q", d.CallID, r.InterruptID)
-	}
-	d.CallID, d.By = r.InterruptID, cmp.Or(d.By, client)
-	return d, nil
 }
 
 // memoryKeys are the keys of the state that clients are shown.

@@ -81,13 +81,15 @@ type Outcome struct {
 	Interrupts         []Interrupt `json:"interrupts,omitempty"`
 }
 
-// Interrupt is a call that waits for a human. Its id is the call's.
+// Interrupt is a call that waits for a human. Its id is the call's, and for a call of a sub-run
+// SUBRUN/CALL. ToolCallID is the call of the thread's own run that waits.
 type Interrupt struct {
 	ID             string          `json:"id"`
+	SubagentRunID  string          `json:"subagentRunId,omitempty"`
 	Reason         string          `json:"reason"`
 	Message        string          `json:"message,omitempty"`
 	ToolCallID     string          `json:"toolCallId"`
-	ResponseSchema json.RawMessage `json:"responseSchema"`
+	ResponseSchema json.RawMessage `json:"responseSchema,omitempty"`
 	ExpiresAt      string          `json:"expiresAt,omitempty"`
 	Metadata       map[string]any  `json:"metadata,omitempty"`
 }

@@ -96,11 +96,7 @@ func (s *server) tryOpen(ctx context.Context, of journal.StorageOf, in *request)
 	}
 	if len(t.Runs) > 0 {
 		last := t.Runs[len(t.Runs)-1]
-		var now position
-		err := s.Control.View(ctx, of.Namespace, last, func(run *runlog.Run) (err error) {
-			now, err = s.plan(run.Memory(), in)
-			return err
-		})
+		now, err := s.position(ctx, s.Control.Store.Place(of.Namespace, last), in)
 		switch {
 		case refusal.Is(err, refusal.CodeRunNotFound):
 			return s.start(ctx, of, t, in) // whoever named the run did not come to start it
@@ -110,7 +106,7 @@ func (s *server) tryOpen(ctx context.Context, of journal.StorageOf, in *request)
 			return place{}, err
 		}
 		if !now.ended {
-			return s.goOn(ctx, s.Control.Store.Place(of.Namespace, last), now)
+			return s.goOn(ctx, now)
 		}
 		// Once more, since it may have had a turn before it ended.
 		turns, err := s.turns(ctx, of.Namespace, last)
@@ -259,16 +255,37 @@ func resultText(m *message) string {
 
 // position is where a run stands, and what a request brings to it.
 type position struct {
+	at     events.Run
 	ended  bool
 	n      uint64
 	turn   turn
 	inputs []control.Input
 	// answers are the decisions on calls that wait for one.
-	answers []events.Decision
+	answers []brought
 }
 
-// plan says what a request brings to a run that rests, or refuses it.
-func (s *server) plan(mem *reducer.Memory, in *request) (p position, err error) {
+// position says what a request brings to a run that rests, or refuses it.
+func (s *server) position(ctx context.Context, at events.Run, in *request) (now position, err error) {
+	b, err := s.below(ctx, at)
+	if err != nil {
+		return now, err
+	}
+	answers, err := s.answersBelow(ctx, b, in)
+	if err != nil {
+		return now, err
+	}
+	err = s.Control.View(ctx, at.Namespace, at.ID, func(run *runlog.Run) (err error) {
+		if len(b.waits) > 0 && run.Memory().N != b.n {
+			return errLostRace
+		}
+		now, err = s.plan(at, run.Memory(), in, b, answers)
+		return err
+	})
+	return now, err
+}
+
+// plan is [server.position] for a memory. Answers are the decisions for the run's sub-runs.
+func (s *server) plan(at events.Run, mem *reducer.Memory, in *request, b below, answers []brought) (p position, err error) {
 	last := turnOf(mem)
 	if last.RunID == in.RunID {
 		return p, errLostRace // the same request was faster
@@ -282,24 +299,40 @@ func (s *server) plan(mem *reducer.Memory, in *request) (p position, err error) 
 	conflict := func(code, format string, args ...any) *refusal.Error {
 		return access.Conflict(mem, code, format, args...)
 	}
+	interrupts := b.interrupts(last.Below)
+	resting := rests(s.Control.Table, mem) || len(interrupts) > 0
 	undecided := decisions.Undecided(mem.PendingApproval)
-	p = position{n: mem.N, turn: turn{
+	for _, i := range interrupts {
+		undecided = append(undecided, i.ID)
+	}
+	p = position{at: at, n: mem.N, answers: answers, turn: turn{
 		RunID: in.RunID, State: in.kept(), Context: notNull(in.Context), Tools: in.tools, Known: last.Known, Results: map[string]string{},
+		Interrupts: brief(interrupts),
 	}}
-	for _, d := range in.answers {
-		switch {
-		case slices.Contains(undecided, d.CallID):
-			// Before anything is appended: a turn whose decision is refused would not end.
-			if err := s.Control.CheckDecision(mem, d); err != nil {
+	for _, a := range answers {
+		if p.turn.Below == nil {
+			p.turn.Below = map[string]uint64{}
+		}
+		p.turn.Below[a.interrupt] = a.n
+	}
+	for _, a := range in.answers {
+		switch r := requestOf(mem, a.id); {
+		case r != nil:
+			d, err := a.to(r)
+			if err == nil {
+				// Before anything is appended: a turn whose decision is refused would not end.
+				err = s.Control.CheckDecision(mem, d)
+			}
+			if err != nil {
 				return p, err
 			}
-			p.answers, p.turn.Decisions = append(p.answers, d), append(p.turn.Decisions, d.CallID)
-		case d.Decision != events.DecisionRejected && rests(s.Control.Table, mem):
-			return p, conflict(refusal.CodeNotWaiting, "interrupt %.100q does not wait for an answer", d.CallID)
+			p.answers, p.turn.Decisions = append(p.answers, brought{run: at, interrupt: a.id, decision: d}), append(p.turn.Decisions, d.CallID)
+		case b.find(a.id) == nil && a.decision.Decision != events.DecisionRejected && resting:
+			return p, conflict(refusal.CodeNotWaiting, "interrupt %.100q does not wait for an answer", a.id)
 		}
 	}
 	switch {
-	case !rests(s.Control.Table, mem):
+	case !resting:
 		return p, conflict(refusal.CodeTurnOpen, "the turn %.100q is open; wait for its end, or follow it with the same runId", last.RunID)
 	case len(undecided) > 0 && len(p.answers) == 0:
 		return p, conflict(refusal.CodeInterrupted, "calls wait for decisions; answer their interrupts in resume").With(map[string]any{"interrupts": undecided})
@@ -336,7 +369,7 @@ func (t *turn) take(mem *reducer.Memory, in *request) (inputs []control.Input) {
 }
 
 // goOn opens the next turn of a run that rests.
-func (s *server) goOn(ctx context.Context, at events.Run, p position) (place, error) {
+func (s *server) goOn(ctx context.Context, p position) (place, error) {
 	value, err := json.Marshal(p.turn)
 	if err != nil {
 		return place{}, err
@@ -347,20 +380,20 @@ func (s *server) goOn(ctx context.Context, at events.Run, p position) (place, er
 		}
 		return value, nil
 	}}
-	_, err = s.Control.Inputs(ctx, at.Namespace, at.ID, append([]control.Input{opening}, p.inputs...))
+	_, err = s.Control.Inputs(ctx, p.at.Namespace, p.at.ID, append([]control.Input{opening}, p.inputs...))
 	if refusal.Is(err, refusal.CodeRunEnded) {
 		err = errLostRace
 	}
 	if err != nil {
 		return place{}, err
 	}
-	return place{run: at, first: p.n + 1}, s.decide(ctx, at, p.answers)
+	return place{run: p.at, first: p.n + 1}, s.decide(ctx, p.answers)
 }
 
 // decide makes decisions, except those that somebody else made.
-func (s *server) decide(ctx context.Context, at events.Run, answers []events.Decision) error {
-	for _, d := range answers {
-		_, err := s.Control.Decide(ctx, at.Namespace, at.ID, d)
+func (s *server) decide(ctx context.Context, answers []brought) error {
+	for _, a := range answers {
+		_, err := s.Control.Decide(ctx, a.run.Namespace, a.run.ID, a.decision)
 		if err != nil && !refusal.Is(err, refusal.CodeAlreadyDecided, refusal.CodeApprovalExpired, refusal.CodeNotWaiting, refusal.CodeRunEnded) {
 			return err
 		}
@@ -378,9 +411,47 @@ func (s *server) repeat(ctx context.Context, p place, in *request) error {
 	if err != nil || t.turn.RunID != in.RunID {
 		return err
 	}
-	return s.decide(ctx, p.run, slices.DeleteFunc(slices.Clone(in.answers), func(d events.Decision) bool {
-		return !slices.Contains(t.undecided, d.CallID)
-	}))
+	b, err := s.below(ctx, p.run)
+	if err != nil {
+		return err
+	}
+	var missing []brought
+	for i := range in.answers {
+		a := &in.answers[i]
+		if w := b.find(a.id); w != nil && t.turn.Below[a.id] == w.n {
+			d, err := a.to(&w.request)
+			if err != nil {
+				return err
+			}
+			missing = append(missing, brought{run: w.run, decision: d})
+		}
+		if !slices.Contains(t.undecided, a.id) {
+			continue
+		}
+		err := s.Control.View(ctx, p.run.Namespace, p.run.ID, func(run *runlog.Run) error {
+			r := requestOf(run.Memory(), a.id)
+			if r == nil {
+				return nil // somebody else decided
+			}
+			d, err := a.to(r)
+			missing = append(missing, brought{run: p.run, decision: d})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return s.decide(ctx, missing)
+}
+
+// requestOf returns the request of a call that waits for a human, or nil.
+func requestOf(mem *reducer.Memory, call string) *events.Request {
+	if !slices.Contains(decisions.Undecided(mem.PendingApproval), call) {
+		return nil
+	}
+	i := slices.IndexFunc(mem.PendingApproval.Requests, func(r events.Request) bool { return r.CallID == call })
+	request := mem.PendingApproval.Requests[i] // the memory changes
+	return &request
 }
 
 // history translates a run to the head of its log, for nobody.

@@ -31,6 +31,10 @@ type Translator struct {
 	turn turn
 	open bool
 	used reducer.TotalUsage
+	// done says that the turn that was asked for is over.
+	done bool
+	// suspended are the interrupts of sub-runs with which the turn ends.
+	suspended []Interrupt
 
 	script transcript
 	differ *record.Differ // of what was shown of the memory
@@ -75,7 +79,14 @@ func (t *Translator) Take() []Event {
 }
 
 // Open reports whether a turn goes on.
-func (t *Translator) Open() bool { return t.open }
+func (t *Translator) Open() bool { return t.open && !t.done }
+
+// Suspend ends the turn: the run's sub-runs wait for a human, and nothing else works. mem is the
+// memory after the run's last event.
+func (t *Translator) Suspend(mem *reducer.Memory, interrupts []Interrupt) {
+	t.suspended = interrupts
+	t.finish(mem)
+}
 
 func (t *Translator) push(e Event) {
 	if t.speaks {
@@ -193,16 +204,17 @@ func (t *Translator) own(id string) bool { return t.request != nil && t.brings(i
 // Event translates the run's next event. mem is the memory after it, body the stored body. A
 // record that is no legal event has e nil.
 func (t *Translator) Event(mem *reducer.Memory, e *events.Event, body []byte) error {
-	t.n = mem.N
 	if e != nil {
+		next, opens := opens(e)
+		if opens && t.open { // it ended with the event before
+			t.Suspend(mem, next.Interrupts)
+		}
 		t.at = e.Time.UnixMilli()
-		if next, opens := opens(e); opens {
-			if t.open {
-				t.finish(mem)
-			}
+		if opens {
 			t.turn, t.speaks, t.undecided = next, t.speaks || t.answers, slices.Clone(next.Decisions)
 		}
 	}
+	t.n = mem.N
 	if !t.open {
 		if err := t.begin(mem); err != nil {
 			return err
@@ -355,6 +367,11 @@ func (t *Translator) finish(mem *reducer.Memory) {
 		t.push(Event{Type: subagentFinished, SubagentRunID: events.ChildID(mem.RunID, id), Outcome: &Outcome{Type: "suspended"}})
 	}
 	t.open = false
+	defer func() {
+		if t.request != nil && t.speaks {
+			t.done, t.speaks, t.answers = true, false, false
+		}
+	}()
 	usage := []Usage{{
 		Input: mem.TotalUsage.Input - t.used.Input, Output: mem.TotalUsage.Output - t.used.Output,
 		Total: mem.TotalUsage.Total - t.used.Total, Cached: mem.TotalUsage.Cached - t.used.Cached,
@@ -367,7 +384,11 @@ func (t *Translator) finish(mem *reducer.Memory) {
 		t.push(e)
 		return
 	}
-	t.push(Event{Type: runFinished, ThreadID: t.thread, RunID: t.turn.RunID, Outcome: outcomeOf(mem), Usage: usage})
+	outcome := outcomeOf(mem)
+	if len(t.suspended) > 0 {
+		outcome, t.suspended = &Outcome{Type: "interrupt", Interrupts: t.suspended}, nil
+	}
+	t.push(Event{Type: runFinished, ThreadID: t.thread, RunID: t.turn.RunID, Outcome: outcome, Usage: usage})
 }
 
 // reply sends the text and the reasoning of a model's reply, as far as they were not sent live.

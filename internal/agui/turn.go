@@ -25,6 +25,12 @@ type turn struct {
 	Messages  []string          `json:"messages,omitempty"`
 	Results   map[string]string `json:"results,omitempty"`
 	Decisions []string          `json:"decisions,omitempty"`
+	// Below are the interrupts of sub-runs that the request answers, with the sub-run's number
+	// of events before the decision.
+	Below map[string]uint64 `json:"below,omitempty"`
+	// Interrupts are those of sub-runs with which the turn before ended. This run's log alone
+	// does not say so.
+	Interrupts []Interrupt `json:"interrupts,omitempty"`
 	// Known are ids of user messages that the thread's earlier runs had.
 	Known []string `json:"known,omitempty"`
 }
@@ -99,10 +105,10 @@ func outcomeOf(mem *reducer.Memory) *Outcome {
 	return o
 }
 
-// The JSON Schemas of the answers to interrupts: bodies of decisions.
+// The JSON Schemas of the answers to interrupts: plain values, and bodies of decisions.
 var (
-	approvalSchema = json.RawMessage(`{"type":"object","properties":{"decision":{"enum":["approved","rejected","modified"]},"arguments":{"type":"object"},"reason":{"type":"string"},"by":{"type":"string"}},"required":["decision"]}`)
-	questionSchema = json.RawMessage(`{"type":"object","properties":{"decision":{"const":"modified"},"arguments":{"type":"object","properties":{"question":{"type":"string"},"answer":{"type":"string"}},"required":["question","answer"]},"by":{"type":"string"}},"required":["decision","arguments"]}`)
+	approvalSchema = json.RawMessage(`{"anyOf":[{"type":"boolean"},{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"by":{"type":"string"}},"required":["approved"],"additionalProperties":false},{"type":"object","properties":{"decision":{"enum":["approved","rejected","modified"]},"arguments":{"type":"object"},"reason":{"type":"string"},"by":{"type":"string"}},"required":["decision"]}]}`)
+	questionSchema = json.RawMessage(`{"anyOf":[{"type":"string"},{"type":"object","properties":{"answer":{"type":"string"},"by":{"type":"string"}},"required":["answer"],"additionalProperties":false},{"type":"object","properties":{"decision":{"const":"modified"},"arguments":{"type":"object","properties":{"question":{"type":"string"},"answer":{"type":"string"}},"required":["question","answer"]},"by":{"type":"string"}},"required":["decision","arguments"]}]}`)
 )
 
 func interrupts(mem *reducer.Memory) []Interrupt {

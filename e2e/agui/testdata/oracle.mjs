@@ -139,9 +139,13 @@ const answers = {
   rejected: () => ({ status: "resolved", payload: { decision: "rejected", reason: "too much", by: "Ann" } }),
   modified: () => ({ status: "resolved", payload: { decision: "modified", arguments: { amount: 1 } } }),
   cancelled: () => ({ status: "cancelled" }),
+  yes: () => ({ status: "resolved", payload: true }),
+  no: () => ({ status: "resolved", payload: { approved: false, reason: "too much" } }),
 };
 
-const talk = ["Where am I?", "Both", "Buy", "Buy three", "Choose", "Research", "Again"];
+const colours = ["blue", { answer: "blue" }, { decision: "modified", arguments: { question: "Which colour?", answer: "blue" } }];
+
+const talk = ["Where am I?", "Both", "Buy", "Buy three", "Choose", "Research", "Again", "Delegate"];
 
 // brief plays the beginning of the conversation: tools of the client, and an approval.
 const brief = (i) => shop(i, 3);
@@ -152,7 +156,7 @@ async function shop(i, length = talk.length) {
   const client = new Recording({ url: `${base}/v1/ag-ui/shop`, threadId: thread, initialState: { cart: i } });
   const turns = [];
   let turn = 0;
-  let outcome;
+  let outcome, ofSubruns = 0;
   const subscriber = { onRunFinishedEvent: ({ event }) => { outcome = event.outcome; } };
   const go = async (more = {}) => {
     const runId = `turn-${++turn}`;
@@ -174,9 +178,10 @@ async function shop(i, length = talk.length) {
       if (o.type === "interrupt") {
         await refused("shop", other, 409, "interrupted");
         assert.deepEqual(client.pendingInterrupts, o.interrupts);
+        for (const x of o.interrupts) ofSubruns += x.subagentRunId !== undefined;
         o = await go({ resume: o.interrupts.map((x, k) => ({
           interruptId: x.id, ...(x.reason === "input_required"
-            ? { status: "resolved", payload: { decision: "modified", arguments: { question: "Which colour?", answer: "blue" } } } : answer(k)()),
+            ? { status: "resolved", payload: colours[x.subagentRunId ? i % 2 : i % 3] } : answer(k)()),
         })) });
       } else if (o.pendingToolCallIds?.length) {
         for (const id of o.pendingToolCallIds) client.addMessage({ id: `result-${id}`, role: "tool", toolCallId: id, content: `place ${i}`, ...(i % 7 === 1 && { error: "lost" }) });
@@ -195,6 +200,7 @@ async function shop(i, length = talk.length) {
   }
   if (length === talk.length) { // a call that is never answered is pending at the end
     assert.deepEqual((await say("Once more")).pendingToolCallIds, ["c12"]);
+    assert.equal(ofSubruns, 3);
   }
 
   const { messages, memory } = await everyJoin("shop", encodeURIComponent(thread), client.runID);
