@@ -1,5 +1,5 @@
 // Package oauth has the OAuth tokens for one server: those of a client with its own
-// credentials, or one of a file, which is refreshed.
+// credentials, or one of a file, which is refreshed and which a login writes.
 package oauth
 
 import (
@@ -211,24 +211,29 @@ func (a *Authorizer) refresh(ctx context.Context) error {
 	}
 	spent := a.current()
 	if stored.Valid() && (spent == nil || spent.AccessToken != stored.AccessToken) {
-		a.keep(stored)
+		a.keep(&stored.Token)
 		return nil
 	}
-	if stored.RefreshToken == "" || a.o.TokenURL == "" {
-		return fmt.Errorf("the token in %s has expired or is refused, and there is no refresh_token in it or no token_url", a.o.TokenFile)
-	}
 	cfg := oauth2.Config{ClientID: a.o.ClientID, ClientSecret: a.o.ClientSecret, Endpoint: oauth2.Endpoint{TokenURL: a.o.TokenURL}}
+	same := func(given, inFile string) bool { return given == "" || given == inFile }
+	if same(a.o.ClientID, stored.ClientID) && same(a.o.TokenURL, stored.TokenURL) { // the file's secret is for the file's server
+		cfg.ClientID, cfg.ClientSecret, cfg.Endpoint.TokenURL = stored.ClientID, cmp.Or(a.o.ClientSecret, stored.ClientSecret), stored.TokenURL
+	}
+	if stored.RefreshToken == "" || cfg.Endpoint.TokenURL == "" {
+		return fmt.Errorf("the token in %s has expired or is refused, and there is no refresh_token in it or no token_url; log in again with `moorebus mcp login`", a.o.TokenFile)
+	}
 	fresh, err := cfg.TokenSource(ctx, &oauth2.Token{RefreshToken: stored.RefreshToken}).Token()
 	if err != nil {
 		if again, readErr := readToken(a.o.TokenFile); readErr == nil && again.Valid() && again.AccessToken != stored.AccessToken {
-			a.keep(again)
+			a.keep(&again.Token)
 			return nil
 		}
 		return err
 	}
 	fresh.RefreshToken = cmp.Or(fresh.RefreshToken, stored.RefreshToken)
 	a.keep(fresh)
-	return writeToken(a.o.TokenFile, fresh)
+	stored.Token = *fresh
+	return writeToken(a.o.TokenFile, stored)
 }
 
 // shortest is the length below which a token is too short to be found in texts.
@@ -237,7 +242,15 @@ const shortest = 6
 // maxTokenFile bounds the file of a token.
 const maxTokenFile = 64 << 10
 
-func readToken(name string) (*oauth2.Token, error) {
+// stored is what a token's file has: the token, and of a login also how it is refreshed.
+type stored struct {
+	oauth2.Token
+	ClientID     string `json:"client_id,omitempty"`
+	ClientSecret string `json:"client_secret,omitempty"`
+	TokenURL     string `json:"token_url,omitempty"`
+}
+
+func readToken(name string) (*stored, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
@@ -254,7 +267,7 @@ func readToken(name string) (*oauth2.Token, error) {
 	if err != nil {
 		return nil, err
 	}
-	var t oauth2.Token
+	var t stored
 	if err := json.Unmarshal(data, &t); err != nil {
 		return nil, fmt.Errorf("%s holds no token: want JSON with access_token, refresh_token and expiry", name)
 	}
@@ -262,14 +275,14 @@ func readToken(name string) (*oauth2.Token, error) {
 }
 
 // writeToken replaces the file.
-func writeToken(name string, t *oauth2.Token) error {
+func writeToken(name string, t *stored) error {
 	data, err := json.Marshal(t)
 	if err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".token-*") // only its owner may read it
 	if err != nil {
-		return fmt.Errorf("the refreshed token cannot be stored: %w", err)
+		return fmt.Errorf("the token cannot be stored: %w", err)
 	}
 	_, err = f.Write(append(data, '\n'))
 	err = errors.Join(err, f.Sync(), f.Close())
@@ -277,7 +290,7 @@ func writeToken(name string, t *oauth2.Token) error {
 		err = os.Rename(f.Name(), name)
 	}
 	if err != nil {
-		return fmt.Errorf("the refreshed token cannot be stored: %w", errors.Join(err, os.Remove(f.Name())))
+		return fmt.Errorf("the token cannot be stored: %w", errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
 }

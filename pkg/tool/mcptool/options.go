@@ -128,12 +128,13 @@ type OAuth struct {
 	// TokenURL is the authorization server's endpoint for tokens. Issuer is the authorization
 	// server, if the endpoint is to be found with the metadata of the two servers. One of them
 	// is required: no server may choose where the secret goes. TokenFile needs TokenURL, for
-	// tokens that expire.
+	// tokens that expire, unless the file names the endpoint.
 	TokenURL, Issuer string
 	// Scopes are asked for at TokenURL. With Issuer it is those that the server names.
 	Scopes []string
 	// TokenFile holds a token as JSON with the keys access_token, refresh_token and expiry
-	// (RFC 3339). It must be readable by its owner only. A token that was refreshed replaces it.
+	// (RFC 3339), and after `moorebus mcp login` client_id, client_secret and token_url. It must
+	// be readable by its owner only. A token that was refreshed replaces it.
 	TokenFile string
 }
 
