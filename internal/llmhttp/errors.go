@@ -117,6 +117,9 @@ var reasoningWords = regexp.MustCompile(`(?is)signature.*thinking|thinking.*(sig
 // StatesError reports whether data states an error, in any of the forms in which APIs do
 // that with a status of success: in a stream, or in a list.
 func StatesError(data []byte) bool {
+	if text(data) != "" {
+		return true
+	}
 	names := func(key string) bool { return bytes.Contains(data, []byte(key)) }
 	if !names(`"error"`) && !names(`"base_resp"`) && !names(`"success"`) { // as most chunks of a reply
 		return false
@@ -133,6 +136,14 @@ func StatesError(data []byte) bool {
 		return code != 0
 	}
 	return said["object"] == "error" || said["success"] == false // vLLM, z.ai
+}
+
+// text returns what data says if it is nothing but a JSON string.
+func text(data []byte) (said string) {
+	if data = bytes.TrimSpace(data); len(data) > 0 && data[0] == '"' {
+		_ = json.Unmarshal(data, &said) // else it says nothing
+	}
+	return said
 }
 
 // object reads an object, or the first one of a list, as Gemini writes errors.
@@ -164,6 +175,9 @@ type problem struct {
 // a proxy's page, is the message as it is.
 func read(body []byte, status int) problem {
 	p := problem{status: status, body: body}
+	if p.message = text(body); p.message != "" {
+		return p
+	}
 	said := object(body)
 	for _, key := range []string{"error", "base_resp"} {
 		if inner, ok := said[key].(map[string]any); ok {

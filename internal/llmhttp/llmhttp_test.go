@@ -84,7 +84,7 @@ func (a *assembly) Add(e Event) (Progress, error) {
 		return Ended, nil
 	case string(e.Data) == `"END"`:
 		return Complete, nil
-	case StatesError(e.Data):
+	case e.Data[0] != '"' && StatesError(e.Data): // strings are the replies of these tests
 		return Begun, Stated(e.Data)
 	case !strings.HasPrefix(string(e.Data), `"`):
 		return Begun, errors.New("no string")

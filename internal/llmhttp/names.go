@@ -68,6 +68,23 @@ func (n *ToolNames) Tool(wire string) string {
 	return wire
 }
 
+// Begins reports whether a text is the beginning of a longer name of a tool on the wire.
+func (n *ToolNames) Begins(text string) bool {
+	for name := range n.tool {
+		if len(name) > len(text) && strings.HasPrefix(name, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// Continues reports whether more is a further part of a tool's name on the wire, of which a
+// server has sent a first part. The name of another tool is none.
+func (n *ToolNames) Continues(first, more string) bool {
+	whole := first + more
+	return n.tool[more] == "" && (n.tool[whole] != "" || n.Begins(whole))
+}
+
 // Reserve returns a unique name for a tool that is not in the request: the given name if
 // it is free, else a name derived from it.
 func (n *ToolNames) Reserve(name string) string {

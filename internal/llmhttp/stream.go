@@ -217,6 +217,8 @@ type events struct {
 	outside []byte
 	// count is how many events came.
 	count int
+	// cr says that the last line ended with a carriage return.
+	cr bool
 }
 
 func newEvents(body io.Reader, limit int64, heard func()) *events {
@@ -226,8 +228,8 @@ func newEvents(body io.Reader, limit int64, heard func()) *events {
 // next returns the next event with data, and io.EOF at the end.
 func (in *events) next() (Event, error) {
 	for {
-		line, err := in.src.ReadBytes('\n')
-		if in.left -= int64(len(line)); in.left < 0 {
+		line, err := in.line()
+		if in.left < 0 {
 			return Event{}, errTooLarge
 		}
 		if err != nil && err != io.EOF {
@@ -244,6 +246,27 @@ func (in *events) next() (Event, error) {
 			return Event{}, err
 		}
 	}
+}
+
+// line returns the next line without its end, which is CR, LF or both.
+func (in *events) line() (line []byte, err error) {
+	for in.left >= 0 {
+		b, err := in.src.ReadByte()
+		if err != nil {
+			return line, err
+		}
+		in.left--
+		after := in.cr
+		in.cr = b == '\r'
+		switch {
+		case b == '\n' && after: // the line ended before
+		case b == '\n' || b == '\r':
+			return line, nil
+		default:
+			line = append(line, b)
+		}
+	}
+	return line, nil
 }
 
 // read takes one line and reports whether it completes an event.

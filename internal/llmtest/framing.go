@@ -257,6 +257,7 @@ func (s wireSuite) framing(t *testing.T) {
 	for name, change := range map[string]func(string) string{
 		"as it is":            func(text string) string { return text },
 		"CRLF":                func(text string) string { return strings.ReplaceAll(text, "\n", "\r\n") },
+		"CR":                  func(text string) string { return strings.ReplaceAll(text, "\n", "\r") },
 		"no space":            func(text string) string { return strings.ReplaceAll(text, "data: ", "data:") },
 		"keep-alive":          func(text string) string { return strings.ReplaceAll(text, "\n\n", "\n\n"+quiet) },
 		"keep-alive at first": func(text string) string { return strings.Repeat(quiet, 100) + text },

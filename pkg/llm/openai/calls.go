@@ -14,6 +14,8 @@ type callList struct {
 	byIndex map[int]*partial
 	byID    map[string]*partial
 	next    int
+	// names are those of the request's tools.
+	names *llmhttp.ToolNames
 }
 
 // partial is a call of which not everything may have come yet.
@@ -39,8 +41,8 @@ func (l *callList) take(f *fragment) *partial {
 		p.id = string(f.ID)
 		l.byID[p.id] = p
 	}
-	if p.name == "" {
-		p.name = string(f.Function.Name)
+	if p.name == "" || l.continues(p, f) {
+		p.name += string(f.Function.Name)
 	}
 	p.args.WriteString(f.Function.Arguments.Text)
 	if f.Function.Arguments.Whole != "" {
@@ -64,10 +66,17 @@ func (l *callList) find(f *fragment) *partial {
 	case len(l.all) > 0:
 		p = l.all[len(l.all)-1]
 	}
-	if p == nil || p.before(f) {
+	if p == nil || !l.continues(p, f) && p.before(f) {
 		p = l.begin(f.Index)
 	}
 	return p
+}
+
+// continues reports whether a fragment has a further part of p's name: some servers split names
+// over chunks, while others repeat them.
+func (l *callList) continues(p *partial, f *fragment) bool {
+	more := string(f.Function.Name)
+	return more != "" && p.name != "" && p.arguments() == "" && (f.ID == "" || string(f.ID) == p.id) && l.names.Continues(p.name, more)
 }
 
 // before reports whether a fragment in p's place begins another call, since some servers

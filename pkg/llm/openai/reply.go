@@ -62,7 +62,7 @@ func (x *exchange) Read(r *llmhttp.Reply) (llm.Response, error) {
 func (x *exchange) Assemble(emit func(llm.Chunk)) llmhttp.Assembly { return x.assembly(emit) }
 
 func (x *exchange) assembly(emit func(llm.Chunk)) *assembly {
-	return &assembly{x: x, emit: emit, tags: thinkTags{off: !x.caps.ThinkTags}}
+	return &assembly{x: x, emit: emit, tags: thinkTags{off: !x.caps.ThinkTags}, calls: callList{names: x.names}}
 }
 
 // assembly puts a reply together, streamed or not.
@@ -148,12 +148,14 @@ func (a *assembly) choose(c *choice) error {
 		a.say(c.Delta)
 	case c.Message != nil && !a.repeats(c.Message):
 		a.say(c.Message)
+	case c.Message == nil:
+		a.say(&spoken{Content: c.Text})
 	}
 	if c.FinishReason != "" && c.FinishReason != llmhttp.Word(openai.FinishReasonNull) {
 		a.finish = string(c.FinishReason)
 	}
-	if isObject(c.Error) {
-		return llmhttp.Stated(fmt.Sprintf(`{"error":%s}`, c.Error))
+	if failed := fmt.Sprintf(`{"error":%s}`, c.Error); len(c.Error) > 0 && llmhttp.StatesError([]byte(failed)) {
+		return llmhttp.Stated(failed)
 	}
 	return nil
 }
@@ -215,13 +217,13 @@ func (a *assembly) write(reasoned, text string) {
 }
 
 func (a *assembly) call(f *fragment) {
-	begun := len(a.calls.all)
 	p := a.calls.take(f)
 	if p == nil {
 		return
 	}
 	chunk := llm.Chunk{Kind: llm.ChunkToolCall, Index: p.index, Text: f.Function.Arguments.Text}
-	if named := f.Function.Name != "" && (len(a.calls.all) > begun || !p.told); named {
+	// A name that may go on in the next chunk waits for it, or for the arguments.
+	if p.name != "" && !p.told && (p.arguments() != "" || !a.x.names.Begins(p.name)) {
 		chunk.Name, p.told = a.x.names.Tool(p.name), true
 	}
 	if whole := f.Function.Arguments.Whole; whole != "{}" && p.args.Len() == 0 {
@@ -289,6 +291,9 @@ func (a *assembly) Reply() (llm.Response, error) {
 	}
 	var all []llm.Call
 	for _, p := range a.calls.inOrder() {
+		if p.name != "" && !p.told && !a.x.answer.Is(p.name) {
+			a.emit(llm.Chunk{Kind: llm.ChunkToolCall, Index: p.index, Name: a.x.names.Tool(p.name)})
+		}
 		all = append(all, llm.Call{ID: p.id, Name: p.name, Arguments: p.arguments()})
 	}
 	calls, answer := a.x.names.Calls(a.x.req, all, a.x.answer)

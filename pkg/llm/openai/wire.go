@@ -28,6 +28,7 @@ type choice struct {
 	Index        llmhttp.Number  `json:"index"`
 	Delta        *spoken         `json:"delta"`
 	Message      *spoken         `json:"message"`
+	Text         pieces          `json:"text"` // servers that also have the older completions
 	FinishReason llmhttp.Word    `json:"finish_reason"`
 	Usage        *tokens         `json:"usage"` // Moonshot
 	Error        json.RawMessage `json:"error"` // OpenRouter
