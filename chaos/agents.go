@@ -33,6 +33,9 @@ func agents() map[string]map[string]any {
 		deputy: definition([]string{helper, "search"},
 			reply{Calls: []call{asks("d-1", helper, map[string]any{"task": "Help."}), asks("d-2", "search", amount)}},
 			reply{Text: "The deputy is done."}),
+		clockwork: definition([]string{"lookup"},
+			reply{Calls: []call{asks("c-1", "lookup", amount)}},
+			reply{Text: "The clock has struck."}),
 	}
 }
 

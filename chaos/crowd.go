@@ -69,10 +69,13 @@ func (c *crowd) carry(one *carrier, then func()) {
 }
 
 // adopt takes a run in whose first event has come and that no driver started: a
-// fork, or a run that answers a call of an agent. It is nil for any other.
+// fork, a run that answers a call of an agent, or that of a schedule. It is nil for any other.
 func (c *crowd) adopt(e *event) *follower {
 	if by := e.parent(); by != nil {
-		return c.adoptChild(e.Subject, by)
+		return c.adoptPlan(subrunPlan(e.Subject, by))
+	}
+	if e.scheduled() {
+		return c.adoptPlan(scheduledPlan(e.Subject))
 	}
 	var from origin
 	if err := decode(e, &from); err != nil || e.Type != "Forked" {
@@ -90,20 +93,20 @@ func (c *crowd) adopt(e *event) *follower {
 	return fork.events
 }
 
-// adoptChild takes in a run that answers a call. Its parent may be in another shard,
-// and not have been seen yet.
-func (c *crowd) adoptChild(run string, by *parent) *follower {
+// adoptPlan takes in a run that nobody steers. The parent of one that answers a call may be in
+// another shard, and not have been seen yet.
+func (c *crowd) adoptPlan(p *plan) *follower {
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
 	if closed {
 		return nil
 	}
-	subrun := newCarrier(subrunPlan(run, by), nil, c.feed, c.found)
-	subrun.started.Store(true)
-	c.add(subrun)
-	c.carry(subrun, func() {})
-	return subrun.events
+	adopted := newCarrier(p, nil, c.feed, c.found)
+	adopted.started.Store(true)
+	c.add(adopted)
+	c.carry(adopted, func() {})
+	return adopted.events
 }
 
 // finish waits until all runs are over and the feed has shown all that the log

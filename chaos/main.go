@@ -80,7 +80,8 @@ call, the first one of a run's client, one run for each call of an agent, and no
 executed twice without a human's leave. The metrics of the roles have to agree with the
 log but for what a killed process had counted since it was scraped last, the spans that
 were sent while their exporter was killed have to be those of the log, each once, and a
-webhook has to tell every end.
+webhook has to tell every end. A schedule starts runs meanwhile, which a quota queues: each
+firing has to start one run, and each has to be admitted once.
 It is then exported and imported into an empty server, which has to hold the same.
 Exit 1 says that something is wrong, and what.`,
 		Args: cobra.NoArgs,

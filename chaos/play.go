@@ -26,6 +26,7 @@ type game struct {
 	traces   *traces
 	metrics  *metrics
 	hook     *hook
+	clock    clock
 	crowd    *crowd
 	began    time.Time
 }
@@ -122,13 +123,13 @@ func (g *game) play(ctx context.Context) error {
 	g.crowd.add(carriers...)
 	var following sync.WaitGroup
 	following.Go(func() { g.feed.follow(playing) })
-	if err := errors.Join(storeAgents(ctx, client), g.hook.put(ctx, client), awaitExporter(ctx, g.bus)); err != nil {
+	if err := errors.Join(storeAgents(ctx, client), g.hook.put(ctx, client), g.clock.put(ctx, client), awaitExporter(ctx, g.bus)); err != nil {
 		over()
 		return err
 	}
 	following.Go(func() { g.metrics.watch(playing) })
 	g.phase("set up")
-	g.carryAll(playing, carriers)
+	g.carryAll(playing, client, carriers)
 	over()
 	following.Wait()
 	g.crowd.carrying.Wait()
@@ -166,7 +167,7 @@ func (g *game) setUp(ctx context.Context) (err error) {
 
 // carryAll carries all runs, the first part of the time under faults. It
 // returns when all are over, or when the time is.
-func (g *game) carryAll(ctx context.Context, carriers []*carrier) {
+func (g *game) carryAll(ctx context.Context, client *client, carriers []*carrier) {
 	slots := make(chan struct{}, g.o.inFlight)
 	go func() {
 		for _, c := range carriers {
@@ -179,6 +180,9 @@ func (g *game) carryAll(ctx context.Context, carriers []*carrier) {
 		}
 	}()
 	g.torment(ctx)
+	if err := g.clock.stop(ctx, client); err != nil && ctx.Err() == nil {
+		g.report.found("schedule: " + err.Error())
+	}
 	g.phase("runs under faults")
 	over, all := g.crowd.count()
 	g.say("faults are over, %d of %d runs too", over, all)
@@ -288,6 +292,7 @@ func (g *game) inspect(ctx context.Context, client *client) error {
 	a.checkResults(ctx, g.bus)
 	g.metrics.check(ctx, a, g.report)
 	g.hook.check(ctx, a, g.report)
+	g.clock.check(a, g.report)
 	if err := g.traces.check(ctx, g.fleet, a, g.report); err != nil {
 		return err
 	}

@@ -39,8 +39,10 @@ type report struct {
 	// transitions is how many of the events the metrics counted, spans how many there are and
 	// how many came, notices how many came for the ends of runs.
 	transitions, spans, sent, notices int
-	silence                           silence
-	phases                            []phase
+	// scheduled is how many runs a schedule started.
+	scheduled int
+	silence   silence
+	phases    []phase
 
 	mu       sync.Mutex
 	findings []string
@@ -104,6 +106,7 @@ func (r *report) print(w io.Writer) {
 	line("metrics", "%d of %d events counted; the last ones before a kill are lost", r.transitions, r.events)
 	line("traces", "%d spans, sent %d times", r.spans, r.sent)
 	line("webhooks", "%d notices", r.notices)
+	line("schedule", "%d runs, each admitted once by a quota", r.scheduled)
 	line("failures", "%s", counts(r.failures))
 	for _, p := range r.phases {
 		line("time", "%6.1fs %s", p.took.Seconds(), p.name)
