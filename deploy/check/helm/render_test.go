@@ -1,13 +1,13 @@
 package helm
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
@@ -58,14 +58,22 @@ func named(t *testing.T, name string) example {
 	return example{}
 }
 
+// chartOfNATS returns the copy of the chart that the variable names, else one without objects.
+func chartOfNATS() (*chart.Chart, error) {
+	if path := os.Getenv(natsChart); path != "" {
+		return loader.Load(path)
+	}
+	return &chart.Chart{Metadata: &chart.Metadata{APIVersion: chart.APIVersionV2, Name: "nats", Version: "2.14.2"}}, nil
+}
+
 // render returns the documents that Helm makes of the values, after the schema has taken them.
 func render(values map[string]any, upgrade bool) (documents []string, err error) {
 	c, err := loader.LoadDir(chartDir)
 	if err != nil {
 		return nil, err
 	}
-	if path := os.Getenv(natsChart); path != "" {
-		nats, err := loader.Load(path)
+	if enabled, _ := chartutil.Values(values).PathValue("nats.enabled"); enabled == true {
+		nats, err := chartOfNATS()
 		if err != nil {
 			return nil, err
 		}
@@ -99,14 +107,54 @@ func render(values map[string]any, upgrade bool) (documents []string, err error)
 func TestLint(t *testing.T) {
 	for _, e := range examples(t) {
 		t.Run(e.name, func(t *testing.T) {
-			for _, m := range lint.All(chartDir, e.values, namespace, true).Messages {
-				missing := strings.Contains(fmt.Sprint(m.Err), "missing these dependencies") || strings.Contains(fmt.Sprint(m.Err), "missing in charts/")
-				if m.Severity >= support.WarningSev && !missing {
+			dir := chartDir
+			if e.values["nats"] != nil { // with a chart of NATS, which has no objects here
+				dir = filepath.Join(t.TempDir(), "moorebus")
+				require.NoError(t, os.CopyFS(dir, os.DirFS(chartDir)))
+				alerts := filepath.Join("files", "alerts.yml") // a link out of the chart
+				text, err := os.ReadFile(filepath.Join(chartDir, alerts))
+				require.NoError(t, err)
+				require.NoError(t, os.Remove(filepath.Join(dir, alerts)))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, alerts), text, 0o600))
+				require.NoError(t, os.MkdirAll(filepath.Join(dir, "charts", "nats", "templates"), 0o700))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "charts", "nats", "Chart.yaml"), []byte("apiVersion: v2\nname: nats\nversion: 2.14.2\nicon: https://nats.io/icon.png\n"), 0o600))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "charts", "nats", "values.yaml"), nil, 0o600))
+			}
+			for _, m := range lint.All(dir, e.values, namespace, true).Messages {
+				unlisted := strings.Contains(m.Err.Error(), "missing these dependencies: nats") // on purpose, see TestNoDependency
+				if m.Severity >= support.WarningSev && !unlisted {
 					t.Error(m)
 				}
 			}
 		})
 	}
+}
+
+// TestNoDependency: with an external bus the chart is rendered as it is, without other charts,
+// and what charts/ has and the values say must agree.
+func TestNoDependency(t *testing.T) {
+	c, err := loader.LoadDir(chartDir)
+	require.NoError(t, err)
+	require.Empty(t, c.Metadata.Dependencies, "helm template refuses a chart whose dependencies are missing, also those that are not enabled")
+	documents, err := render(named(t, "external-nats").values, false)
+	require.NoError(t, err)
+	require.NotEmpty(t, documents)
+
+	rendered := func(values map[string]any, nats *chart.Chart) error {
+		c, err := loader.LoadDir(chartDir)
+		require.NoError(t, err)
+		if nats != nil {
+			c.AddDependency(nats)
+		}
+		all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: "moorebus", Namespace: namespace, IsInstall: true}, nil)
+		require.NoError(t, err)
+		_, err = engine.Render(c, all)
+		return err
+	}
+	require.ErrorContains(t, rendered(named(t, "minimal").values, nil), "helm pull nats")
+	nats, err := chartOfNATS()
+	require.NoError(t, err)
+	require.ErrorContains(t, rendered(named(t, "external-nats").values, nats), "would be installed too")
 }
 
 // Every value of values.yaml is in the schema with a description, and the other way round.

@@ -39,6 +39,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 
 {{- define "moorebus.bus" -}}
+{{- $chart := hasKey .Subcharts "nats" -}}
+{{- if and $chart (not .Values.nats.enabled) }}{{ fail "charts/ has the chart of NATS, which would be installed too: remove it, or set nats.enabled" }}{{ end -}}
+{{- if and .Values.nats.enabled (not $chart) }}{{ fail "nats.enabled needs the chart of NATS: helm pull nats --repo https://nats-io.github.io/k8s/helm/charts/ --version 2.14.2 -d CHART/charts, where CHART is the folder of this chart" }}{{ end -}}
 {{- if .Values.nats.enabled -}}
 {{- if .Values.bus.url }}{{ fail "bus.url names an external bus, and nats.enabled asks for one of this chart: use one of them" }}{{ end -}}
 nats://{{ include "moorebus.nats" . }}.{{ .Release.Namespace }}.svc:4222
