@@ -30,7 +30,7 @@ func (c modelCall) compact(failure events.LLMAttemptFailed) (worker.Result, bool
 	}
 	switch c.compacts {
 	case reducer.CompactedWindow:
-		if c.before.Provider >= maxFailures {
+		if c.before.TooLong >= maxFailures {
 			return worker.Result{}, false
 		}
 		return worker.Retry(failure, time.Millisecond), true

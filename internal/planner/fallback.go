@@ -28,18 +28,16 @@ const (
 	atOnce = time.Nanosecond
 )
 
-// retry decides whether and when a failed call is repeated, of the same model. Rate limits
-// are counted apart from other failures, since they pass.
+// retry decides whether and when a failed call is repeated, of the same model. Failures are counted
+// by their kinds: that a provider was overloaded says nothing about a reply that breaks off.
 func (p *Planner) retry(e *llm.Error, c modelCall) (delay time.Duration, again bool) {
-	policy, failures := p.cfg.Retry.withDefaults(), c.before.Provider
-	if e.Kind == llm.KindRateLimited {
-		failures = c.before.RateLimited
-	}
+	policy, before := p.cfg.Retry.withDefaults(), c.before
+	failed := Failures{Kind: before.OfKind(string(e.Kind)) + 1, Unlimited: before.Provider + 1, All: before.Provider + before.RateLimited + 1}
 	if c.more {
 		policy.Attempts = min(policy.Attempts, fallbackAttempts)
 		policy.RateLimitAttempts = min(policy.RateLimitAttempts, fallbackAttempts)
 	}
-	if delay, again = policy.Next(e, failures+1); !again {
+	if delay, again = policy.Next(e, failed); !again {
 		return 0, false
 	}
 	switch {

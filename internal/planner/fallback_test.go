@@ -89,6 +89,37 @@ func TestEachModelHasItsAttempts(t *testing.T) {
 	}, withSecond(second))
 }
 
+// Failures of one kind say nothing about those of another. A model that is the last one has as many
+// attempts for each kind, and any planner counts them in the log.
+func TestFailuresAreCountedByKind(t *testing.T) {
+	busy := &llm.Error{Kind: llm.KindOverloaded, Message: "busy"}
+	away := &llm.Error{Kind: llm.KindNetwork, Message: "connection reset"}
+	broken := &llm.Error{Kind: llm.KindBroken, Message: "broke off"}
+	garbage := &llm.Error{Kind: llm.KindOther, Message: "the answer is no JSON"}
+	for name, c := range map[string]struct {
+		replies []any
+		ends    string
+	}{
+		"two overloads and garbage":      {[]any{busy, busy, garbage, say("It is 42.")}, ""},
+		"five of each kind":              {[]any{busy, away, busy, away, broken, busy, broken, away, broken, busy, away, broken, garbage, broken, away, busy, say("It is 42.")}, ""},
+		"garbage twice":                  {[]any{busy, garbage, busy, garbage}, "other"},
+		"six overloads among the others": {[]any{busy, away, busy, busy, broken, busy, garbage, busy, busy}, "overloaded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mock := scripted.NewMock(c.replies...)
+			bubbleWith(t, mock, func(t *testing.T, r *rig) {
+				mem := r.AwaitEnd(r.begin())
+				require.Len(t, mock.Requests(), len(c.replies))
+				if c.ends == "" {
+					require.Equal(t, "It is 42.", *mem.FinalAnswer)
+				} else {
+					require.Equal(t, c.ends, mem.Error.Code)
+				}
+			})
+		})
+	}
+}
+
 // A model that is limited is passed over without a request, as long as it is.
 func TestALimitedModelIsPassedOver(t *testing.T) {
 	first := scripted.NewMock(&llm.Error{Kind: llm.KindRateLimited, Message: "slow down", RetryAfter: time.Hour})

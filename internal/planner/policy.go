@@ -18,19 +18,26 @@ type Policy struct {
 	Max time.Duration
 	// MaxRetryAfter bounds a wait that the provider asked for. Default 10 min.
 	MaxRetryAfter time.Duration
-	// Attempts bounds the attempts of one call while the network fails, replies break off
-	// or the provider is overloaded. Default 6.
+	// Attempts bounds the attempts of one call that fail for one reason: the network fails,
+	// replies break off, or the provider is overloaded. Each reason is counted apart.
+	// Default 6.
 	Attempts int
 	// RateLimitAttempts is the same for rate limits, which always pass. Default 100,
-	// which with the other defaults takes at least three quarters of an hour.
+	// which with the other defaults takes at least three quarters of an hour. It also bounds
+	// all attempts of one call together, whatever they fail for, unless Attempts is more.
 	RateLimitAttempts int
 }
 
-// Next returns the wait before the next attempt, or false if there is none. failed is
-// the number of failed attempts, at least 1, and err the last error. Every other kind is
+// Failures are the failed attempts of one call. Kind are those of the same kind as the last one,
+// Unlimited those that no rate limit caused, and All are all; each includes the last one.
+type Failures struct{ Kind, Unlimited, All int }
+
+// Next returns the wait before the next attempt, or false if there is none. failed counts the
+// failed attempts, and err is the last error. Waits grow with all failures, so that a provider
+// that fails in two ways is not asked twice as often. Every other kind is
 // not repeated, such as authentication errors, invalid requests, refusals and a context that
 // is too long: the same request would fail in the same way.
-func (p Policy) Next(err error, failed int) (time.Duration, bool) {
+func (p Policy) Next(err error, failed Failures) (time.Duration, bool) {
 	p = p.withDefaults()
 	var e *llm.Error
 	if !errors.As(err, &e) {
@@ -45,10 +52,13 @@ func (p Policy) Next(err error, failed int) (time.Duration, bool) {
 	case llm.KindOther:
 		limit = min(2, p.Attempts)
 	}
-	if failed >= limit {
+	if failed.Kind >= limit || failed.All >= max(p.Attempts, p.RateLimitAttempts) {
 		return 0, false
 	}
-	return p.wait(e, failed), true
+	if e.Kind == llm.KindRateLimited {
+		return p.wait(e, failed.Kind), true
+	}
+	return p.wait(e, failed.Unlimited), true
 }
 
 // Wait is [Policy.Next] for callers that never give up.

@@ -58,10 +58,34 @@ func TestPolicyNext(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			wait, again := tt.policy.Next(tt.err, tt.failed)
+			wait, again := tt.policy.Next(tt.err, planner.Failures{Kind: tt.failed, Unlimited: tt.failed, All: tt.failed})
 			require.Equal(t, tt.again, again)
 			require.Equal(t, tt.wait, wait)
 		})
+	}
+}
+
+// Each kind of failure has attempts of its own, and all together have a bound. The waits grow with
+// all of them.
+func TestKindsOfFailuresAreCountedApart(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind   llm.ErrorKind
+		failed planner.Failures
+		wait   time.Duration
+		again  bool
+	}{
+		"garbage after two overloads":     {llm.KindOther, planner.Failures{Kind: 1, Unlimited: 3, All: 3}, 2 * time.Second, true},
+		"garbage twice":                   {llm.KindOther, planner.Failures{Kind: 2, Unlimited: 4, All: 4}, 0, false},
+		"a network after five overloads":  {llm.KindNetwork, planner.Failures{Kind: 1, Unlimited: 6, All: 6}, 16 * time.Second, true},
+		"an overload after rate limits":   {llm.KindOverloaded, planner.Failures{Kind: 1, Unlimited: 1, All: 90}, 500 * time.Millisecond, true},
+		"a rate limit after overloads":    {llm.KindRateLimited, planner.Failures{Kind: 1, Unlimited: 5, All: 6}, 500 * time.Millisecond, true},
+		"all together":                    {llm.KindOverloaded, planner.Failures{Kind: 1, Unlimited: 1, All: 100}, 0, false},
+		"a rate limit ends all, too":      {llm.KindRateLimited, planner.Failures{Kind: 80, Unlimited: 20, All: 100}, 0, false},
+		"what never passes never does so": {llm.KindAuth, planner.Failures{Kind: 1, Unlimited: 1, All: 1}, 0, false},
+	} {
+		wait, again := planner.Policy{}.Next(fail(c.kind), c.failed)
+		require.Equal(t, c.again, again, name)
+		require.Equal(t, c.wait, wait, name)
 	}
 }
 
@@ -71,7 +95,7 @@ func TestRateLimitsDoNotUseAttemptsUpQuickly(t *testing.T) {
 	for _, asked := range []time.Duration{0, time.Millisecond, time.Second, time.Minute} {
 		total := time.Duration(0)
 		for failed := 1; ; failed++ {
-			wait, again := planner.Policy{}.Next(after(llm.KindRateLimited, asked), failed)
+			wait, again := planner.Policy{}.Next(after(llm.KindRateLimited, asked), planner.Failures{Kind: failed, All: failed})
 			if !again {
 				break
 			}

@@ -154,6 +154,10 @@ const (
 	KindWorkerLost = "worker_lost"
 	// KindBrokenReply is a reply that came in part, without an ending.
 	KindBrokenReply = "broken_reply"
+	// KindOverloaded is a provider that cannot answer now.
+	KindOverloaded = "overloaded"
+	// KindNetwork is a provider that cannot be reached, or does not answer.
+	KindNetwork = "network"
 	// KindContextTooLong is a request that is longer than the model takes.
 	KindContextTooLong = "context_too_long"
 	// KindObsolete is no failure either: it says what a reply cost that came when the run no

@@ -359,6 +359,11 @@ type Attempt struct {
 	Broken int `json:"broken,omitempty"`
 	// TooLong are those of Provider that were requests which were too long.
 	TooLong int `json:"too_long,omitempty"`
+	// Network are those of Provider that found no network, or no answer in time.
+	Network int `json:"network,omitempty"`
+	// Other are those of Provider whose kind has no count of its own. The rest of Provider are
+	// overloads.
+	Other int `json:"other,omitempty"`
 	// Passed is how many of the agent's models were given up for this effect. The counts of
 	// refusals and failures above are those of the model that is asked now, Before is the
 	// sum of the others'.
@@ -378,6 +383,24 @@ func (a Attempt) Counted(message uint64) int {
 		return a.Total()
 	}
 	return max(a.Total(), a.Delivery)
+}
+
+// OfKind returns how many failures a provider had of this kind. Kinds without a count of their own
+// share one.
+func (a Attempt) OfKind(kind string) int {
+	switch kind {
+	case events.KindRateLimited:
+		return a.RateLimited
+	case events.KindOverloaded:
+		return a.Provider - a.Broken - a.TooLong - a.Network - a.Other
+	case events.KindNetwork:
+		return a.Network
+	case events.KindBrokenReply:
+		return a.Broken
+	case events.KindContextTooLong:
+		return a.TooLong
+	}
+	return a.Other
 }
 
 // Total returns the number of all failures.

@@ -389,12 +389,17 @@ func (a *Attempt) count(p *events.LLMAttemptFailed) {
 			a.Broken++
 		case events.KindContextTooLong:
 			a.TooLong++
+		case events.KindNetwork:
+			a.Network++
+		case events.KindOverloaded:
+		default:
+			a.Other++
 		}
 	}
 	if p.Next {
 		a.Passed++
 		a.Before += a.RateLimited + a.NotAsked + a.Provider
-		a.RateLimited, a.NotAsked, a.Provider, a.Broken, a.TooLong = 0, 0, 0, 0, 0
+		a.RateLimited, a.NotAsked, a.Provider, a.Broken, a.TooLong, a.Network, a.Other = 0, 0, 0, 0, 0, 0, 0
 	}
 	a.Under, a.Delivery = p.Under, p.Delivery
 }
