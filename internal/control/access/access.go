@@ -245,8 +245,17 @@ type RunState struct {
 	Queued  bool      `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
 	Paused  bool      `json:"paused,omitempty" jsonschema:"No new work of the run starts until it is resumed."`
 	// PauseReason is what was said when the run was paused; [events.ReasonRestored] by a restore.
-	PauseReason string          `json:"pause_reason,omitempty" jsonschema:"Why the run is paused. restored: a restore paused it."`
-	Memory      json.RawMessage `json:"memory"`
+	PauseReason string `json:"pause_reason,omitempty" jsonschema:"Why the run is paused. restored: a restore paused it."`
+	// WaitsFor is the pool whose actors are missing; nil: none is, as far as is known.
+	WaitsFor *WaitsFor       `json:"waits_for,omitempty" jsonschema:"A call of the run waits until an actor of this pool comes."`
+	Memory   json.RawMessage `json:"memory"`
+}
+
+// WaitsFor is a pool without actors that a call of a run waits for.
+type WaitsFor struct {
+	Pool string `json:"pool"`
+	// Since is when the wait began, as far as the gateway knows.
+	Since time.Time `json:"since" jsonschema:"When the wait began, as far as the gateway knows."`
 }
 
 // State returns a run after its first n events, or all events if n is 0. An n beyond the head is

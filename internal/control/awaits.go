@@ -1,0 +1,46 @@
+package control
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+// State is that of [access.Access], and says whether a call of the run waits for an actor now.
+func (c *Controller) State(ctx context.Context, ns, id string, n uint64) (access.RunState, error) {
+	state, err := c.Access.State(ctx, ns, id, n)
+	if err != nil || state.State != events.Acting && state.State != events.ParallelActing {
+		return state, err
+	}
+	err = c.View(ctx, ns, id, func(run *runlog.Run) error {
+		if mem := run.Memory(); mem.N == state.N {
+			state.WaitsFor = c.waitsFor(mem)
+		}
+		return nil
+	})
+	return state, err
+}
+
+// waitsFor returns the first pool without actors that has a call of the run; nil: there is none.
+func (c *Controller) waitsFor(mem *reducer.Memory) *access.WaitsFor {
+	if mem.Control.Paused {
+		return nil
+	}
+	for _, e := range effects.Of(c.Table, mem) {
+		call := mem.Call(e.CallID)
+		if e.Kind != effects.KindTool || call == nil {
+			continue
+		}
+		if since, unserved := c.pools.Unserved(call.Pool); unserved {
+			if mem.Updated.After(since) {
+				since = mem.Updated
+			}
+			return &access.WaitsFor{Pool: call.Pool, Since: since.UTC()}
+		}
+	}
+	return nil
+}
