@@ -14,7 +14,7 @@ import (
 // maxFiles bounds the files that an answer holds itself, in bytes. It has the URLs of the others.
 const maxFiles = 4 << 20
 
-// anyFile is the media type of a file of which nothing is known.
+// anyFile is the media type of a file whose type is not known.
 const anyFile = "application/octet-stream"
 
 // filesOf returns the files that tools gave to a run, one artifact each, in the order of their

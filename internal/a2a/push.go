@@ -67,7 +67,7 @@ func (f *Face) putPush(ctx context.Context, to target, c pushConfig, n uint64) (
 	return c, err
 }
 
-// createPush stores a configuration for a task that goes on.
+// createPush stores a configuration for a task that has not ended.
 func (f *Face) createPush(ctx context.Context, to target, data []byte) (any, error) {
 	var c pushConfig
 	if err := json.Unmarshal(data, &c); err != nil {

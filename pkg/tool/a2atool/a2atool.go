@@ -23,7 +23,7 @@
 //
 // A task that needs input, or an authorization, has its question put to a human. The call then
 // waits in the log, which has the task's id. With the answer the tool runs again, sends it to
-// the task as the next message, and goes on waiting. Nothing cancels the task meanwhile.
+// the task as the next message, and waits for the end again. Nothing cancels the task meanwhile.
 //
 // # Twice
 //

@@ -108,7 +108,7 @@ const (
 // maxFilename bounds the name of a file in the text of a result, in bytes.
 const maxFilename = 200
 
-// what is a file's kind with its name, of which the last element counts.
+// what is a file's kind with the last element of its name.
 func (p *part) what(kind string) string {
 	if p.Filename == "" {
 		return kind

@@ -120,7 +120,7 @@ func (t *agentTool) next(ctx context.Context, call tool.Call) (said *message, be
 		return nil, nil, err
 	}
 	if !before.Status.waits() || before.Status.id() != open.Asked {
-		return nil, before, nil // the answer was sent, or the task goes on by itself
+		return nil, before, nil // the answer was sent, or the task continued without it
 	}
 	// The ids differ for each answer of the call, and an answer that is sent again has its own.
 	m := message{
@@ -207,7 +207,7 @@ func (t *agentTool) first(call tool.Call) (message, error) {
 }
 
 // staleFor is how long a task may show the question that was answered before it counts as asked
-// again. A server may take an answer before the task goes on.
+// again. A server may accept an answer before the task continues.
 const staleFor = 30 * time.Second
 
 // await looks at the task until it ends or asks. A server that is away meanwhile is asked again.
@@ -240,7 +240,7 @@ func (t *agentTool) await(ctx context.Context, now, before *task) (string, error
 	return "", fmt.Errorf("waiting for task %s: %w", now.ID, ctx.Err())
 }
 
-// outcome returns what a task came to. over is false while it goes on.
+// outcome returns what a task came to. over is false until it ends or asks.
 func (t *agentTool) outcome(ctx context.Context, now *task) (result string, err error, over bool) {
 	switch state := now.Status.state(); state {
 	case "COMPLETED":
