@@ -389,8 +389,8 @@ func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
 
 // run runs the tool.
 func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
-	asked := &questions{redact: a.cfg.Results.Redact}
-	if !c.info.Asks && toolcall.MayAnswer(c.Arguments) && c.mayAsk() {
+	asked := &questions{redact: a.cfg.Results.Redact, unasked: c.unasked()}
+	if !c.info.Asks && toolcall.MayAnswer(c.Arguments) && asked.unasked == "" {
 		var err error
 		if asked.answers, c.Call, err = a.guard.Answers(ctx, run, c.Call); err != nil {
 			return worker.Fail(err)
@@ -398,7 +398,7 @@ func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
 	}
 	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool}
 	out := a.cfg.Tools.Execute(capability.WithUnwanted(asked.under(kept.under(ctx)), worker.ErrUnwanted), c.Call)
-	if question := asked.unanswered(); question.text != "" && out.Failure != nil && ctx.Err() == nil && c.mayAsk() {
+	if question := asked.unanswered(); question.text != "" && out.Failure != nil && ctx.Err() == nil && asked.unasked == "" {
 		return a.ask(c, question)
 	}
 	return a.outcome(ctx, c, out, kept.taken())

@@ -20,6 +20,8 @@ import (
 // answer.
 type questions struct {
 	answers []toolcall.Answer
+	// unasked says why no human is asked; empty: one is.
+	unasked string
 	// redact removes secrets from a text.
 	redact func(string) string
 
@@ -74,8 +76,7 @@ func (q *questions) ask(text string, fits func(answer string) error) error {
 		}
 	}
 	q.put(asked, "")
-	return tool.Failf(tool.CodeInputRequired, "a human has to answer before the call can go on, and cannot be asked from a batch of calls, "+
-		"or about a tool that has an argument %q of its own. %s", toolcall.AnswerKey, asked)
+	return tool.Failf(tool.CodeInputRequired, "a human has to answer before the call can continue. %s%s", q.unasked, asked)
 }
 
 // unanswered returns the question that ended the run of the tool, if there is one.
@@ -85,15 +86,21 @@ func (q *questions) unanswered() question {
 	return q.open
 }
 
-// mayAsk reports whether the call may wait for a human. A batch cannot, and an answer has to be
-// told from the tool's arguments.
-func (c call) mayAsk() bool {
+// unasked says why the call may not wait for a human; empty if it may. A batch cannot, and an
+// answer has to be told from the tool's arguments.
+func (c call) unasked() string {
 	var schema struct {
 		Properties map[string]json.RawMessage `json:"properties"`
 	}
 	_ = json.Unmarshal([]byte(c.info.Schema), &schema) // what cannot be read has none
 	_, taken := schema.Properties[toolcall.AnswerKey]
-	return !c.batch && !taken
+	switch {
+	case taken:
+		return fmt.Sprintf("No human can be asked about a tool that has an argument %q of its own. ", toolcall.AnswerKey)
+	case c.batch:
+		return "Nobody was asked, because the call is one of several in one reply. Make this call again, alone in a reply, and a human is asked. "
+	}
+	return ""
 }
 
 // ask has a human answer the question. The log has to say first that the call started.

@@ -90,10 +90,13 @@ func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
 		own.Schema = []byte(`{"type":"object","properties":{"answer":{"type":"string"}}}`)
 		other := r.under(never, own, &events.LLMToolCall{ToolCallReply: calls(1)})
 		r.spawn([]tool.Tool{buyer(tool.Once, &bought)})
-		require.Contains(t, r.results(run)["c1"].Observation, "cannot be asked from a batch of calls")
+		batch := r.results(run)["c1"]
+		require.Equal(t, tool.CodeInputRequired, batch.Code)
+		require.Contains(t, batch.Observation, "Make this call again, alone in a reply, and a human is asked. How many?")
 		out := r.outcome(other)
 		require.Equal(t, tool.CodeInputRequired, out.Code)
-		require.Contains(t, out.Observation, "How many?")
+		require.Contains(t, out.Observation, `has an argument "answer" of its own. How many?`)
+		require.NotContains(t, out.Observation, "again")
 		require.Empty(t, bought)
 	})
 }
