@@ -29,8 +29,9 @@ func loginCommand() *cobra.Command {
 done, it writes the token, and what is needed to refresh it, to the server's token_file.
 
 NAME is a server of the file of MCP servers, whose oauth.token_file is written. For a
-URL give --token-file. The client is registered at the authorization server, unless it
-reads the document of --client-metadata or --client-id names one that it knows.`,
+URL give --token-file. The client is registered at the authorization server. --client-id
+names a client that is registered already. --client-metadata names a document that
+describes the client, for authorization servers that read such documents.`,
 		Example: `  moorebus mcp login tracker
   moorebus mcp login https://mcp.example.org/mcp --token-file tracker-token.json`,
 		Args: cobra.ExactArgs(1),

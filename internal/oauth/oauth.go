@@ -252,6 +252,9 @@ type stored struct {
 
 func readToken(name string) (*stored, error) {
 	f, err := os.Open(name)
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%w; log in with `moorebus mcp login`", err)
+	}
 	if err != nil {
 		return nil, err
 	}

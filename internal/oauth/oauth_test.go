@@ -67,3 +67,11 @@ func TestTokenFiles(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"access_token": "abcdefgh", "expiry": "2020-01-01T00:00:00Z"}`), 0o600))
 	require.ErrorContains(t, set(), "no refresh_token")
 }
+
+// The error about a missing file names the command that writes it.
+func TestNoTokenFile(t *testing.T) {
+	t.Parallel()
+	a := New(Config{TokenFile: filepath.Join(t.TempDir(), "token.json")}, http.DefaultTransport)
+	err := a.Set(httptest.NewRequest(http.MethodPost, "/", nil))
+	require.ErrorContains(t, err, "moorebus mcp login")
+}
