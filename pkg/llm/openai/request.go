@@ -13,7 +13,7 @@ import (
 
 // request is the request as it goes over the wire. The library's own type drops
 // empty contents, empty arguments and a temperature of 0, but a conversation has
-// to arrive as it is. Replies are read with the library's types.
+// to arrive as it is. wire.go says why replies are not read with the library's types either.
 type request struct {
 	Model               string                `json:"model"`
 	Messages            []message             `json:"messages"`
