@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/shortage"
@@ -226,8 +227,10 @@ func (r *Registry) execute(ctx context.Context, call tool.Call) (string, *tool.F
 		return retry.After(failure.RetryAfter, failure)
 	}, func(error, time.Duration) { pausing = true })
 	switch {
+	case err == nil && !utf8.ValidString(result):
+		return "", tool.Failf(tool.CodeFailed, "the call of %q ended, but its result is not UTF-8 text; have the tool return text in UTF-8", call.Name)
 	case err == nil:
-		return toUTF8(result), nil
+		return result, nil
 	case pausing:
 		return "", cancelledAfter(ctx, last)
 	}
@@ -279,5 +282,5 @@ func (r *Registry) began(ctx context.Context, t *registered, call tool.Call) (re
 // nothing about the tool.
 func Short(f *tool.Failure) bool { return f.NotSent && shortage.Is(f.Err) }
 
-// toUTF8 replaces invalid UTF-8, since results are stored in JSON.
+// toUTF8 replaces invalid UTF-8 in the words of a failure, since they are stored in JSON.
 func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

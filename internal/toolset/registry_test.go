@@ -117,10 +117,16 @@ func TestExecuteSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := execute(t, &fake{fn: func(context.Context, tool.Call) (string, error) {
 			<-time.After(3 * time.Second)
-			return "a\xffb\x00ü", nil
+			return "a\x00ü", nil
 		}})
-		require.Equal(t, toolset.Outcome{Result: "a\uFFFDb\x00ü", Latency: 3 * time.Second}, out)
+		require.Equal(t, toolset.Outcome{Result: "a\x00ü", Latency: 3 * time.Second}, out)
 	})
+}
+
+// A result that is not UTF-8 would be stored with other characters in its place.
+func TestResultsAreUTF8(t *testing.T) {
+	out := execute(t, &fake{fn: func(context.Context, tool.Call) (string, error) { return "caf\xe9", nil }})
+	requireCode(t, out, tool.CodeFailed, "not UTF-8")
 }
 
 func TestExecuteContainsPanics(t *testing.T) {

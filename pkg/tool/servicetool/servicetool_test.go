@@ -318,9 +318,11 @@ func TestRepliesThatAreNotShortText(t *testing.T) {
 	long := r.call("long", "{}").Result
 	require.Len(t, long[:8<<20], 8<<20)
 	require.True(t, strings.HasSuffix(long, "\n[moorebus: output cut at 8388608 bytes of 9437184]"))
-	require.Equal(t, "a\uFFFDb", r.call("bytes", "{}").Result)
+	out := r.call("bytes", "{}")
+	require.Equal(t, tool.CodeFailed, out.Failure.Code)
+	require.Contains(t, out.Failure.Message, "not UTF-8")
 	require.Equal(t, "[image image/png, 5 bytes, not kept]", r.call("image", "{}").Result)
-	out := r.call("bytes", strings.Repeat("x", 11<<20))
+	out = r.call("bytes", strings.Repeat("x", 11<<20))
 	require.Equal(t, tool.CodeInvalidArguments, out.Failure.Code)
 	require.True(t, out.Failure.NotSent)
 }
