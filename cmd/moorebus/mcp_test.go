@@ -305,6 +305,7 @@ func questioner(t *testing.T, transport mcp.Transport, version string, answer fu
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = session.Close() })
 	require.Equal(t, version, session.InitializeResult().ProtocolVersion)
+	require.NotContains(t, []string{"", "1"}, session.InitializeResult().ServerInfo.Version, "it is that of the build")
 	return session, func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(asked) }
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/buildinfo"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -105,7 +106,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{o: o, offered: map[string]string{}, key: make([]byte, 32), open: map[string]openRun{}}
 	_, _ = rand.Read(s.key) // it never fails
 	s.ending, s.stop = context.WithCancel(context.WithoutCancel(ctx))
-	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "moorebus", Version: "1"}, &mcp.ServerOptions{
+	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "moorebus", Version: buildinfo.Read().Version}, &mcp.ServerOptions{
 		Logger:       o.Logger,
 		Instructions: "Each tool is an agent: it works on its task until it is done, which may take minutes.",
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}},

@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/moorebus/moorebus/internal/buildinfo"
 	"github.com/moorebus/moorebus/internal/docschema"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -31,6 +32,7 @@ type (
 	document struct {
 		OpenAPI    string                           `json:"openapi"`
 		Info       map[string]string                `json:"info"`
+		Servers    []map[string]string              `json:"servers"`
 		Security   []map[string][]string            `json:"security"`
 		Paths      map[string]map[string]*operation `json:"paths"`
 		Components components                       `json:"components"`
@@ -107,7 +109,8 @@ func write(rows []route.Route) ([]byte, error) {
 	}
 	w := &writer{types: map[string]reflect.Type{}, doc: document{
 		OpenAPI:  "3.1.0",
-		Info:     map[string]string{"title": "Moorebus", "version": "1", "description": "Runs of LLM agents as event logs. An error is {code, message} with a stable code."},
+		Info:     map[string]string{"title": "Moorebus", "version": buildinfo.Read().Version, "description": "Runs of LLM agents as event logs. An error is {code, message} with a stable code."},
+		Servers:  []map[string]string{{"url": "/", "description": "The gateway that served this document."}},
 		Security: []map[string][]string{{"token": {}}, {}},
 		Paths:    map[string]map[string]*operation{},
 		Components: components{
@@ -247,7 +250,8 @@ func (w *writer) body(row route.Route) (*body, error) {
 
 // answer adds the successful answers.
 func (w *writer) answer(op *operation, row route.Route) error {
-	if row.Refuses {
+	if row.Refuses { // generators of clients want a success of every operation
+		op.Responses["200"] = &response{Description: "Never: every request is refused."}
 		return nil
 	}
 	ok := &response{Description: "Success.", Content: map[string]media{}}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/buildinfo"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -29,6 +30,8 @@ var update = flag.Bool("update", false, "write docs/http-api.md anew")
 // The parts of the document that the page shows.
 type (
 	document struct {
+		Info       map[string]string
+		Servers    []map[string]string
 		Paths      map[string]map[string]operation
 		Components struct{ Schemas map[string]*object }
 	}
@@ -125,6 +128,22 @@ func served(t *testing.T) document {
 	var d document
 	require.NoError(t, json.Unmarshal(text, &d))
 	return d
+}
+
+// The document says where its server is, which build wrote it, and what each request answers.
+func TestDocumentIsComplete(t *testing.T) {
+	d := served(t)
+	require.Equal(t, "/", d.Servers[0]["url"])
+	require.Equal(t, buildinfo.Read().Version, d.Info["version"])
+	for path, operations := range d.Paths {
+		for method, op := range operations {
+			succeeds := false
+			for status := range op.Responses {
+				succeeds = succeeds || status[0] == '2'
+			}
+			require.True(t, succeeds, "%s %s", method, path)
+		}
+	}
 }
 
 // TestPage compares docs/http-api.md with what is served.
