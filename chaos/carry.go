@@ -211,9 +211,17 @@ func (c *carrier) path(what string) string { return "/v1/runs/" + c.plan.run + "
 
 // say posts one message of the user.
 func (c *carrier) say(ctx context.Context, id string) {
-	inputs := []map[string]any{{"type": "user-message", "message_id": id, "content": "This is " + id + "."}}
-	err := c.post(ctx, id, c.path("inputs"), inputs)
+	err := c.post(ctx, id, c.path("inputs"), []any{userMessage(id)})
 	c.expect("message "+id, err, "run_ended")
+	c.noteMessage(id, err)
+}
+
+func userMessage(id string) map[string]any {
+	return map[string]any{"type": "user-message", "message_id": id, "content": "This is " + id + "."}
+}
+
+// noteMessage notes how the gateway answered a message.
+func (c *carrier) noteMessage(id string, err error) {
 	result := answered{accepted: err == nil}
 	if r := refused(err); r != nil {
 		result.code = r.Code

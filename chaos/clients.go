@@ -106,15 +106,23 @@ func (c *carrier) returnCall(ctx context.Context, id, tool string) {
 	}
 	c.note(id, returned{tried: true})
 	input := map[string]any{"type": "tool-call-result", "toolCallId": id, "result": result}
+	together, beside := []any{input}, ""
+	if chance.Float64() < 0.4 { // the last input then wakes the worker for the result
+		beside = "beside-" + id
+		together = append(together, userMessage(beside), map[string]any{"type": "expand-context-window", "increment": 1})
+	}
 	var err error
 	for {
 		if chance.Float64() < 0.3 {
-			c.loseAnswer(ctx, input)
+			c.loseAnswer(ctx, together...)
 		}
-		err = c.input(ctx, input)
+		err = c.input(ctx, together...)
 		if r := refused(err); r == nil || r.Code != "not_delivered" || !pause(ctx, 100*time.Millisecond) {
 			break
 		}
+	}
+	if beside != "" {
+		c.noteMessage(beside, err)
 	}
 	if err != nil { // a human or the deadline was first, or the end of the run
 		c.expect("result of "+id, err, "already_answered", "not_delivered", "run_ended")
@@ -143,14 +151,14 @@ func (c *carrier) note(id string, r returned) {
 	c.returned[id] = r
 }
 
-func (c *carrier) input(ctx context.Context, input map[string]any) error {
-	return c.client.do(ctx, http.MethodPost, c.path("inputs"), []any{input}, nil)
+// input posts inputs in one request.
+func (c *carrier) input(ctx context.Context, inputs ...any) error {
+	return c.client.do(ctx, http.MethodPost, c.path("inputs"), inputs, nil)
 }
 
-// loseAnswer posts an input and is gone before the answer comes, if not before the input has
-// arrived.
-func (c *carrier) loseAnswer(ctx context.Context, input map[string]any) {
-	data, _ := json.Marshal([]any{input}) // maps of plain values
+// loseAnswer posts inputs and is gone before the answer comes, if not before they have arrived.
+func (c *carrier) loseAnswer(ctx context.Context, inputs ...any) {
+	data, _ := json.Marshal(inputs) // maps of plain values
 	ctx, cancel := context.WithTimeout(ctx, rand.N(10*time.Millisecond))
 	defer cancel()
 	_ = c.client.once(ctx, http.MethodPost, c.path("inputs"), data, nil)
