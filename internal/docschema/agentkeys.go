@@ -67,6 +67,7 @@ var agentKeys = []key{
 		[]limit{choice(events.TellModel, events.AskHuman), usually(events.TellModel)}},
 	{"output_schema", "The JSON Schema of the answer.", []limit{mapping}},
 	{"tools", "The tools that the agent may call: NAME, or POOL/NAME for one of a pool.", nil},
+	{"provider_tools", "Tools that the model's provider itself carries out, such as {type: web_search}: objects with a type, which are sent as they are.", nil},
 	{"client_tools", "Tools that the run's own client carries out.", nil},
 	{"client_tools[].name", "The tool's name.", nil},
 	{"client_tools[].description", "What the tool does, for the model.", nil},

@@ -65,7 +65,7 @@ const fullAgent = `{"name": "a", "description": "d", "system_prompt": "s", "task
  "budget": {"max_input_tokens": 1, "max_output_tokens": 1, "max_total_tokens": 1, "max_cost_usd": 0.5, "max_wall_time": "3m"},
  "approval": {"policy": "always", "risk": "low", "tools": ["a"], "expr": "true", "expires": "1h", "outcome_unknown": "ask"},
  "output_schema": {"type": "object"}, "tools": ["a", "web/b"],
- "client_tools": [{"name": "c", "description": "d", "schema": {"type": "object"}, "risk": "low", "timeout": "5m"}], "blacklist": ["x"]}`
+ "client_tools": [{"name": "c", "description": "d", "schema": {"type": "object"}, "risk": "low", "timeout": "5m"}], "blacklist": ["x"], "provider_tools": [{"type": "web_search"}]}`
 
 const fullTools = `{"tools": [
  {"name": "h", "description": "d", "schema": {"type": "object"}, "http": {"url": "http://localhost/x", "method": "POST", "headers": {"A": "b"}}, "effect": "pure", "timeout": "3s",

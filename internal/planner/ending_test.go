@@ -238,6 +238,18 @@ func TestRepliesOfTheProvidersTools(t *testing.T) {
 	})
 }
 
+// The provider's tools are asked for with each request, and are none of the agent's.
+func TestProviderToolsAreAskedFor(t *testing.T) {
+	search := []json.RawMessage{json.RawMessage(`{"type":"web_search"}`)}
+	bubble(t, []any{say("It is 42.")}, func(t *testing.T, r *rig) {
+		run := r.begin(func(p *events.Start) {
+			p.Agent.ProviderTools, p.TableHash = search, reducer.DefaultTable().Hash()
+		})
+		require.Equal(t, events.Done, r.AwaitEnd(run).State)
+		require.Equal(t, search, r.mock.Requests()[0].ProviderTools)
+	})
+}
+
 // A content filter that leaves no text refuses. In a chat the refusal is the answer.
 func TestWithheldIsRefused(t *testing.T) {
 	withheld := say("")

@@ -29,7 +29,8 @@ func request(mem *reducer.Memory, ref events.ModelRef) llm.Request {
 	agent := &mem.Control.Agent
 	return llm.Request{
 		Run: mem.RunID, Purpose: llm.PurposePlan, Provider: ref.Provider, Model: ref.Model, Messages: reducer.Messages(mem, message), Tools: offered(mem),
-		Sampling: sampling(agent), OutputSchema: agent.OutputSchema, Settings: mem.Settings(),
+		ProviderTools: agent.ProviderTools,
+		Sampling:      sampling(agent), OutputSchema: agent.OutputSchema, Settings: mem.Settings(),
 		Replies: mem.Control.Replies, Observations: observations(mem), Memory: textMemory(mem),
 	}
 }
@@ -103,6 +104,9 @@ func estimate(count tokens.Estimator, req llm.Request) int {
 		for _, p := range m.Parts {
 			total += mediaTokens(p)
 		}
+	}
+	for _, raw := range req.ProviderTools {
+		total += count(string(raw))
 	}
 	for _, t := range req.Tools {
 		total += count(t.Name + t.Description + string(t.Schema))

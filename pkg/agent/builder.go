@@ -128,6 +128,13 @@ func (b *Builder) Blacklist(names ...string) *Builder {
 	return b
 }
 
+// ProviderTools adds tools that the model's provider itself carries out, such as a web search:
+// JSON objects with a type, as the provider's API wants them.
+func (b *Builder) ProviderTools(tools ...json.RawMessage) *Builder {
+	b.def.ProviderTools = append(b.def.ProviderTools, tools...)
+	return b
+}
+
 // Reasoning says how much the model reasons. It goes before the effort and the bound of
 // [Builder.Sampling].
 func (b *Builder) Reasoning(c events.ReasoningConfig) *Builder { b.def.Reasoning = &c; return b }

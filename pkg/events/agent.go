@@ -50,6 +50,9 @@ type Agent struct {
 	// ClientTools are the tools that the run's own client carries out.
 	ClientTools []ClientTool `json:"client_tools,omitempty"`
 	Blacklist   []string     `json:"blacklist,omitempty"`
+	// ProviderTools are tools that the model's provider itself carries out, as its API wants
+	// them.
+	ProviderTools []json.RawMessage `json:"provider_tools,omitempty"`
 }
 
 // LLM says which of the planner's providers answers, and how it is asked.
@@ -183,6 +186,9 @@ func (a Agent) check() error {
 		return err
 	}
 	if err := a.checkModels(); err != nil {
+		return err
+	}
+	if err := a.CheckProviderTools(); err != nil {
 		return err
 	}
 	if err := a.checkClientTools(); err != nil {

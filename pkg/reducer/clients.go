@@ -19,6 +19,17 @@ func toolsSince(tools []events.ToolSpec) int {
 	return 1
 }
 
+// checkTools refuses tools of the provider that are none, and of the client that are not its
+// own. a may be nil.
+func checkTools(a *events.Agent, tools []events.ToolSpec) error {
+	if a != nil {
+		if err := a.CheckProviderTools(); err != nil {
+			return err
+		}
+	}
+	return checkClientTools(tools)
+}
+
 // checkClientTools refuses tools that say they are the client's and stand elsewhere.
 func checkClientTools(tools []events.ToolSpec) error {
 	for i := range tools {

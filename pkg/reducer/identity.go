@@ -28,6 +28,7 @@ var revisions = [...]string{
 	"89b9f86281e0b4f2c9a7eaaa0ef984c11cdad768fce04a221f3dcc520576c15d",
 	"9042b2ed35351a647e913587c740588593b8df7dad7c32fedc5568222df3369e",
 	"99cda426023a16de91fed3548c5c3d49cce5638407df9cc11b2a9feb9cf555b5",
+	"45449d47f64dbd78919e180d27f2334b4a8580fdc7a2e703ab247f96aab23e9e",
 }
 
 // rowsSince has the rows of the built-in table that are younger than their types, with the
@@ -115,7 +116,7 @@ func (t *Table) identify() {
 // that can read the Start, so that the roles of an installation can be replaced in any
 // order; else the table's own. The run is then held to what that release knows.
 func (t *Table) Pins(p *events.Start) string {
-	if max(queueSince(p), toolsSince(p.Tools)) <= previous {
+	if startSince(p) <= previous {
 		return t.older
 	}
 	return t.hash

@@ -1,6 +1,7 @@
 package reducer_test
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -72,4 +73,23 @@ func lastSubject(t *testing.T, s *scene) events.Subject {
 	subject, err := events.ParseSubject(s.Records[len(s.Records)-1].Subject)
 	require.NoError(t, err)
 	return subject
+}
+
+// TestProviderToolsNeedTheirRevision: no build that would ask a model without its provider's tools
+// works on a run that has them.
+func TestProviderToolsNeedTheirRevision(t *testing.T) {
+	table := reducer.DefaultTable()
+	older, err := table.At(6)
+	require.NoError(t, err)
+	search := func(p *events.Start) {
+		p.Agent.ProviderTools = []json.RawMessage{json.RawMessage(`{"type":"web_search"}`)}
+	}
+	require.Equal(t, table.Hash(), table.Pins(startWith(search)))
+	require.NotEqual(t, older.Hash(), table.Hash())
+	newScene(t).refuses(startWith(search, func(p *events.Start) { p.TableHash = older.Hash() }), "is of revision 7, and its run of revision 6")
+	newScene(t).refuses(startWith(func(p *events.Start) {
+		p.Agent.ProviderTools, p.TableHash = []json.RawMessage{json.RawMessage(`{"type":"function"}`)}, table.Hash()
+	}), "which the provider does not carry out")
+	s := started(t, search)
+	require.JSONEq(t, `{"type":"web_search"}`, string(s.Mem.Control.Agent.ProviderTools[0]))
 }

@@ -14,7 +14,7 @@ import (
 var startRules = []rule{
 	{
 		typ: events.TypeStart, moves: []move{{events.Idle, events.Planning}}, from: own,
-		check: checkStart, legality: 3, fold: foldStart,
+		check: checkStart, legality: 4, fold: foldStart,
 		ways: only(plain(events.Planning), nobody),
 		route: func(_ *Memory, p events.Payload) (events.State, string) {
 			if p.(*events.Start).Queued {
@@ -24,18 +24,21 @@ var startRules = []rule{
 		},
 		form: func(_ *Memory, e *events.Event) int {
 			p := e.Data.(*events.Start)
-			return max(queueSince(p), toolsSince(p.Tools))
+			return startSince(p)
 		},
 		trace: traced(func(p *events.Start) string { return events.Shown(p.Task, p.Parts) }),
 	},
 	{
 		// Where a fork leads its parent's memory says, see [Machine.checkFork].
 		typ: events.TypeForked, from: own, ways: anyRedrive, route: forkRoute,
-		check: func(_ *Memory, e *events.Event) error { return checkClientTools(e.Data.(*events.Forked).Tools) }, legality: 2,
+		check: func(_ *Memory, e *events.Event) error {
+			p := e.Data.(*events.Forked)
+			return checkTools(p.Agent, p.Tools)
+		}, legality: 3,
 		steps: forkSteps, fold: foldForked,
 		form: func(_ *Memory, e *events.Event) int {
 			p := e.Data.(*events.Forked)
-			return max(modelsSince(p.Agent), toolsSince(p.Tools))
+			return max(modelsSince(p.Agent), toolsSince(p.Tools), providerToolsSince(p.Agent))
 		},
 		trace: traced(func(f *events.Forked) string { return "forked from " + f.Run + " at " + strconv.FormatUint(f.At, 10) }),
 	},
@@ -43,10 +46,10 @@ var startRules = []rule{
 		typ: events.TypeHandedOff, stays: true, in: []events.State{events.Acting}, from: own, agents: true,
 		ways:  only(Edge{To: events.Nobody, Pool: events.AgentsPool}),
 		route: func(*Memory, events.Payload) (events.State, string) { return events.Nobody, events.AgentsPool },
-		check: checkHandOff, legality: 2, fold: foldHandedOff,
+		check: checkHandOff, legality: 3, fold: foldHandedOff,
 		form: func(_ *Memory, e *events.Event) int {
 			p := e.Data.(*events.HandedOff)
-			return max(modelsSince(&p.Agent), toolsSince(p.Tools))
+			return max(modelsSince(&p.Agent), toolsSince(p.Tools), providerToolsSince(&p.Agent))
 		},
 		trace: traced(func(h *events.HandedOff) string { return "to " + h.Agent.Name + " " + h.Reason }),
 	},
@@ -58,6 +61,23 @@ func modelsSince(a *events.Agent) int {
 		return 1
 	}
 	return 4
+}
+
+// providerTools is the revision that brought tools which the model's provider carries out. An
+// older build would ask the model without them.
+const providerTools = 7
+
+// providerToolsSince is the revision that brought the form of an agent's tools of its provider.
+func providerToolsSince(a *events.Agent) int {
+	if a != nil && len(a.ProviderTools) > 0 {
+		return providerTools
+	}
+	return 1
+}
+
+// startSince is the revision that brought the form of a start.
+func startSince(p *events.Start) int {
+	return max(queueSince(p), toolsSince(p.Tools), providerToolsSince(&p.Agent))
 }
 
 // queueSince is the revision that brought the form of a queued start.
@@ -76,7 +96,7 @@ func checkStart(_ *Memory, e *events.Event) error {
 	if !p.Priority.Valid() {
 		return fmt.Errorf("priority %q is not high, normal or low", p.Priority)
 	}
-	return checkClientTools(p.Tools)
+	return checkTools(&p.Agent, p.Tools)
 }
 
 func foldStart(mem *Memory, e *events.Event) {
@@ -152,7 +172,7 @@ func checkHandOff(mem *Memory, e *events.Event) error {
 	case p.Agent.Name == "" || p.AgentHash == "":
 		return errors.New("names no agent")
 	}
-	return checkClientTools(p.Tools)
+	return checkTools(&p.Agent, p.Tools)
 }
 
 // foldHandedOff makes another agent's definition that of the run. The conversation, the

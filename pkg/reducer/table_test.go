@@ -294,7 +294,7 @@ var shapes = map[int]string{
 	4: "4eed3725a5ef942d",
 	5: "f25471ed1b8ef75a",
 	6: "f9eb71993e689f44",
-	7: "6a1773cc678db7fd",
+	7: "875fd2c9ae389fc9",
 }
 
 // shapeOf describes a type as JSON sees it.
