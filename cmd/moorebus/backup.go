@@ -47,6 +47,7 @@ with backup verify. It needs the user operator, or the user backup, which may ch
 		Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags.outlast = true
 	cmd.Flags().BoolVar(&o.Incremental, "incremental", false, "add to the backup that is there")
 	cmd.Flags().DurationVar(&every, "every", 0, "repeat at this interval, each time adding to the one before, until a signal ends it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -63,7 +64,11 @@ with backup verify. It needs the user operator, or the user backup, which may ch
 			if every > 0 {
 				return c.backupEvery(ctx, args[0], o, every)
 			}
-			taken, err := backup.Take(ctx, c.Bus, args[0], o)
+			var taken backup.Taken
+			err := c.outlast(ctx, func(ctx context.Context) (err error) {
+				taken, err = backup.Take(ctx, c.Bus, args[0], o)
+				return err
+			})
 			if errors.Is(err, journal.ErrDenied) {
 				return fmt.Errorf("%w: a backup needs the user backup or the operator", err)
 			}
@@ -188,6 +193,7 @@ Stop the old installation before: runs must not go on in two places.`,
 		Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags.outlast = true
 	cmd.Flags().StringVar(&until, "until", "", "leave out events that the log took after this `time`, as in 2026-03-01T12:00:00Z")
 	cmd.Flags().BoolVar(&o.CallsMayRunAgain, "calls-may-run-again", false, "nothing ran behind the end of the backup, so calls that had not begun run")
 	cmd.Flags().StringVar(&hold, "hold", string(backup.HoldOnce), "which `runs` that have not ended come back paused: once (those with a tool of class once), all or none")
@@ -230,7 +236,11 @@ func (c *client) noteHeld(held []backup.HeldRun) {
 
 // restore restores an archive, and verifies what the bus has then.
 func (c *client) restore(ctx context.Context, a *backup.Archive, o backup.RestoreOptions) error {
-	done, err := backup.Restore(ctx, a, c.Bus, o)
+	var done backup.Restored
+	err := c.outlast(ctx, func(ctx context.Context) (err error) {
+		done, err = backup.Restore(ctx, a, c.Bus, o)
+		return err
+	})
 	if errors.Is(err, backup.ErrNotEmpty) {
 		return &cli.ExitError{Code: cli.ExitFailure, Err: err}
 	}
@@ -240,7 +250,11 @@ func (c *client) restore(ctx context.Context, a *backup.Archive, o backup.Restor
 	if done.Already {
 		return c.report(done, "this backup was restored here before; nothing was done")
 	}
-	report, err := verify.Log(ctx, c.Bus, c.machine, verify.Options{All: true})
+	var report *verify.Report
+	err = c.outlast(ctx, func(ctx context.Context) (err error) {
+		report, err = verify.Log(ctx, c.Bus, c.machine, verify.Options{All: true})
+		return err
+	})
 	if err != nil {
 		return err
 	}

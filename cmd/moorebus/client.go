@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
@@ -16,10 +17,12 @@ import (
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/spf13/cobra"
@@ -35,6 +38,8 @@ type clientFlags struct {
 	formats []console.Format
 	// wait waits for a bus that is not there yet.
 	wait bool
+	// outlast tries for a while where one of several servers is away.
+	outlast bool
 }
 
 // addClientFlags adds them; the first format is the default.
@@ -157,7 +162,16 @@ func (f *clientFlags) open(cmd *cobra.Command, c *client, a dataUse, logger *slo
 	if a == creates || a == writes && !at.Missing() {
 		options.Serve = &cli.Serve{}
 	}
-	conn, err := f.bus.Open(cmd.Context(), options)
+	var conn *cli.Conn
+	open := func(ctx context.Context) (err error) {
+		conn, err = f.bus.Open(ctx, options)
+		return err
+	}
+	if f.outlast && at.Remote && strings.Contains(at.Connect.Server(), ",") {
+		err = c.outlast(cmd.Context(), open)
+	} else {
+		err = open(cmd.Context())
+	}
 	if err != nil {
 		return err
 	}
@@ -167,6 +181,21 @@ func (f *clientFlags) open(cmd *cobra.Command, c *client, a dataUse, logger *slo
 		return err
 	}
 	return badFlag(fn(cmd.Context(), c))
+}
+
+// outage is how long a command that can be repeated outlasts that the bus is away: longer than the
+// streams of a cluster need for other leaders.
+const outage = time.Minute
+
+// outlast repeats what stores nothing twice while the bus is away.
+func (c *client) outlast(ctx context.Context, try func(context.Context) error) error {
+	return retry.Policy{First: time.Second, Budget: outage}.Do(ctx, func(ctx context.Context) error {
+		err := try(ctx)
+		if err != nil && !cli.BusAway(err) && !errors.Is(err, journal.ErrUnknownOutcome) {
+			return retry.Stop(err)
+		}
+		return err
+	}, func(err error, _ time.Duration) { c.notef("the bus is away, it is tried again: %v", err) })
 }
 
 // firstCheck is when a gateway first checks a run that a command started or forked. The
