@@ -17,6 +17,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agui"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/subagent"
@@ -49,6 +50,8 @@ type world struct {
 	bus *simtest.Journal
 	url string // of the protocol
 	api string
+	// gateway is that of the host.
+	gateway *control.Controller
 }
 
 func newWorld(t *testing.T) *world {
@@ -76,7 +79,7 @@ func newWorld(t *testing.T) *world {
 		require.NoError(t, err)
 	}
 	api := "http://" + listener.Addr().String() + "/v1/"
-	return &world{t, bus, api + "ag-ui/", api}
+	return &world{t, bus, api + "ag-ui/", api, h.Gateway()}
 }
 
 // trace is the trace context of every post.

@@ -32,12 +32,15 @@ const (
 	liveWait = 250 * time.Millisecond
 )
 
-// Config configures a [Face]. Logger may be nil, everything else is required.
+// Config configures a [Face]. Logger and Leases may be nil, and Now is time.Now by default;
+// everything else is required. Without leases no thread is forgotten.
 type Config struct {
 	Control *control.Controller
 	Feed    journal.Feed
 	Threads ports.Threads
+	Leases  ports.Leases
 	Logger  *slog.Logger
+	Now     func() time.Time
 }
 
 // Face has the requests of the protocol. It is a [route.Face].
@@ -47,6 +50,9 @@ type Face struct{ cfg Config }
 func New(cfg Config) *Face {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
 	return &Face{cfg}
 }
@@ -386,5 +392,6 @@ func On(c *control.Controller, bus journal.Bus, logger *slog.Logger) (*Face, err
 	if !ok {
 		return nil, errNoThreads
 	}
-	return New(Config{Control: c, Feed: bus, Threads: threads, Logger: logger}), nil
+	leases, _ := bus.(ports.Leases) // none: nothing is forgotten
+	return New(Config{Control: c, Feed: bus, Threads: threads, Leases: leases, Logger: logger}), nil
 }

@@ -118,6 +118,8 @@ type Host struct {
 	store   *runlog.Store
 	gateway *control.Controller
 	http    *httpapi.Server // nil for a client
+	// threads forgets threads of AG-UI.
+	threads func(context.Context) error
 	feed    journal.Feed
 	// next gets the roles that Run is to run besides the present ones.
 	next  chan *crew
@@ -316,6 +318,7 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	h.threads = face.Run
 	h.http, err = httpapi.New(httpapi.Config{
 		Control: h.gateway, Feed: o.Bus, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
 		Faces:      []route.Face{face, a2a.New(a2a.Config{Control: h.gateway, Feed: o.Bus, Agent: o.A2AAgent, Token: o.Token != ""})},
@@ -391,7 +394,7 @@ func (h *Host) Update(ctx context.Context, o Options) (retired <-chan struct{}, 
 // have ended.
 func (h *Host) Run(ctx context.Context) error {
 	defer close(h.ended)
-	return worker.RunAll(ctx, h.gateway.Run, h.http.Run, h.runCrews)
+	return worker.RunAll(ctx, h.gateway.Run, h.http.Run, h.threads, h.runCrews)
 }
 
 // runCrews runs the present roles, and those of every update.

@@ -120,6 +120,26 @@ func Threads(t *testing.T, open func(t *testing.T) ports.Threads) {
 	}
 	_, _, err = j.Thread(ctx, of, name+"!")
 	require.ErrorIs(t, err, journal.ErrNotFound)
+
+	find := func() (key string, revision uint64, stored time.Time) {
+		require.NoError(t, j.EachThread(ctx, func(in journal.StorageOf, k string, value []byte, r uint64, at time.Time) {
+			if in == of {
+				require.Empty(t, key, "there is one")
+				require.Equal(t, "3", string(value))
+				key, revision, stored = k, r, at
+			}
+		}))
+		return key, revision, stored
+	}
+	key, revision, stored := find()
+	require.WithinDuration(t, time.Now(), stored, time.Hour)
+	require.ErrorIs(t, j.ForgetThread(ctx, of, key, revision+1000), journal.ErrConflict)
+	require.NoError(t, j.ForgetThread(ctx, of, key, revision))
+	_, _, err = j.Thread(ctx, of, name)
+	require.ErrorIs(t, err, journal.ErrNotFound)
+	gone, _, _ := find()
+	require.Empty(t, gone)
+	require.NoError(t, j.PutThread(ctx, of, name, []byte("3"), 0), "it can begin again")
 	require.Error(t, j.PutThread(ctx, journal.StorageOf{Namespace: "*", Agent: "a"}, name, nil, 0))
 }
 

@@ -205,6 +205,9 @@ func (b *Bus) Thread(ctx context.Context, of journal.StorageOf, thread string) (
 	if err != nil {
 		return nil, 0, fmt.Errorf("thread %.100q of %s: %w", thread, of, err)
 	}
+	if len(rec.Body) == 0 { // the mark of a thread that was forgotten
+		return nil, 0, fmt.Errorf("thread %.100q of %s: %w", thread, of, journal.ErrNotFound)
+	}
 	return rec.Body, rec.Seq, nil
 }
 
@@ -216,9 +219,42 @@ func (b *Bus) PutThread(ctx context.Context, of journal.StorageOf, thread string
 	}
 	msg := nats.NewMsg(subject)
 	msg.Data = value
+	if revision == 0 { // the mark of a thread that was forgotten is nothing, too
+		if revision, err = b.markOn(ctx, threadBucket, subject); err != nil {
+			return fmt.Errorf("thread %.100q of %s: %w", thread, of, err)
+		}
+	}
 	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(revision, 10))
 	if _, err := b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, threadsConfig(b.Replicas)) }); err != nil {
 		return fmt.Errorf("thread %.100q of %s: %w", thread, of, err)
+	}
+	return nil
+}
+
+// EachThread calls take for every thread. Its key is the digest of its name.
+func (b *Bus) EachThread(ctx context.Context, take func(of journal.StorageOf, key string, value []byte, revision uint64, stored time.Time)) error {
+	err := b.eachKey(ctx, threadBucket, "*.*.*", func(key string, rec journal.Record) {
+		if tokens := strings.Split(key, "."); len(tokens) == 3 {
+			take(journal.StorageOf{Namespace: tokens[0], Agent: tokens[1]}, tokens[2], rec.Body, rec.Seq, rec.Stored)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("threads: %w", err)
+	}
+	return nil
+}
+
+// ForgetThread removes a thread by its key. The server removes the mark that stays after a while.
+func (b *Bus) ForgetThread(ctx context.Context, of journal.StorageOf, key string, revision uint64) error {
+	if err := of.Check(); err != nil {
+		return err
+	}
+	msg := nats.NewMsg(kvSubjectPrefix + threadBucket + "." + of.Namespace + "." + of.Agent + "." + key)
+	msg.Header.Set(kvOperation, "DEL")
+	msg.Header.Set(headerTTL, markTTL.String())
+	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(revision, 10))
+	if _, err := b.putMsg(ctx, msg, func() error { return fmt.Errorf("no bucket %s: %w", threadBucket, journal.ErrNotReady) }); err != nil {
+		return fmt.Errorf("forget a thread of %s: %w", of, err)
 	}
 	return nil
 }

@@ -269,7 +269,9 @@ func offersConfig(replicas int) jetstream.KeyValueConfig {
 
 // threadsConfig declares the bucket in which gateways keep which runs are a client's threads.
 func threadsConfig(replicas int) jetstream.KeyValueConfig {
-	return bucketConfig(threadBucket, "Moorebus: the runs of clients' threads", replicas)
+	cfg := bucketConfig(threadBucket, "Moorebus: the runs of clients' threads", replicas)
+	cfg.LimitMarkerTTL = markTTL
+	return cfg
 }
 
 // bucketConfig declares a bucket that keeps the last value of each key.

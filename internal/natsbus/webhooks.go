@@ -105,7 +105,7 @@ func (b *Bus) storeWebhook(ctx context.Context, key string, revision uint64, msg
 	}
 	msg.Subject = subject
 	if revision == 0 { // the mark of a deleted key is nothing, too
-		revision, err = b.webhookMark(ctx, subject)
+		revision, err = b.markOn(ctx, webhookBucket, subject)
 		if err != nil {
 			return 0, fmt.Errorf("webhooks: %s: %w", key, err)
 		}
@@ -118,9 +118,9 @@ func (b *Bus) storeWebhook(ctx context.Context, key string, revision uint64, msg
 	return revision, nil
 }
 
-// webhookMark returns the revision of the mark that a deletion left on a subject, or 0.
-func (b *Bus) webhookMark(ctx context.Context, subject string) (uint64, error) {
-	rec, err := b.HeadOn(ctx, kvStreamPrefix+webhookBucket, subject)
+// markOn returns the revision of the mark that a deletion left on a subject of a bucket, or 0.
+func (b *Bus) markOn(ctx context.Context, bucket, subject string) (uint64, error) {
+	rec, err := b.HeadOn(ctx, kvStreamPrefix+bucket, subject)
 	if errors.Is(err, journal.ErrNotFound) || errors.Is(err, journal.ErrNotReady) || err == nil && len(rec.Body) > 0 {
 		return 0, nil
 	}

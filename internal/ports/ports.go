@@ -80,6 +80,12 @@ type Threads interface {
 	// PutThread replaces what has the revision; 0: there is nothing. If it has another one
 	// meanwhile, the error is [journal.ErrConflict].
 	PutThread(ctx context.Context, of journal.StorageOf, thread string, value []byte, revision uint64) error
+	// EachThread calls take for every thread, with a key that stands for its name, and when it
+	// was put last.
+	EachThread(ctx context.Context, take func(of journal.StorageOf, key string, value []byte, revision uint64, stored time.Time)) error
+	// ForgetThread removes what EachThread found, if it has the revision, else the error is
+	// [journal.ErrConflict].
+	ForgetThread(ctx context.Context, of journal.StorageOf, key string, revision uint64) error
 }
 
 // ErrPurgeDenied says that the log was made so that nothing can be purged.

@@ -93,6 +93,6 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			}
 			r.Ready(c.Ready)
 			r.Logger.Info("listening", "address", listener.Addr().String())
-			return worker.RunAll(ctx, c.Run, server.Run)
+			return worker.RunAll(ctx, c.Run, server.Run, face.Run)
 		})
 }

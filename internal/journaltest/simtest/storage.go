@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -229,6 +230,7 @@ func (p *Process) DeleteTombstone(_ context.Context, run events.Run) error {
 type thread struct {
 	value    []byte
 	revision uint64
+	stored   time.Time
 }
 
 // Thread returns what is kept of a thread, or ErrNotFound.
@@ -255,7 +257,34 @@ func (p *Process) PutThread(_ context.Context, of journal.StorageOf, name string
 	err := p.locked(func(st *stores) {
 		key := of.String() + "/" + name
 		if conflict = st.threads[key].revision != revision; !conflict {
-			st.threads[key] = thread{slices.Clone(value), revision + 1}
+			st.threads[key] = thread{slices.Clone(value), revision + 1, time.Now()}
+		}
+	})
+	if conflict {
+		return journal.ErrConflict
+	}
+	return err
+}
+
+// EachThread calls take for every thread. Its key is its name.
+func (p *Process) EachThread(_ context.Context, take func(of journal.StorageOf, key string, value []byte, revision uint64, stored time.Time)) error {
+	return p.locked(func(st *stores) {
+		for name, t := range st.threads {
+			if ns, rest, ok := strings.Cut(name, "/"); ok && t.value != nil {
+				agent, key, _ := strings.Cut(rest, "/")
+				take(journal.StorageOf{Namespace: ns, Agent: agent}, key, slices.Clone(t.value), t.revision, t.stored)
+			}
+		}
+	})
+}
+
+// ForgetThread removes a thread by its key.
+func (p *Process) ForgetThread(_ context.Context, of journal.StorageOf, key string, revision uint64) error {
+	conflict := false
+	err := p.locked(func(st *stores) {
+		name := of.String() + "/" + key
+		if conflict = st.threads[name].revision != revision; !conflict {
+			delete(st.threads, name)
 		}
 	})
 	if conflict {

@@ -1,0 +1,95 @@
+package agui
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+const (
+	// keepEnded is how long a thread is known after its last run has ended.
+	keepEnded = 90 * 24 * time.Hour
+	// forgetEvery is how often a gateway looks for such threads.
+	forgetEvery = 6 * time.Hour
+)
+
+// lease lets one gateway forget threads.
+var lease = ports.Keep{Role: "gateway", Name: "threads"}
+
+// Run forgets threads that ended long ago, while this process has the lease, until ctx ends.
+// Without leases it only waits.
+func (f *Face) Run(ctx context.Context) error {
+	if f.cfg.Leases == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return access.UntilSetUp(ctx, f.cfg.Logger, "ended threads are not forgotten", func(ctx context.Context) error {
+		return f.cfg.Leases.Lead(ctx, lease, func(ctx context.Context) error {
+			for {
+				if err := f.forget(ctx); errors.Is(err, journal.ErrDenied) || errors.Is(err, journal.ErrNotReady) {
+					return err
+				} else if err != nil && ctx.Err() == nil {
+					f.cfg.Logger.Warn("ended threads cannot be forgotten now", "reason", err)
+				}
+				if !retry.Wait(ctx, forgetEvery) {
+					return nil
+				}
+			}
+		})
+	})
+}
+
+// forget removes the threads whose newest run ended longer than keepEnded ago, or is not in
+// the log any more. A thread's entry is written when a run of it begins, so the time of the
+// entry rules out most threads without a look at the log. A request that uses the thread
+// meanwhile wins.
+func (f *Face) forget(ctx context.Context) error {
+	before := f.cfg.Now().Add(-keepEnded)
+	type old struct {
+		of       journal.StorageOf
+		key, run string
+		revision uint64
+	}
+	var found []old
+	err := f.cfg.Threads.EachThread(ctx, func(of journal.StorageOf, key string, value []byte, revision uint64, stored time.Time) {
+		var t thread
+		if stored.After(before) || len(found) == forgetAtOnce || json.Unmarshal(value, &t) != nil || len(t.Runs) == 0 {
+			return
+		}
+		found = append(found, old{of, key, t.Runs[len(t.Runs)-1], revision})
+	})
+	for _, o := range found {
+		if err != nil {
+			return err
+		}
+		var ended bool
+		if ended, err = f.endedBefore(ctx, f.cfg.Control.Store.Place(o.of.Namespace, o.run), before); err == nil && ended {
+			if err = f.cfg.Threads.ForgetThread(ctx, o.of, o.key, o.revision); errors.Is(err, journal.ErrConflict) {
+				err = nil // it goes on
+			}
+		}
+	}
+	return err
+}
+
+// forgetAtOnce bounds how many threads one look removes, and so its memory.
+const forgetAtOnce = 10_000
+
+func (f *Face) endedBefore(ctx context.Context, run events.Run, before time.Time) (bool, error) {
+	head, err := f.cfg.Control.Log.Head(ctx, run)
+	if errors.Is(err, journal.ErrNotFound) {
+		return true, nil // it was purged, or never started
+	}
+	if err != nil {
+		return false, err
+	}
+	s, err := events.ParseSubject(head.Subject)
+	return err == nil && f.cfg.Control.Table.Terminal(s.To) && head.Stored.Before(before), nil
+}
