@@ -32,6 +32,8 @@ type Conn struct {
 	Where, From string
 	// shared is the directory that this process shares, else nil.
 	shared *shared
+	// remove removes the copy of a read-only directory, else nil.
+	remove func()
 }
 
 // Close closes the connection and stops the server if there is one.
@@ -45,6 +47,9 @@ func (c *Conn) Close() {
 	}
 	if c.shared != nil {
 		c.shared.close()
+	}
+	if c.remove != nil {
+		c.remove()
 	}
 }
 
@@ -225,7 +230,7 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 		}
 		return o.openShared(ctx, dir)
 	}
-	server, join, err := o.start(ctx, dir)
+	server, join, remove, err := o.start(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -235,13 +240,16 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 	c, err := o.inProcess(ctx, server)
 	if err != nil {
 		server.Shutdown()
+		if remove != nil {
+			remove()
+		}
 		if o.Serve == nil && errors.Is(err, journal.ErrNotReady) {
 			// A retry will not help: no other process uses the directory.
 			err = fmt.Errorf("data directory %s holds no runs: %s", dir, err.Error())
 		}
 		return nil, err
 	}
-	c.Where = dir
+	c.Where, c.remove = dir, remove
 	return c, nil
 }
 
@@ -254,10 +262,11 @@ func needsUser(dir string) error {
 }
 
 // start starts the server of a directory, or returns how to join the process that serves it.
-func (o *OpenOptions) start(ctx context.Context, dir string) (*embedded.Server, *natsconn.ConnectOptions, error) {
+// remove, if not nil, is to be called when the server has ended.
+func (o *OpenOptions) start(ctx context.Context, dir string) (server *embedded.Server, join *natsconn.ConnectOptions, remove func(), err error) {
 	if o.Serve == nil || !o.Serve.Alone {
 		if err := needsUser(dir); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 	}
 	settings := embedded.Options{Dir: dir, Logger: o.Logger, Fatal: flushFailed}
@@ -266,18 +275,25 @@ func (o *OpenOptions) start(ctx context.Context, dir string) (*embedded.Server, 
 		settings.Listen, settings.Token, settings.Config, settings.NKey, settings.TLS = s.Listen, s.Token, s.Config, s.NKey, s.TLS
 		s.Fsync.set(&settings)
 	} else if _, err := os.Stat(dir); err != nil {
-		return nil, nil, fmt.Errorf("there are no runs to look at: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)
+		return nil, nil, nil, fmt.Errorf("there are no runs to look at: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)
 	}
-	server, err := embedded.Start(ctx, settings)
+	server, err = embedded.Start(ctx, settings)
+	if o.Serve == nil && readOnly(err) {
+		server, remove, err = startCopy(ctx, dir, settings)
+		return server, nil, remove, err
+	}
 	var held *embedded.HeldError
 	if errors.As(err, &held) && held.URL != "" && (o.Serve == nil || !o.Serve.Alone) {
 		o.Logger.Debug("joining the process that serves the data directory", "dir", dir, "url", held.URL, "pid", held.PID)
-		return nil, &natsconn.ConnectOptions{URL: held.URL, Token: held.Token}, nil
+		return nil, &natsconn.ConnectOptions{URL: held.URL, Token: held.Token}, nil, nil
 	}
 	if errors.Is(err, embedded.ErrNoGroupFlush) {
-		return nil, nil, NotConfigured("--fsync=group: %w: use --fsync=always, or another data directory", err)
+		return nil, nil, nil, NotConfigured("--fsync=group: %w: use --fsync=always, or another data directory", err)
 	}
-	return server, nil, err
+	if readOnly(err) {
+		err = NotConfigured("data directory %s cannot be written: make it writable, or use another one with --data: %w", dir, err)
+	}
+	return server, nil, nil, err
 }
 
 func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*Conn, error) {

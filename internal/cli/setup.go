@@ -27,6 +27,8 @@ type Raw struct {
 	NATS *nats.Conn
 	// server is nil unless this process serves a data directory.
 	server *embedded.Server
+	// remove is that of a Conn.
+	remove func()
 	// Note tells people where the bus is; else empty.
 	Note string
 }
@@ -36,6 +38,9 @@ func (r *Raw) Close() {
 	r.NATS.Close()
 	if r.server != nil {
 		r.server.Shutdown()
+		if r.remove != nil {
+			r.remove()
+		}
 	}
 }
 
@@ -88,12 +93,12 @@ func (f *BusFlags) Raw(ctx context.Context, command string, create bool, o OpenO
 		if create {
 			o.Serve = &Serve{}
 		}
-		server, join, err := o.start(ctx, at.Dir)
+		server, join, remove, err := o.start(ctx, at.Dir)
 		if err != nil {
 			return nil, err
 		}
 		if join == nil {
-			return serving(server, o.Name, at.Note)
+			return serving(server, remove, o.Name, at.Note)
 		}
 		connect = join
 	}
@@ -105,11 +110,14 @@ func (f *BusFlags) Raw(ctx context.Context, command string, create bool, o OpenO
 	return &Raw{NATS: conn, Note: at.Note}, nil
 }
 
-func serving(server *embedded.Server, name, note string) (*Raw, error) {
+func serving(server *embedded.Server, remove func(), name, note string) (*Raw, error) {
 	conn, err := server.Connect(nats.Name(name))
 	if err != nil {
 		server.Shutdown()
+		if remove != nil {
+			remove()
+		}
 		return nil, fmt.Errorf("the server of the data directory: %w", err)
 	}
-	return &Raw{NATS: conn, server: server, Note: note}, nil
+	return &Raw{NATS: conn, server: server, remove: remove, Note: note}, nil
 }

@@ -154,7 +154,7 @@ func readHolder(file *os.File) Holder {
 // is none or no such directory. What a dead process left in the lock file does
 // not count.
 func Lookup(dir string) (*Holder, error) {
-	file, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR, 0)
+	file, err := os.Open(filepath.Join(dir, lockName)) // the directory may be read-only
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
