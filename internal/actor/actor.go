@@ -102,7 +102,7 @@ func New(cfg Config) (*Actor, error) {
 			return nil, fmt.Errorf("actor: the pool %q is reserved for %s", pool, whose)
 		}
 	}
-	if cfg.Results, err = cfg.Results.Prepare(); err != nil {
+	if cfg.Results, err = cfg.Results.Prepare(cfg.Store.MaxBody); err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	if cfg.Peers == nil {
@@ -139,7 +139,7 @@ func (a *Actor) Announce(ctx context.Context) error {
 		}
 	}
 	for _, pool := range a.cfg.Pools {
-		specs, left := fit(Specs(a.cfg.Tools, pool), a.cfg.Tools.SourceOf, journal.MaxBody)
+		specs, left := fit(Specs(a.cfg.Tools, pool), a.cfg.Tools.SourceOf, a.cfg.Store.MaxBody())
 		a.sayLeft(pool, left)
 		if err := a.cfg.Directory.Announce(ctx, pool, a.cfg.Instance, specs); err != nil {
 			return err
@@ -424,6 +424,11 @@ func (a *Actor) outcome(ctx context.Context, c call, out toolset.Outcome, attach
 		a.cfg.Logger.Warn("a large result cannot be kept in full", "run", c.Run, "call", c.ID, "bytes", len(text), "reason", err)
 	}
 	o.Ref, o.Observation = ref, prefix+text
+	if size, most := events.PayloadSize(toolcall.Outcome(o, c.batch)), a.cfg.Store.MaxPayload(); size > most {
+		// The tool has run, and to run it again would not help.
+		return c.result(events.ToolOutcome{Code: reducer.CodeTooLarge, LatencyMS: o.LatencyMS, Observation: reducer.ErrorPrefix + fmt.Sprintf(
+			"%s has run, and its outcome of %d bytes does not fit into the log: at most %d bytes fit", c.Name, size, most)})
+	}
 	return c.result(o)
 }
 

@@ -143,7 +143,7 @@ func (c Config) withDefaults() (Config, error) {
 	if !events.ValidToken(c.DefaultNamespace) {
 		return c, fmt.Errorf("control: namespace %q is not [a-z0-9][a-z0-9_-]{0,62}", c.DefaultNamespace)
 	}
-	if c.Results, err = c.Results.Prepare(); err != nil {
+	if c.Results, err = c.Results.Prepare(c.Store.MaxBody); err != nil {
 		return c, fmt.Errorf("control: %w", err)
 	}
 	if c.StallAfter <= 0 {

@@ -71,7 +71,7 @@ func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.S
 	})
 	if errors.Is(err, journal.ErrTooLarge) {
 		return "", 0, refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge,
-			"task, definition and tool schemas together are larger than %d KiB, the limit of an event", journal.MaxBody>>10)
+			"task, definition and tool schemas together are larger than %s", ports.LimitOf(err))
 	}
 	if err != nil {
 		return "", 0, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -36,8 +37,8 @@ func (b *Bus) PutAgent(ctx context.Context, namespace, name string, definition [
 	if err != nil {
 		return err
 	}
-	if len(definition) > journal.MaxBody {
-		return fmt.Errorf("agent %s: %d bytes, at most %d are allowed: %w", name, len(definition), journal.MaxBody, journal.ErrTooLarge)
+	if most := b.MaxBody(); len(definition) > most {
+		return &ports.TooLargeError{What: "agent " + name, Size: len(definition), Limit: most}
 	}
 	if err := b.put(ctx, agentsConfig(b.Replicas), key, definition); err != nil {
 		return fmt.Errorf("agent %s: %w", name, err)

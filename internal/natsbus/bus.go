@@ -157,6 +157,10 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("natsbus: %w", err)
 	}
+	if err := checkPayload(conn); err != nil {
+		unhook()
+		return nil, fmt.Errorf("open the bus: %w", err)
+	}
 	b := &Bus{Client: client, opts: o, recent: recent.NewReader(client), said: map[string]bool{}, knownTerms: map[string]knownTerms{}, announced: map[string]uint64{}}
 	if err := b.discover(ctx); err != nil {
 		unhook()

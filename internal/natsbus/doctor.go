@@ -93,8 +93,10 @@ func (e *examiner) checkServer(ctx context.Context, conn *nats.Conn) bool {
 	} else {
 		e.add(Good, "", "nats-server %s at %s", version, conn.ConnectedUrlRedacted())
 	}
-	if limit := conn.MaxPayload(); limit < maxMessage {
-		e.add(Bad, "set max_payload: 1MB in the server's configuration", "the server takes messages up to %d bytes, events may have %d", limit, maxMessage)
+	if err := checkPayload(conn); err != nil {
+		e.add(Bad, mendPayload, "%v", err)
+	} else if small := smallPayload(conn); small != "" {
+		e.add(Warning, mendPayload, "%s", small)
 	}
 	return true
 }

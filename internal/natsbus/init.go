@@ -108,9 +108,15 @@ func SyncOf(always bool) Sync {
 // once.
 func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
 	return o.guarded(ctx, conn, func(ctx context.Context) error {
+		if err := checkPayload(conn); err != nil {
+			return err
+		}
 		js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(initTimeout))
 		if err != nil {
 			return err
+		}
+		if small := smallPayload(conn); small != "" {
+			o.say("%s; larger results of tools go to a bucket. To raise it, %s", small, mendPayload)
 		}
 		return o.run(ctx, js)
 	})

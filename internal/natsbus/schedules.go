@@ -77,8 +77,8 @@ func (b *Bus) PutSchedule(ctx context.Context, key ports.ScheduleKey, value []by
 	if err != nil {
 		return 0, err
 	}
-	if len(value) > journal.MaxBody {
-		return 0, fmt.Errorf("schedule %s: %d bytes, at most %d are allowed: %w", name, len(value), journal.MaxBody, journal.ErrTooLarge)
+	if most := b.MaxBody(); len(value) > most {
+		return 0, &ports.TooLargeError{What: "schedule " + name, Size: len(value), Limit: most}
 	}
 	msg := nats.NewMsg(kvSubjectPrefix + scheduleBucket + "." + name)
 	msg.Data = value

@@ -9,7 +9,6 @@ import (
 	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -102,7 +101,7 @@ func (p *Planner) unused(ctx context.Context, e *llm.Error, c modelCall) events.
 		k := p.keepReasoning(ctx, c.run, *e.Reply, c.records)
 		facts.Reasoning, facts.ReasoningRef = k.parts, k.ref
 	}
-	if events.PayloadSize(&events.FatalError{Facts: facts}) > journal.MaxBody-envelopeRoom {
+	if events.PayloadSize(&events.FatalError{Facts: facts}) > p.cfg.Store.MaxPayload() {
 		facts.Reasoning = nil
 	}
 	return facts

@@ -14,7 +14,6 @@ import (
 	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -68,6 +67,8 @@ type replyChecker struct {
 	validator tool.Validator
 	approval  toolcall.Approval
 	clock     func() time.Time
+	// maxPayload is the largest payload that fits into the log, in bytes.
+	maxPayload int
 }
 
 func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
@@ -78,7 +79,7 @@ func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
 		// The list only grows at its end, so what is there now may be read.
 		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
 		validator: cfg.Validator, approval: cfg.Approval, records: mem.Control.Agent.RecordsReasoning(),
-		clock: cfg.Store.Now, textNote: textNote(mem), speaksText: mem.SpeaksText(),
+		clock: cfg.Store.Now, maxPayload: cfg.Store.MaxPayload(), textNote: textNote(mem), speaksText: mem.SpeaksText(),
 		onCut: mem.Control.Agent.WhenCut(), emptyBefore: mem.Control.SinceUser.Empty, internal: contextedit.Tools(mem),
 	}
 }
@@ -88,25 +89,22 @@ func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
 func (ch *replyChecker) check(reply llm.Response) []events.Payload {
 	ch.listed = maxListed
 	all := ch.payloads(reply)
-	if r, calls := reply.(llm.ToolCalls); calls && len(r.Calls) > maxCalls && !fit(all) {
+	if r, calls := reply.(llm.ToolCalls); calls && len(r.Calls) > maxCalls && !ch.fit(all) {
 		ch.listed = 1
 		all = ch.payloads(reply)
 	}
-	if !fit(all) {
+	if !ch.fit(all) {
 		return one(ch.tooLarge(reply))
 	}
 	return all
 }
 
 // fit reports whether each event can be stored.
-func fit(all []events.Payload) bool {
-	return !slices.ContainsFunc(all, func(p events.Payload) bool { return events.PayloadSize(p) > journal.MaxBody-envelopeRoom })
+func (ch *replyChecker) fit(all []events.Payload) bool {
+	return !slices.ContainsFunc(all, func(p events.Payload) bool { return events.PayloadSize(p) > ch.maxPayload })
 }
 
 func one(p events.Payload) []events.Payload { return []events.Payload{p} }
-
-// envelopeRoom is what an event's envelope may take of the largest body.
-const envelopeRoom = 8 << 10
 
 func (ch *replyChecker) payloads(reply llm.Response) []events.Payload {
 	switch r := reply.(type) {
@@ -153,7 +151,7 @@ func (ch *replyChecker) tooLarge(reply llm.Response) events.Payload {
 	meta := reply.About()
 	meta.Reasoning = nil
 	return ch.invalid(meta, clean(textOf(reply)), reducer.CodeTooLarge,
-		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", journal.MaxBody-envelopeRoom))
+		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", ch.maxPayload))
 }
 
 // textOf returns the text of a reply, including text beside calls.

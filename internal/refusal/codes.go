@@ -72,7 +72,7 @@ func Meanings() map[string]Meaning {
 		CodeStoreFull:          {[]Kind{Unavailable}, "The store of the bus has reached its limit; nothing was stored unless the message says otherwise."},
 		CodeTaskNotFound:       {[]Kind{NotFound}, "The agent has no such task."},
 		CodeThreadNotFound:     {[]Kind{NotFound}, "The agent has no such thread."},
-		CodeTooLarge:           {[]Kind{TooLarge}, "The body is larger than 1 MiB, or the event would be larger than 960 KiB."},
+		CodeTooLarge:           {[]Kind{TooLarge}, "The body is larger than 1 MiB, or the event would be larger than 960 KiB (less if the max_payload of nats-server is below 1 MiB)."},
 		CodeTooManyQueued:      {[]Kind{TooMany}, "As many runs wait as may: of the namespace by its quota, or of the schedule."},
 		CodeTooManyForks:       {[]Kind{Conflict}, "The run is the last of as many forks in a row as there may be."},
 		CodeTooManyStreams:     {[]Kind{TooMany}, "The gateway, or this address, has as many open event streams as it may have."},

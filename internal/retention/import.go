@@ -279,8 +279,8 @@ func (m *importer) check(ctx context.Context, run events.Run) (ImportedRun, erro
 		return result, nil
 	}
 	for _, rec := range records {
-		if len(rec.Body) > journal.MaxBody {
-			return refuse(rec.Seq, fmt.Sprintf("an event of %d bytes, at most %d are allowed", len(rec.Body), journal.MaxBody))
+		if most := ports.MaxBody(m.to); len(rec.Body) > most {
+			return refuse(rec.Seq, fmt.Sprintf("an event of %d bytes, at most %d are allowed", len(rec.Body), most))
 		}
 	}
 	result.fork = forkOf(m.codec, records[0].Body) != nil

@@ -420,8 +420,8 @@ func (c *commit) prepare(mem *reducer.Memory, i int, d Draft) (prepared, []byte,
 	if err != nil {
 		return prepared{}, nil, &DraftError{err}
 	}
-	if len(body) > journal.MaxBody {
-		return prepared{}, nil, fmt.Errorf("%s of %d bytes: %w", event.Type(), len(body), journal.ErrTooLarge)
+	if most := store.MaxBody(); len(body) > most {
+		return prepared{}, nil, &ports.TooLargeError{What: "a " + string(event.Type()), Size: len(body), Limit: most}
 	}
 	return prepared{subject: subject, event: event, hash: events.Hash(body)}, body, nil
 }

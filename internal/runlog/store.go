@@ -116,6 +116,15 @@ func NewID() string {
 	return id.String()
 }
 
+// MaxBody returns the largest body of an event that the log takes now, in bytes.
+func (s *Store) MaxBody() int { return ports.MaxBody(s.log) }
+
+// envelopeRoom is what an event's envelope may take of the largest body.
+const envelopeRoom = 8 << 10
+
+// MaxPayload returns the largest payload of an event that fits into the log now, in bytes.
+func (s *Store) MaxPayload() int { return s.MaxBody() - envelopeRoom }
+
 // Log returns the store's log.
 func (s *Store) Log() journal.Log { return s.log }
 

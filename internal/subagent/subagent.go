@@ -91,7 +91,7 @@ func New(cfg Config) (*Subagents, error) {
 		table: cfg.Store.Machine().Table(), source: worker.Source(role, cfg.Instance), tools: map[string]Tool{}, specs: []events.ToolSpec{},
 		elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Logger),
 	}
-	if cfg.Results, err = cfg.Results.Prepare(); err != nil {
+	if cfg.Results, err = cfg.Results.Prepare(cfg.Store.MaxBody); err != nil {
 		return nil, fmt.Errorf("subagent: %w", err)
 	}
 	s.cfg = cfg

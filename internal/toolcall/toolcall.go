@@ -90,6 +90,7 @@ type Results struct {
 	Patterns []string
 
 	patterns []*regexp.Regexp
+	maxBody  func() int
 }
 
 // shownHead and shownTail are how many bytes of a larger result the model sees.
@@ -101,13 +102,13 @@ const (
 // redacted replaces a secret.
 const redacted = "[REDACTED]"
 
-// maxQuoted bounds a result as JSON text: escapes can make a text six times as long, and
-// the event has to fit into the log.
-const maxQuoted = journal.MaxBody - 64<<10
+// besideResult is what an event has beside a result, in bytes.
+const besideResult = 64 << 10
 
 // Prepare checks the settings and returns them with their defaults. Only the returned
-// value may be used.
-func (r Results) Prepare() (Results, error) {
+// value may be used. maxBody is the largest body of an event that the log takes, in bytes.
+func (r Results) Prepare(maxBody func() int) (Results, error) {
+	r.maxBody = maxBody
 	if r.MaxBytes <= 0 {
 		r.MaxBytes = 256 << 10
 	}
@@ -149,7 +150,8 @@ func (r Results) Redact(text string) string {
 // only cut. The error says that the whole text could not be stored; the returned text is
 // usable all the same.
 func (r Results) Fit(ctx context.Context, blobs journal.Blobs, pool, text string) (string, *events.Ref, error) {
-	if len(text) <= r.MaxBytes && quotedSize(text) <= maxQuoted {
+	// Escapes can make a text six times as long, and the event has to fit into the log.
+	if len(text) <= r.MaxBytes && quotedSize(text) <= r.maxBody()-besideResult {
 		return text, nil, nil
 	}
 	if blobs == nil {

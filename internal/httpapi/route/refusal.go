@@ -5,6 +5,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -32,7 +33,7 @@ func RefusalOf(err error) *refusal.Error {
 	case errors.Is(err, agentfile.ErrTooLarge):
 		return refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the definition is %s", err.Error())
 	case errors.Is(err, journal.ErrTooLarge):
-		return refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the event would be larger than %d KiB, the limit of the log", journal.MaxBody>>10)
+		return refusal.Wrap(err, refusal.TooLarge, refusal.CodeTooLarge, "the event would be larger than %s", ports.LimitOf(err))
 	case errors.Is(err, journal.ErrUnknownOutcome):
 		return refusal.Wrap(err, refusal.Unavailable, UnavailableCode(err), "it may or may not be stored; check before you send it again: %s", err.Error())
 	case errors.Is(err, journal.ErrFull):
