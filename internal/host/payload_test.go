@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -40,6 +41,10 @@ func smallBus(t *testing.T) (*natsbus.Bus, string) {
 	t.Cleanup(conn.Close)
 	var said strings.Builder
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true, Say: func(line string) { said.WriteString(line) }}))
+	found := natsbus.Check(t.Context(), conn, natsbus.Options{Logger: slog.New(slog.DiscardHandler), Monitor: server.Monitor})
+	require.True(t, slices.ContainsFunc(found, func(f natsbus.Finding) bool {
+		return f.Level == natsbus.Warning && strings.Contains(f.What, "an event may have 240 KiB")
+	}), "%v", found)
 	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: slog.New(slog.DiscardHandler), RequestTimeout: time.Minute})
 	require.NoError(t, err)
 	return bus, said.String()
@@ -65,13 +70,13 @@ func TestSmallMaxPayload(t *testing.T) {
 	require.NoError(t, err)
 	registry, err := toolset.New(produce)
 	require.NoError(t, err)
-	results := []string{`{"kib":100,"code":false}`, `{"kib":200,"code":false}`, `{"kib":250,"code":false}`, `{"kib":700,"code":false}`, `{"kib":250,"code":true}`}
+	results := []string{`{"kib":100,"code":false}`, `{"kib":200,"code":false}`, `{"kib":256,"code":false}`, `{"kib":700,"code":false}`, `{"kib":300,"code":true}`}
 	model := llm.CallerFunc(func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error) {
 		switch n := int(asked.Add(1)); {
 		case n <= len(results):
 			return llm.ToolCalls{Calls: []llm.Call{{ID: fmt.Sprint("c", n), Name: "produce", Arguments: results[n-1]}}}, nil
 		case n == len(results)+1:
-			return llm.Text{Content: strings.Repeat("y", 250<<10)}, nil
+			return llm.Text{Content: strings.Repeat("y", 300<<10)}, nil
 		}
 		return llm.Text{Content: "It is done, and all of it."}, nil
 	})
@@ -79,13 +84,13 @@ func TestSmallMaxPayload(t *testing.T) {
 
 	def := events.DefaultAgent()
 	def.Name, def.LLM.Provider, def.Tools, def.Config.ReflectEveryNSteps = "produces", "model", []string{"produce"}, 0
-	_, err = h.Gateway().Start(t.Context(), "", control.StartRequest{Agent: &def, Task: strings.Repeat("z", 250<<10)})
+	_, err = h.Gateway().Start(t.Context(), "", control.StartRequest{Agent: &def, Task: strings.Repeat("z", 300<<10)})
 	require.True(t, refusal.Is(err, refusal.CodeTooLarge), "%v", err)
 	require.ErrorContains(t, err, "larger than 240 KiB")
 
 	started, err := h.Gateway().Start(t.Context(), "", control.StartRequest{Agent: &def, Task: "Produce."})
 	require.NoError(t, err)
-	wanted := []string{"ok 0", "ok 200", "ok 250", "ok 700", "too_large 0", "reply too_large", "done"}
+	wanted := []string{"ok 0", "ok 200", "ok 256", "ok 700", "too_large 0", "reply too_large", "done"}
 	require.Equal(t, wanted, outcomes(t, bus, started.RunID))
 	require.EqualValues(t, len(results), ran.Load(), "each call runs once")
 }
