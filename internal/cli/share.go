@@ -86,7 +86,7 @@ func starting(err error) bool {
 	if errors.As(err, &held) {
 		return held.URL == "" && (held.Starting || held.PID == 0)
 	}
-	return errors.Is(err, journal.ErrNotReady)
+	return errors.Is(err, journal.ErrNotReady) || errors.Is(err, nats.ErrNoResponders)
 }
 
 // failure returns why the last dial failed, or nil.

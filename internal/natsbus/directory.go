@@ -165,8 +165,14 @@ func (b *Bus) put(ctx context.Context, bucket jetstream.KeyValueConfig, key stri
 	return err
 }
 
-// putMsg stores a message and returns its sequence number. If no stream takes it, create
-// is tried once.
+// streamOfKey returns the stream of the bucket that a key's subject is in.
+func streamOfKey(subject string) string {
+	bucket, _, _ := strings.Cut(strings.TrimPrefix(subject, kvSubjectPrefix), ".")
+	return kvStreamPrefix + bucket
+}
+
+// putMsg stores a message and returns its sequence number. If the bucket does not exist,
+// create is tried once. A bucket without a leader exists.
 func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) (uint64, error) {
 	seq, err := b.store(ctx, msg)
 	if !errors.Is(err, journal.ErrNotReady) {
@@ -185,7 +191,7 @@ func (b *Bus) store(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	}
 	ack, err := b.acknowledged(b.requestStored(ctx, b.Timeout, msg))
 	if errors.Is(err, nats.ErrNoResponders) {
-		return 0, fmt.Errorf("%w: no bucket takes %s: run `%s`: %w", journal.ErrNotReady, msg.Subject, api.InitCommand, err)
+		return 0, fmt.Errorf("no bucket takes %s: %w", msg.Subject, b.Explain(ctx, streamOfKey(msg.Subject), err))
 	}
 	if err != nil {
 		return 0, api.Classify(err)

@@ -517,22 +517,32 @@ func (b *Bus) createPool(ctx context.Context, pool string) error {
 	)
 }
 
+// createBucket makes a bucket that is missing. The library's CreateKeyValue would first ask for
+// the account, which only the operator may.
 func (b *Bus) createBucket(ctx context.Context, cfg jetstream.KeyValueConfig) error {
-	return b.Do(ctx, "STREAM.CREATE."+kvStreamPrefix+cfg.Bucket, func(ctx context.Context) error {
-		_, err := b.JS.CreateKeyValue(ctx, cfg)
-		if errors.Is(err, jetstream.ErrBucketExists) {
-			return nil
-		}
+	return b.createStream(ctx, bucketStream(cfg))
+}
+
+func (b *Bus) createStore(ctx context.Context, cfg jetstream.ObjectStoreConfig) error {
+	return b.createIfMissing(ctx, objectStreamPrefix+cfg.Bucket, func(ctx context.Context) error {
+		_, err := b.JS.CreateObjectStore(ctx, cfg)
 		return err
 	})
 }
 
-func (b *Bus) createStore(ctx context.Context, cfg jetstream.ObjectStoreConfig) error {
-	return b.Do(ctx, "STREAM.CREATE."+objectStreamPrefix+cfg.Bucket, func(ctx context.Context) error {
-		_, err := b.JS.CreateObjectStore(ctx, cfg)
-		if errors.Is(err, jetstream.ErrBucketExists) {
-			return nil
-		}
+func (b *Bus) createStream(ctx context.Context, cfg jetstream.StreamConfig) error {
+	return b.createIfMissing(ctx, cfg.Name, func(ctx context.Context) error {
+		_, err := b.JS.CreateStream(ctx, cfg)
 		return err
 	})
+}
+
+// createIfMissing runs a call of the library that makes a stream. One of that name that is
+// there already is left as it is.
+func (b *Bus) createIfMissing(ctx context.Context, name string, create func(context.Context) error) error {
+	err := b.Do(ctx, "STREAM.CREATE."+name, create)
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return nil
+	}
+	return err
 }

@@ -279,6 +279,20 @@ func bucketConfig(name, description string, replicas int) jetstream.KeyValueConf
 	return jetstream.KeyValueConfig{Bucket: name, Description: description, Replicas: replicas, History: 1, Storage: jetstream.FileStorage}
 }
 
+// bucketStream returns the stream that the client library makes for a bucket of these settings.
+func bucketStream(cfg jetstream.KeyValueConfig) jetstream.StreamConfig {
+	duplicates := 2 * time.Minute
+	if cfg.TTL > 0 {
+		duplicates = min(duplicates, cfg.TTL)
+	}
+	return jetstream.StreamConfig{
+		Name: kvStreamPrefix + cfg.Bucket, Description: cfg.Description, Subjects: []string{kvSubjectPrefix + cfg.Bucket + ".>"},
+		MaxMsgsPerSubject: int64(max(1, cfg.History)), MaxAge: cfg.TTL, Storage: cfg.Storage, Replicas: max(1, cfg.Replicas), Metadata: cfg.Metadata,
+		MaxBytes: -1, MaxMsgSize: -1, MaxMsgs: -1, MaxConsumers: -1, Duplicates: duplicates,
+		AllowRollup: true, DenyDelete: true, AllowDirect: true, Discard: jetstream.DiscardNew,
+	}
+}
+
 // resultsConfig declares the store in which one pool's actors keep results that
 // are too large for the log.
 func resultsConfig(pool string, replicas int) jetstream.ObjectStoreConfig {

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -169,21 +168,23 @@ func (c *Client) Ask(ctx context.Context, limit time.Duration, endpoint string, 
 	return nil
 }
 
-// off says what it means that nobody answers for the API.
+// off says what it means that nobody answers for the API. That passes when the server has
+// started or the cluster has a leader again, so it is not ErrNotReady of package journal.
 func off(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("%w: nobody answers for JetStream, it is off or still starting: %w", journal.ErrNotReady, err)
+		return fmt.Errorf("nobody answers for JetStream: it is off, still starting, or without a leader: %w", err)
 	}
 	return Classify(err)
 }
 
-// Do runs a call of the client library, which asks an endpoint of the API. It ends at once
-// when the server refuses that, or the question that the library asks before, and when the
-// connection breaks. The error is classified.
+// Do runs a call of the client library, which asks this endpoint of the API and no other. It
+// ends at once when the server refuses that, and when the connection breaks. Whether a subject
+// is refused depends on the user alone, so the refusal of another caller's request to the same
+// endpoint is that of this one, too. The error is classified.
 func (c *Client) Do(ctx context.Context, endpoint string, call func(context.Context) error) error {
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
-	defer c.OnFailed(func(s string) bool { return s == Prefix+endpoint || s == Prefix+"INFO" }, refuse)()
+	defer c.OnFailed(func(s string) bool { return s == Prefix+endpoint }, refuse)()
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, nats.ErrTimeout)
 	defer cancel()
 	err := call(ctx)

@@ -74,7 +74,7 @@ type puller struct {
 	msgs    chan *nats.Msg
 	bySub   map[*nats.Subscription]*request
 	ready   chan prepared
-	refused chan error
+	refused chan prepared
 	status  chan nats.Status
 
 	// credits is how many deliveries the requests may still bring, running how many are
@@ -94,13 +94,14 @@ type prepared struct {
 
 // Run hands what the sources deliver to handle, on at most so many slots at once, until
 // ctx ends. handle runs in a goroutine that handles nothing else meanwhile. Run returns when every handler has. The
-// error is that of a source's Prepare, or says that the server refuses the requests.
+// error is that of a source's first Prepare, or says that the server refuses the requests of a
+// source and has never answered one. Later refusals are logged, and the source is tried again.
 func Run(ctx context.Context, client *api.Client, sources []Source, slots int, handle func(*nats.Msg)) error {
 	p := newPuller(client, sources, slots, handle)
 	p.status = client.NC.StatusChanged(nats.CONNECTED)
 	defer client.NC.RemoveStatusListener(p.status)
 	for _, s := range p.sources {
-		defer client.OnRefused(s.endpoint, p.refuse)()
+		defer client.OnRefused(s.endpoint, func(err error) { p.refuse(s, err) })()
 	}
 	preparing, cancel := context.WithCancel(ctx)
 	defer p.helpers.Wait()
@@ -120,7 +121,7 @@ func newPuller(client *api.Client, sources []Source, slots int, handle func(*nat
 	p := &puller{
 		client: client, slots: slots, handle: handle, work: make(chan *nats.Msg), reserve: slots,
 		msgs: make(chan *nats.Msg, slots+16*requestsPerSource*n+64), bySub: map[*nats.Subscription]*request{},
-		ready: make(chan prepared, n), refused: make(chan error, 1), freed: make(chan struct{}, 1),
+		ready: make(chan prepared, n), refused: make(chan prepared, n), freed: make(chan struct{}, 1),
 	}
 	if n > 1 {
 		p.reserve = slots / (4 * n)
@@ -134,11 +135,23 @@ func newPuller(client *api.Client, sources []Source, slots int, handle func(*nat
 	return p
 }
 
-func (p *puller) refuse(err error) {
+func (p *puller) refuse(s *source, err error) {
 	select {
-	case p.refused <- err:
-	default: // there is a reason already
+	case p.refused <- prepared{s, err}:
+	default: // there are reasons already
 	}
+}
+
+// failed returns the error if it ends the pulling. Otherwise the log has it, once.
+func (p *puller) failed(s *source, known bool, err error) error {
+	if !known {
+		return err
+	}
+	if !s.warned {
+		s.warned = true
+		p.client.Log.Warn("deliveries of a consumer stay away; it will be tried again", "stream", s.Stream, "consumer", s.Consumer, "reason", err)
+	}
+	return nil
 }
 
 func (p *puller) loop(ctx context.Context) error {
@@ -149,13 +162,13 @@ func (p *puller) loop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-p.refused:
-			return err
+		case not := <-p.refused:
+			if err := p.failed(not.source, not.source.answered, not.err); err != nil {
+				return err
+			}
 		case made := <-p.ready:
-			made.source.preparing = false
-			made.source.ready = made.err == nil
-			if made.err != nil && ctx.Err() == nil {
-				return made.err
+			if err := p.prepared(ctx, made); err != nil {
+				return err
 			}
 		case <-p.status:
 			p.reconnected()
@@ -168,6 +181,24 @@ func (p *puller) loop(ctx context.Context) error {
 		}
 		p.running -= int(p.finished.Swap(0))
 	}
+}
+
+// prepared notes that a source is ready, or prepares it once more.
+func (p *puller) prepared(ctx context.Context, made prepared) error {
+	s := made.source
+	s.preparing = false
+	if s.ready = made.err == nil; s.ready {
+		s.known = true
+		return nil
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err := p.failed(s, s.known, made.err); err != nil {
+		return err
+	}
+	p.prepare(ctx, s)
+	return nil
 }
 
 // receiveWaiting takes what has come already, so that the slots it frees are asked for
@@ -191,6 +222,7 @@ func (p *puller) receive(ctx context.Context, msg *nats.Msg) {
 		return
 	}
 	r.heard = time.Now()
+	r.source.answered, r.source.warned = true, false
 	if msg.Subject == r.sub.Subject {
 		p.control(ctx, r, msg)
 		return
@@ -271,7 +303,7 @@ func (p *puller) control(ctx context.Context, r *request, msg *nats.Msg) {
 
 // prepare makes sure in the background that the source's consumer is there.
 func (p *puller) prepare(ctx context.Context, s *source) {
-	again := s.ready
+	again := s.known
 	s.ready = false
 	if s.preparing {
 		return

@@ -14,8 +14,9 @@ import (
 // Source is a consumer to pull from.
 type Source struct {
 	Stream, Consumer string
-	// Prepare returns when the consumer is there. Its error ends the pulling. It is
-	// called before the first request and after each that the server refused.
+	// Prepare returns when the consumer is there. It is called before the first request and
+	// after each that the server refused. Its error ends the pulling, unless the source was
+	// ready before: then Prepare is called again.
 	Prepare func(context.Context) error
 }
 
@@ -33,6 +34,11 @@ type source struct {
 	grant int
 	// ready says that the consumer is there, preparing that Prepare is running.
 	ready, preparing bool
+	// answered says that the server has answered a request: whatever it refuses after that may
+	// be permitted again, and ends nothing. known says that the consumer was there once.
+	answered, known bool
+	// warned says that the log has the reason why nothing comes.
+	warned bool
 }
 
 // request is a pull request and its inbox. The inbox is used for one request at a time,
