@@ -51,7 +51,7 @@ func TestBucketsAreMadeWithoutAskingForTheAccount(t *testing.T) {
 	}
 	bus, err := Open(t.Context(), worker, Options{Logger: quiet, RequestTimeout: time.Minute})
 	require.NoError(t, err)
-	for _, cfg := range []jetstream.KeyValueConfig{providersConfig(1), agentsConfig(1)} {
+	for _, cfg := range []jetstream.KeyValueConfig{providersConfig(1), agentsConfig(1), webhooksConfig(1)} {
 		want := made(cfg.Bucket)
 		require.NoError(t, js.DeleteKeyValue(t.Context(), cfg.Bucket))
 		require.NoError(t, bus.put(t.Context(), cfg, "key", []byte("value")))

@@ -290,6 +290,7 @@ func bucketStream(cfg jetstream.KeyValueConfig) jetstream.StreamConfig {
 		MaxMsgsPerSubject: int64(max(1, cfg.History)), MaxAge: cfg.TTL, Storage: cfg.Storage, Replicas: max(1, cfg.Replicas), Metadata: cfg.Metadata,
 		MaxBytes: -1, MaxMsgSize: -1, MaxMsgs: -1, MaxConsumers: -1, Duplicates: duplicates,
 		AllowRollup: true, DenyDelete: true, AllowDirect: true, Discard: jetstream.DiscardNew,
+		AllowMsgTTL: cfg.LimitMarkerTTL > 0, SubjectDeleteMarkerTTL: cfg.LimitMarkerTTL,
 	}
 }
 
