@@ -125,6 +125,7 @@ var lower = map[string][]string{
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
 	"internal/worker":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {},
+	"internal/keycommand":       {},
 	"internal/llmhttp":          {"internal/media", "pkg/llm", "internal/providers", "internal/retry", "internal/tracecontext"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers", "internal/spelling"},
 	"internal/agentfile/strict": {"internal/spelling"},

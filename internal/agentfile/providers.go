@@ -24,6 +24,9 @@ type Provider struct {
 	// it. Neither: no key is sent.
 	APIKey    string `json:"api_key,omitempty"`
 	APIKeyEnv string `json:"api_key_env,omitempty"`
+	// APIKeyCommand prints the key, which is kept for APIKeyTTL, in place of the other two.
+	APIKeyCommand []string        `json:"api_key_command,omitempty"`
+	APIKeyTTL     events.Duration `json:"api_key_ttl,omitempty"`
 	// Model is asked where the agent names none.
 	Model string `json:"model,omitempty"`
 	// Headers are sent with every request, Query are parameters of its address, and
@@ -87,6 +90,14 @@ func (p *Provider) check(name string) error {
 		return fmt.Errorf(".kind: %q is not a kind; use %s", p.Kind, providers.Kinds())
 	case p.APIKey != "" && p.APIKeyEnv != "":
 		return errors.New(".api_key: stands beside api_key_env; keep one of them")
+	case p.APIKeyCommand != nil && (p.APIKey != "" || p.APIKeyEnv != ""):
+		return errors.New(".api_key_command: stands beside api_key or api_key_env; keep one of them")
+	case p.APIKeyCommand != nil && (len(p.APIKeyCommand) == 0 || p.APIKeyCommand[0] == ""):
+		return errors.New(".api_key_command: names no command; write [COMMAND, ARG…]")
+	case p.APIKeyTTL != 0 && p.APIKeyCommand == nil:
+		return errors.New(".api_key_ttl: is only for api_key_command")
+	case p.APIKeyTTL < 0:
+		return errors.New(".api_key_ttl: must be positive, such as 5m")
 	case p.APIKeyEnv != "" && !validVariable(p.APIKeyEnv):
 		return errors.New(".api_key_env: does not name an environment variable")
 	case p.MaxTokens < 0:

@@ -76,7 +76,7 @@ const fullTools = `{"tools": [
  "mcp": {"file": ".mcp.json", "servers": {"s": {"pool": "web", "risk": "low", "effect": "once", "timeout": "3s", "tools": ["x"]}}}}`
 
 const fullProviders = `{"mine": {"kind": "openai", "base_url": "http://localhost:1/v1", "api_key": "k", "model": "m", "headers": {"A": "b"}, "query": {"a": "b"},
- "extra_body": {"x": 1}, "like": "ollama", "capabilities": {"efforts": ["low"], "api": "chat", "body": {"x": 1}, "max_reply": 5}}, "other": {"kind": "anthropic", "api_key_env": "KEY", "max_tokens": 5}}`
+ "extra_body": {"x": 1}, "like": "ollama", "capabilities": {"efforts": ["low"], "api": "chat", "body": {"x": 1}, "max_reply": 5}}, "other": {"kind": "anthropic", "api_key_env": "KEY", "max_tokens": 5}, "renewed": {"kind": "openai", "api_key_command": ["print-token"], "api_key_ttl": "5m"}}`
 
 // compile compiles a schema with the library that checks all schemas.
 func compile(t *testing.T, s *jsonschema.Schema, err error) *validator.Schema {

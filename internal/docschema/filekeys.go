@@ -69,6 +69,8 @@ var providerKeys = []key{
 	{"providers.*.base_url", "The address. Default: that of the kind; ${NAME} and ${NAME:-default} are environment variables.", nil},
 	{"providers.*.api_key", "The key itself; variables as in the address.", nil},
 	{"providers.*.api_key_env", "The environment variable that holds the key.", []limit{named("^([A-Za-z_][A-Za-z0-9_]*)?$")}},
+	{"providers.*.api_key_command", "The command, with its arguments, that prints a key that expires; in place of api_key and api_key_env. It runs without a shell.", nil},
+	{"providers.*.api_key_ttl", "How long the key of api_key_command is kept. Default: 5m.", nil},
 	{"providers.*.model", "The model that is asked where the agent names none.", nil},
 	{"providers.*.headers", "Headers of each request.", nil},
 	{"providers.*.query", "Parameters of the address.", nil},

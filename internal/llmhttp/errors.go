@@ -39,13 +39,13 @@ func (r *Reply) Decode(v any) error {
 // Unfit is the error of a reply that is none of the API's; why says what it lacks.
 func (r *Reply) Unfit(why error) *llm.Error {
 	e := r.Says(fmt.Sprintf("the server's reply is not %s (is the base URL right?): %v", r.client.row.Reply, why))
-	e.Err = r.client.secrets.harmless(why)
+	e.Err = r.client.hidden().harmless(why)
 	return e
 }
 
 // Says is the error of a reply that cannot be used.
 func (r *Reply) Says(message string) *llm.Error {
-	return &llm.Error{Kind: llm.KindOther, Status: r.response.StatusCode, Message: r.client.secrets.clean(message)}
+	return &llm.Error{Kind: llm.KindOther, Status: r.response.StatusCode, Message: r.client.hidden().clean(message)}
 }
 
 // Stated is the error that a part of the reply states.
@@ -54,7 +54,7 @@ func (r *Reply) Stated(part []byte) *llm.Error {
 }
 
 func (c *Client) network(err error, status int) *llm.Error {
-	return &llm.Error{Kind: llm.KindNetwork, Status: status, Message: c.secrets.clean(err.Error()), Err: c.secrets.harmless(err)}
+	return &llm.Error{Kind: llm.KindNetwork, Status: status, Message: c.hidden().clean(err.Error()), Err: c.hidden().harmless(err)}
 }
 
 func (c *Client) tooLarge(status int) *llm.Error {
@@ -95,7 +95,7 @@ func (c *Client) problem(p problem, resp *http.Response) *llm.Error {
 	if p.generated != "" {
 		p.message += "; failed_generation: " + p.generated
 	}
-	e.Message = c.secrets.clean(p.message)
+	e.Message = c.hidden().clean(p.message)
 	return e
 }
 
@@ -428,6 +428,9 @@ const maxMessage = 2048
 // placeholders for a server that wants none ("none", "ollama"), and ordinary words.
 type secrets []string
 
+// minSecret is the length of the shortest secret.
+const minSecret = 8
+
 func secretsOf(o Options) secrets {
 	all := secrets{o.APIKey}
 	for _, values := range o.Header {
@@ -436,7 +439,7 @@ func secretsOf(o Options) secrets {
 	for _, value := range o.Query {
 		all = append(all, value, url.QueryEscape(value))
 	}
-	all = slices.DeleteFunc(all, func(s string) bool { return len(s) < 8 })
+	all = slices.DeleteFunc(all, func(s string) bool { return len(s) < minSecret })
 	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	return all
 }

@@ -36,7 +36,10 @@ import (
 
 // Options are the options that all adapters have; see theirs.
 type Options struct {
-	APIKey     string
+	APIKey string
+	// Keys, if not nil, gives the key of each request, and is asked for another than the
+	// refused one after an answer of status 401.
+	Keys       func(ctx context.Context, refused string) (string, error)
 	BaseURL    string
 	Header     http.Header
 	Timeout    time.Duration
@@ -58,8 +61,9 @@ type Options struct {
 type Client struct {
 	row  providers.Provider
 	opts Options
-	// secrets are kept out of errors.
+	// secrets and issued are kept out of errors.
 	secrets secrets
+	issued  issued
 	host    providers.Host
 	// extra is the ExtraBody as one object, or nil.
 	extra json.RawMessage
@@ -161,7 +165,7 @@ func (o Options) withDefaults(row providers.Provider) (Options, error) {
 		return o, errors.New("the API key holds spaces or other characters that no key has; check how it was copied")
 	}
 	if o.BaseURL == "" {
-		if o.APIKey == "" {
+		if o.APIKey == "" && o.Keys == nil {
 			return o, fmt.Errorf("no API key: set one (%s), or a base URL (%s) of a server that needs none", row.KeyVar, row.URLVar)
 		}
 		o.BaseURL = row.BaseURL
@@ -230,14 +234,14 @@ type Reply struct {
 
 // Post sends a request for a reply in one piece.
 func (c *Client) Post(ctx context.Context, body []byte) (*Reply, error) {
-	resp, err := c.send(ctx, body, "application/json")
+	resp, err := c.do(ctx, body, "application/json")
 	if err != nil {
 		return nil, err
 	}
 	return c.whole(resp)
 }
 
-func (c *Client) send(ctx context.Context, body []byte, accept string) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, body []byte, accept, key string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, c.network(err, 0)
@@ -246,7 +250,7 @@ func (c *Client) send(ctx context.Context, body []byte, accept string) (*http.Re
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "moorebus")
 	tracecontext.SetHeader(ctx, req.Header.Set)
-	c.row.Sign(req.Header, c.opts.APIKey)
+	c.row.Sign(req.Header, key)
 	for name, values := range c.opts.Header {
 		req.Header[http.CanonicalHeaderKey(name)] = values
 	}

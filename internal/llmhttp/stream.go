@@ -53,7 +53,7 @@ const drainTime = 50 * time.Millisecond
 func (c *Client) Stream(ctx context.Context, body []byte, add func(Event) (Progress, error)) (*Reply, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	resp, err := c.send(ctx, body, "text/event-stream")
+	resp, err := c.do(ctx, body, "text/event-stream")
 	if err != nil {
 		return nil, err
 	}
@@ -196,8 +196,8 @@ func (c *Client) failed(stated []byte, resp *http.Response) error {
 
 func (c *Client) brokenBy(err error, status int) *llm.Error {
 	return &llm.Error{
-		Kind: llm.KindBroken, Status: status, Err: c.secrets.harmless(err),
-		Message: c.secrets.clean(fmt.Sprintf("the stream broke: %v", err)),
+		Kind: llm.KindBroken, Status: status, Err: c.hidden().harmless(err),
+		Message: c.hidden().clean(fmt.Sprintf("the stream broke: %v", err)),
 	}
 }
 

@@ -31,24 +31,24 @@ type openAI struct {
 // use is a model's use of an API.
 type use struct{ model, api string }
 
-func newOpenAI(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
+func newOpenAI(client *http.Client, e agentfile.Provider, keys keys) (llm.Caller, error) {
 	chat, err := openai.New(openai.Options{
-		APIKey: e.APIKey, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), HTTPClient: client,
+		APIKey: e.APIKey, Keys: keys, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), HTTPClient: client,
 		Like: e.Like, Capabilities: e.Capabilities, ExtraBody: e.ExtraBody, Query: e.Query,
 	})
 	if err != nil {
 		return nil, err
 	}
-	other, err := newResponses(client, e)
+	other, err := newResponses(client, e, keys)
 	if err != nil {
 		return nil, err
 	}
 	return &openAI{Caller: chat, responses: other, model: e.Model}, nil
 }
 
-func newResponses(client *http.Client, e agentfile.Provider) (*responses.Caller, error) {
+func newResponses(client *http.Client, e agentfile.Provider, keys keys) (*responses.Caller, error) {
 	return responses.New(responses.Options{
-		APIKey: e.APIKey, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), HTTPClient: client,
+		APIKey: e.APIKey, Keys: keys, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), HTTPClient: client,
 		Like: e.Like, Capabilities: e.Capabilities, ExtraBody: e.ExtraBody, Query: e.Query,
 	})
 }

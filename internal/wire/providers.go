@@ -2,15 +2,18 @@ package wire
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/keycommand"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/prices"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -20,12 +23,14 @@ import (
 )
 
 // adapters make the callers of the table of providers.
-var adapters = map[string]func(*http.Client, agentfile.Provider) (llm.Caller, error){
-	providers.OpenAI:    newOpenAI,
-	providers.Responses: func(client *http.Client, e agentfile.Provider) (llm.Caller, error) { return newResponses(client, e) },
-	providers.Anthropic: func(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
+var adapters = map[string]func(*http.Client, agentfile.Provider, keys) (llm.Caller, error){
+	providers.OpenAI: newOpenAI,
+	providers.Responses: func(client *http.Client, e agentfile.Provider, keys keys) (llm.Caller, error) {
+		return newResponses(client, e, keys)
+	},
+	providers.Anthropic: func(client *http.Client, e agentfile.Provider, keys keys) (llm.Caller, error) {
 		return anthropic.New(anthropic.Options{
-			APIKey: e.APIKey, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), MaxTokens: e.MaxTokens, HTTPClient: client,
+			APIKey: e.APIKey, Keys: keys, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), MaxTokens: e.MaxTokens, HTTPClient: client,
 			Like: e.Like, Capabilities: e.Capabilities, ExtraBody: e.ExtraBody, Query: e.Query,
 		})
 	},
@@ -47,7 +52,7 @@ func ProvidersOver(client *http.Client, file string, getenv func(string) string)
 			continue
 		}
 		e := agentfile.Provider{Kind: row.Name, APIKey: getenv(row.KeyVar), BaseURL: getenv(row.URLVar), Model: getenv(row.ModelVar)}
-		caller, err := newCaller(client, e)
+		caller, err := newCaller(client, row.Name, e)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", row.URLVar, err)
 		}
@@ -64,7 +69,7 @@ func ProvidersOver(client *http.Client, file string, getenv func(string) string)
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	for name, e := range entries {
-		caller, err := newCaller(client, e)
+		caller, err := newCaller(client, name, e)
 		if err != nil {
 			return nil, fmt.Errorf("%s: provider %s: %w", file, name, err)
 		}
@@ -74,10 +79,28 @@ func ProvidersOver(client *http.Client, file string, getenv func(string) string)
 }
 
 // newCaller makes the caller of an entry of a provider file.
-func newCaller(client *http.Client, e agentfile.Provider) (llm.Caller, error) {
+func newCaller(client *http.Client, name string, e agentfile.Provider) (llm.Caller, error) {
 	row, _ := providers.Find(e.Kind) // the file's reader knows the kinds
 	e.Model = cmp.Or(e.Model, row.Model)
-	return adapters[row.Name](client, e)
+	return adapters[row.Name](client, e, keysOf(name, e))
+}
+
+// keys gives the keys that expire.
+type keys = func(ctx context.Context, refused string) (string, error)
+
+// keysOf returns nil for a provider without a command.
+func keysOf(name string, e agentfile.Provider) keys {
+	if len(e.APIKeyCommand) == 0 {
+		return nil
+	}
+	source := keycommand.New(e.APIKeyCommand, time.Duration(e.APIKeyTTL))
+	return func(ctx context.Context, refused string) (string, error) {
+		key, err := source.Key(ctx, refused)
+		if err != nil {
+			return "", fmt.Errorf("provider %s: %w", name, err)
+		}
+		return key, nil
+	}
 }
 
 func header(values map[string]string) http.Header {

@@ -46,6 +46,10 @@ type Options struct {
 	// APIKey is sent as bearer token. It may be empty where BaseURL is set, for
 	// servers that want none.
 	APIKey string
+	// Keys gives keys that expire, in place of APIKey. It is called for each request, also
+	// concurrently. After an answer of status 401 it is called once more with the key that
+	// was refused, and the request is repeated. An error counts as an outage of the provider.
+	Keys func(ctx context.Context, refused string) (string, error)
 	// BaseURL is the address up to and including the version, such as
 	// http://localhost:11434/v1. Default: OpenAI's own.
 	BaseURL string
@@ -96,7 +100,7 @@ var (
 func New(opts Options) (*Caller, error) {
 	row, _ := providers.Find(providers.OpenAI)
 	client, err := llmhttp.New(row, llmhttp.Options{
-		APIKey: opts.APIKey, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
+		APIKey: opts.APIKey, Keys: opts.Keys, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
 		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient,
 		Like: opts.Like, Capabilities: opts.Capabilities, ExtraBody: opts.ExtraBody, Query: opts.Query,
 	})
