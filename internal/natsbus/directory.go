@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
@@ -184,14 +185,25 @@ func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) (u
 	return b.store(ctx, msg)
 }
 
+// newBucketWaits are the pauses after which a message is published again that nobody took, though
+// its bucket exists: another client has made it just now, or it has just lost its leader.
+var newBucketWaits = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond}
+
 // store publishes a message into a bucket and returns its sequence number.
 func (b *Bus) store(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	if err := b.diskFull(); err != nil {
 		return 0, err
 	}
 	ack, err := b.acknowledged(b.requestStored(ctx, b.Timeout, msg))
-	if errors.Is(err, nats.ErrNoResponders) {
-		return 0, fmt.Errorf("no bucket takes %s: %w", msg.Subject, b.Explain(ctx, streamOfKey(msg.Subject), err))
+	for tries := 0; errors.Is(err, nats.ErrNoResponders); tries++ {
+		_, asked := b.Stream(ctx, streamOfKey(msg.Subject))
+		if errors.Is(asked, journal.ErrNotReady) {
+			return 0, fmt.Errorf("no bucket takes %s: %w", msg.Subject, asked)
+		}
+		if asked != nil || tries == len(newBucketWaits) || !retry.Wait(ctx, newBucketWaits[tries]) {
+			return 0, fmt.Errorf("no bucket takes %s: %w", msg.Subject, err)
+		}
+		ack, err = b.acknowledged(b.requestStored(ctx, b.Timeout, msg))
 	}
 	if err != nil {
 		return 0, api.Classify(err)
