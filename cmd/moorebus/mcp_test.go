@@ -400,7 +400,7 @@ func TestMCPFilesOfTheGuide(t *testing.T) {
 	guide, err := os.ReadFile("../../docs/how-to/mcp.md")
 	require.NoError(t, err)
 	blocks := regexp.MustCompile("(?ms)^```json\n(.*?)^```").FindAllSubmatch(guide, -1)
-	require.Len(t, blocks, 3)
+	require.Len(t, blocks, 4)
 	for _, block := range blocks {
 		_, notes, err := agentfile.ParseMCP(block[1], func(string) (string, bool) { return "value", true })
 		require.NoError(t, err)

@@ -167,7 +167,7 @@ tools:
 	require.True(t, errors.As(err, &exit), shown.String())
 	require.Equal(t, cli.ExitRunCancelled, exit.ExitCode(), shown.String())
 	require.Contains(t, shown.String(), "acting → cancelled")
-	require.Contains(t, shown.String(), "see the run with: moorebus show")
+	require.Contains(t, shown.String(), "see the run with: "+filepath.Join(bin, "moorebus")+" show")
 	require.False(t, exit.Sys().(syscall.WaitStatus).Signaled())
 }
 
