@@ -46,8 +46,12 @@ func (p *Probe) Ready(ctx context.Context) error {
 	return (*check)(ctx)
 }
 
-// probeTimeout bounds one check of readiness, and the time for a request's header.
-const probeTimeout = 5 * time.Second
+const (
+	// probeTimeout bounds one check of readiness. Probes wait for 5 s.
+	probeTimeout = 4 * time.Second
+	// headerTimeout bounds the time for a request's header.
+	headerTimeout = 5 * time.Second
+)
 
 // ServeMetrics serves /metrics, /healthz and /readyz where --metrics-listen says, until stop
 // is called; without the flag it does nothing. /healthz is 200 from the start, /readyz as the
@@ -68,7 +72,7 @@ func (f *MetricsFlag) ServeMetrics(metrics http.Handler, probe *Probe, logger *s
 	if err != nil {
 		return nil, NotConfigured("--metrics-listen: %w", err)
 	}
-	server := &http.Server{Handler: probes(metrics, probe), ReadHeaderTimeout: probeTimeout, IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn)}
+	server := &http.Server{Handler: probes(metrics, probe), ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn)}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

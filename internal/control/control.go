@@ -286,16 +286,16 @@ func (c *Controller) StepClients(ctx context.Context) error { return c.clients.S
 
 // Ready returns nil if the bus answers and has the streams and consumers that the role needs.
 func (c *Controller) Ready(ctx context.Context) error {
+	if c.cfg.Ready != nil { // first, as it knows best what is wrong
+		if err := c.cfg.Ready(ctx); err != nil {
+			return err
+		}
+	}
 	for shard := range c.Log.Shards() {
 		if _, err := c.Log.Last(ctx, shard); err != nil {
 			return err
 		}
 	}
-	if _, err := c.cfg.Queue.AckWait(ctx, inbox); err != nil {
-		return err
-	}
-	if c.cfg.Ready != nil {
-		return c.cfg.Ready(ctx)
-	}
-	return nil
+	_, err := c.cfg.Queue.AckWait(ctx, inbox)
+	return err
 }

@@ -200,8 +200,8 @@ type keptOpen struct{ *net.TCPListener }
 
 func (l keptOpen) Close() error { return l.SetDeadline(time.Unix(1, 0)) }
 
-// readyTimeout bounds the requests of /readyz to the bus.
-const readyTimeout = 5 * time.Second
+// readyTimeout bounds the requests of /readyz to the bus. Probes wait for 5 s.
+const readyTimeout = 4 * time.Second
 
 // health is what a probe is told.
 type health struct {

@@ -323,7 +323,7 @@ func (s *Server) otherRows() []route.Route {
 		},
 		{Pattern: "GET /healthz", Handle: s.getHealth, Open: true, Summary: "Says that the process is alive.", Answer: health{}},
 		{
-			Pattern: "GET /readyz", Handle: s.getReady, Open: true, Summary: "Says whether bus, streams and consumers are available.",
+			Pattern: "GET /readyz", Handle: s.getReady, Open: true, Summary: "Says whether the bus can store events, and has the streams and consumers that are needed.",
 			Answer: health{}, Codes: []string{refusal.CodeDiskFull, refusal.CodeStoreFull},
 		},
 		{

@@ -125,6 +125,7 @@ type Bus struct {
 	opts   Options
 	shards int
 	full   storageSign
+	quorum quorum
 	// probing is held while one waiter sends a probe, see exchangeStored.
 	probing sync.Mutex
 	// appenders has one for each shard. grouped says that they use group commit.
@@ -250,15 +251,15 @@ func (b *Bus) Shards() int { return b.shards }
 // Conn returns the connection that the bus was opened with.
 func (b *Bus) Conn() *nats.Conn { return b.NC }
 
-// Ready reports an error unless the bus answers, every stream is there, and the
-// consumers of timers and of the states that need no pool are. It is
+// Ready reports an error unless every stream of the log is there and has a quorum, and the
+// consumers of timers and of the states that need no pool are there. It is
 // [journal.ErrFull] where nothing can be stored: a stream of the log is at its limit,
 // or what this process last stored was refused for want of storage.
 func (b *Bus) Ready(ctx context.Context) error {
-	if !b.NC.IsConnected() {
-		return fmt.Errorf("the bus is away: connection to %s is %s", b.NC.Opts.Url, b.NC.Status())
-	}
 	if err := b.noRoom(); err != nil {
+		return err
+	}
+	if err := b.Quorum(ctx); err != nil {
 		return err
 	}
 	for shard := range b.shards {

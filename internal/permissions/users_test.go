@@ -208,3 +208,18 @@ func TestTelemetryKeepsItsPlace(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "[1]", string(value))
 }
+
+// TestEveryRoleMayAskWhetherItIsReady: the user of each role may ask what its readiness depends on.
+func TestEveryRoleMayAskWhetherItIsReady(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	users, err := Users(layout)
+	require.NoError(t, err)
+	for _, user := range roles(users) {
+		bus := r.open(t, user)
+		require.NoError(t, bus.Quorum(t.Context()), user)
+		if user == Gateway {
+			require.NoError(t, bus.Ready(t.Context()))
+		}
+	}
+}

@@ -39,14 +39,11 @@ type Role struct {
 	probe   *cli.Probe
 }
 
-// Ready says what makes the process ready while the bus is connected: that each check returns
+// Ready says what makes the process ready while the log has a quorum: that each check returns
 // nil. /readyz of --metrics-listen tells.
 func (r *Role) Ready(checks ...func(context.Context) error) {
 	r.probe.Set(func(ctx context.Context) error {
-		if conn := r.Bus.Conn(); !conn.IsConnected() {
-			return fmt.Errorf("the connection to the bus is %s", conn.Status())
-		}
-		for _, check := range checks {
+		for _, check := range append([]func(context.Context) error{r.Bus.Quorum}, checks...) {
 			if err := check(ctx); err != nil {
 				return err
 			}
