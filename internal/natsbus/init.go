@@ -334,7 +334,7 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 		if limited {
 			wanted.Metadata = map[string]string{metaLimited: "true"}
 		}
-		if _, err := stream.CreateOrUpdateConsumer(ctx, wanted); err != nil {
+		if err := putConsumer(ctx, stream, wanted); err != nil {
 			return fmt.Errorf("consumer %s of %s: %w", d.name, cfg.Name, err)
 		}
 	}
@@ -349,7 +349,7 @@ func (o *InitOptions) storage() jetstream.StorageType {
 }
 
 func (o *InitOptions) initTimers(ctx context.Context, js jetstream.JetStream) error {
-	stream, err := js.CreateOrUpdateStream(ctx, timerStreamConfig(o.Replicas, o.storage()))
+	stream, err := putStream(ctx, js, timerStreamConfig(o.Replicas, o.storage()))
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", timerStream, err)
 	}
@@ -357,7 +357,7 @@ func (o *InitOptions) initTimers(ctx context.Context, js jetstream.JetStream) er
 		name := config(0, 0).Durable
 		ackWait, maxAckPending, _, err := o.terms(ctx, stream, durable{name: name}, 0)
 		if err == nil {
-			_, err = stream.CreateOrUpdateConsumer(ctx, config(ackWait, maxAckPending))
+			err = putConsumer(ctx, stream, config(ackWait, maxAckPending))
 		}
 		if err != nil {
 			return fmt.Errorf("consumer %s of %s: %w", name, timerStream, err)
@@ -400,12 +400,12 @@ func isLimited(cfg jetstream.ConsumerConfig) bool { return cfg.Metadata[metaLimi
 func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {
 	buckets, stores := bucketConfigs(o.Pools, o.Replicas)
 	for _, cfg := range stores {
-		if _, err := js.CreateOrUpdateObjectStore(ctx, cfg); err != nil {
+		if _, err := putStream(ctx, js, objectStream(cfg)); err != nil {
 			return fmt.Errorf("object store %s: %w", cfg.Bucket, err)
 		}
 	}
 	for _, cfg := range buckets {
-		if _, err := js.CreateOrUpdateKeyValue(ctx, cfg); err != nil {
+		if _, err := putStream(ctx, js, bucketStream(cfg)); err != nil {
 			return fmt.Errorf("bucket %s: %w", cfg.Bucket, err)
 		}
 	}

@@ -1,6 +1,9 @@
 package natsbus
 
 import (
+	"io/fs"
+	"maps"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +44,51 @@ func TestInit(t *testing.T) {
 	recs, err := journaltest.Collect(bus.Read(ctx, run, 0))
 	require.NoError(t, err)
 	require.Len(t, recs, 1)
+}
+
+// TestInitWritesNothingAgain: a power loss while nats-server writes settings can take a stream, so
+// a start of Moorebus writes none that are as they should be, whatever else is on the disk.
+func TestInitWritesNothingAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{Dir: dir}))
+	written := func() map[string]time.Time {
+		t.Helper()
+		all := map[string]time.Time{}
+		require.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.Name() != "meta.inf" {
+				return err
+			}
+			info, err := e.Info()
+			all[path] = info.ModTime()
+			return err
+		}))
+		return all
+	}
+	options := func(storable int64) InitOptions {
+		return InitOptions{Shards: 2, Pools: []string{"web"}, Storable: storable, Storage: []journal.StorageOf{{Namespace: events.DefaultNamespace, Agent: "clerk"}}}
+	}
+	require.NoError(t, Init(ctx, conn, options(10<<30)))
+	before := written()
+	require.Greater(t, len(before), 30, "streams, buckets and consumers")
+	require.NoError(t, Init(ctx, conn, options(10<<30-500<<20)))
+	require.True(t, maps.Equal(before, written()))
+
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	stream, err := js.Stream(ctx, events.StreamName(0))
+	require.NoError(t, err)
+	consumer, err := stream.Consumer(ctx, "planning")
+	require.NoError(t, err)
+	changed := consumer.CachedInfo().Config
+	changed.BackOff, changed.MaxDeliver = []time.Duration{time.Second}, 3
+	_, err = stream.UpdateConsumer(ctx, changed)
+	require.NoError(t, err)
+	require.NoError(t, Init(ctx, conn, options(10<<30)))
+	consumer, err = stream.Consumer(ctx, "planning")
+	require.NoError(t, err)
+	require.Empty(t, consumer.CachedInfo().Config.BackOff, "what somebody changed is mended")
+	require.Equal(t, -1, consumer.CachedInfo().Config.MaxDeliver)
 }
 
 // TestInitKeepsWhatIsNotNamed: who makes a pool does not change the others.

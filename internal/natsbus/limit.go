@@ -44,6 +44,9 @@ func (o *InitOptions) limit(cfg *jetstream.StreamConfig, old *jetstream.StreamIn
 		all := o.Storable / int64(o.Shards)
 		// A log that has its share already may grow by a quarter before it is full.
 		cfg.MaxBytes = max(all/logShareOf*logShare, min(int64(used+used/4), all), int64(used))
+		if old != nil && old.Config.Metadata[metaLimit] == limitAuto && near(old.Config.MaxBytes, cfg.MaxBytes) {
+			cfg.MaxBytes = old.Config.MaxBytes
+		}
 		cfg.Metadata[metaLimit] = limitAuto
 		return true
 	default:
@@ -51,6 +54,10 @@ func (o *InitOptions) limit(cfg *jetstream.StreamConfig, old *jetstream.StreamIn
 	}
 	return false
 }
+
+// near reports whether two limits differ by less than a tenth. What a disk has changes all the
+// time, and a stream is not updated for that.
+func near(old, wanted int64) bool { return max(old, wanted)-min(old, wanted) < wanted/10 }
 
 func keepLimit(cfg *jetstream.StreamConfig, old *jetstream.StreamInfo) {
 	cfg.MaxBytes = -1
@@ -69,11 +76,11 @@ func keepLimit(cfg *jetstream.StreamConfig, old *jetstream.StreamInfo) {
 // what it has.
 func (o *InitOptions) putLog(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig, old *jetstream.StreamInfo) (jetstream.Stream, error) {
 	chosen := o.limit(&cfg, old)
-	stream, err := js.CreateOrUpdateStream(ctx, cfg)
+	stream, err := putStream(ctx, js, cfg)
 	if chosen && unreserved(err) {
 		wanted, refusal := cfg.MaxBytes, err
 		keepLimit(&cfg, old)
-		if stream, err = js.CreateOrUpdateStream(ctx, cfg); err == nil {
+		if stream, err = putStream(ctx, js, cfg); err == nil {
 			has := "has no limit"
 			if cfg.MaxBytes > 0 {
 				has = fmt.Sprintf("keeps its limit of %d bytes", cfg.MaxBytes)

@@ -166,24 +166,25 @@ func (r *rehearsal) config(subject string) (config json.RawMessage, found bool) 
 	return info.Config, err == nil && info.Config != nil
 }
 
-// changed returns the settings of which what is there differs from what is wanted. What is not
-// wanted explicitly, the server has chosen; a switch that is on and not wanted is a difference.
+// serverChooses has the settings that a server chooses where none is asked for.
+var serverChooses = map[string]bool{"name": true, "duplicate_window": true, "max_waiting": true, "num_replicas": true}
+
+// changed returns the settings of which what is there differs from what is wanted.
 func changed(has, wanted json.RawMessage) []string {
 	var a, b object
 	if json.Unmarshal(has, &a) != nil || json.Unmarshal(wanted, &b) != nil {
 		return []string{"it cannot be read"}
 	}
 	var found []string
-	for _, key := range slices.Sorted(maps.Keys(b)) {
-		if key == "metadata" {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		_, asked := b[key]
+		switch {
+		case key == "metadata":
 			found = append(found, metadata(a[key], b[key])...)
-		} else if !alike(a[key], b[key]) {
+		case !alike(a[key], b[key]) && (asked || !serverChooses[key]):
 			found = append(found, fmt.Sprintf("%s: %s → %s", key, text(a[key]), text(b[key])))
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(a)) {
-		if _, wanted := b[key]; !wanted && a[key] == true {
-			found = append(found, key+": true → false")
 		}
 	}
 	return found

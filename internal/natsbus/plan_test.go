@@ -73,7 +73,7 @@ func TestPlan(t *testing.T) {
 	cfg.AllowDirect, cfg.MaxMsgsPerSubject, cfg.AllowAtomicPublish = false, 1, true
 	_, err = js.UpdateStream(ctx, cfg)
 	require.NoError(t, err)
-	require.Equal(t, []Change{{Action: "update", Thing: "stream KV_agents", Settings: []string{"allow_direct: false → true", "max_msgs_per_subject: 1 → 5", "allow_atomic: true → false"}}}, plan(InitOptions{}))
+	require.Equal(t, []Change{{Action: "update", Thing: "stream KV_agents", Settings: []string{"allow_atomic: true → none", "allow_direct: false → true", "max_msgs_per_subject: 1 → 5"}}}, plan(InitOptions{}))
 
 	_, err = Plan(ctx, conn, InitOptions{Shards: 3})
 	require.ErrorContains(t, err, "the log has 2 shards")

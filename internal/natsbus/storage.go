@@ -454,7 +454,7 @@ func (o *InitOptions) initStorage(ctx context.Context, js jetstream.JetStream) e
 	for _, of := range o.Storage {
 		for _, by := range writers {
 			cfg := storageConfig(of, by, o.Replicas)
-			if _, err := js.CreateOrUpdateKeyValue(ctx, cfg); err != nil {
+			if _, err := putStream(ctx, js, bucketStream(cfg)); err != nil {
 				return fmt.Errorf("bucket %s: %w", cfg.Bucket, err)
 			}
 		}
@@ -524,23 +524,15 @@ func (b *Bus) createBucket(ctx context.Context, cfg jetstream.KeyValueConfig) er
 }
 
 func (b *Bus) createStore(ctx context.Context, cfg jetstream.ObjectStoreConfig) error {
-	return b.createIfMissing(ctx, objectStreamPrefix+cfg.Bucket, func(ctx context.Context) error {
-		_, err := b.JS.CreateObjectStore(ctx, cfg)
-		return err
-	})
+	return b.createStream(ctx, objectStream(cfg))
 }
 
+// createStream makes a stream. One of that name that is there already is left as it is.
 func (b *Bus) createStream(ctx context.Context, cfg jetstream.StreamConfig) error {
-	return b.createIfMissing(ctx, cfg.Name, func(ctx context.Context) error {
+	err := b.Do(ctx, "STREAM.CREATE."+cfg.Name, func(ctx context.Context) error {
 		_, err := b.JS.CreateStream(ctx, cfg)
 		return err
 	})
-}
-
-// createIfMissing runs a call of the library that makes a stream. One of that name that is
-// there already is left as it is.
-func (b *Bus) createIfMissing(ctx context.Context, name string, create func(context.Context) error) error {
-	err := b.Do(ctx, "STREAM.CREATE."+name, create)
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		return nil
 	}

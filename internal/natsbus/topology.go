@@ -294,6 +294,20 @@ func bucketStream(cfg jetstream.KeyValueConfig) jetstream.StreamConfig {
 	}
 }
 
+// objectStream returns the stream that the client library makes for an object store of these
+// settings.
+func objectStream(cfg jetstream.ObjectStoreConfig) jetstream.StreamConfig {
+	compression := jetstream.NoCompression
+	if cfg.Compression {
+		compression = jetstream.S2Compression
+	}
+	return jetstream.StreamConfig{
+		Name: objectStreamPrefix + cfg.Bucket, Description: cfg.Description, Subjects: []string{"$O." + cfg.Bucket + ".C.>", "$O." + cfg.Bucket + ".M.>"},
+		MaxAge: cfg.TTL, MaxBytes: -1, Storage: cfg.Storage, Replicas: max(1, cfg.Replicas), Metadata: cfg.Metadata,
+		Discard: jetstream.DiscardNew, AllowRollup: true, AllowDirect: true, Compression: compression,
+	}
+}
+
 // resultsConfig declares the store in which one pool's actors keep results that
 // are too large for the log.
 func resultsConfig(pool string, replicas int) jetstream.ObjectStoreConfig {
