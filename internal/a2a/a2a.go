@@ -175,9 +175,7 @@ func (f *Face) getTasks(ctx context.Context, r *http.Request) (any, error) {
 // jsonAnswer returns an endpoint that answers with JSON, within the time of a request.
 func (f *Face) jsonAnswer(handle func(ctx context.Context, r *http.Request) (any, error)) route.Endpoint {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
-		defer stop()
-		v, err := handle(ctx, r)
+		v, err := f.within(r, func(ctx context.Context) (any, error) { return handle(ctx, r) })
 		if err != nil {
 			return err
 		}

@@ -158,11 +158,11 @@ func (f *Face) invoke(w http.ResponseWriter, r *http.Request, req *rpcRequest) (
 		if err != nil {
 			return nil, err
 		}
-		return within(r, func(ctx context.Context) (any, error) { return f.listTasks(ctx, r, values) })
+		return f.within(r, func(ctx context.Context) (any, error) { return f.listTasks(ctx, r, values) })
 	case "GetExtendedAgentCard":
 		return nil, errNoExtendedCard
 	case "CreateTaskPushNotificationConfig", "GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig":
-		return within(r, func(ctx context.Context) (any, error) { return f.invokePush(ctx, r, req) })
+		return f.within(r, func(ctx context.Context) (any, error) { return f.invokePush(ctx, r, req) })
 	}
 	about := map[string]func(ctx context.Context, n named) (any, error){
 		"GetTask": func(ctx context.Context, n named) (any, error) {
@@ -190,7 +190,7 @@ func (f *Face) invoke(w http.ResponseWriter, r *http.Request, req *rpcRequest) (
 	if req.Method == "SubscribeToTask" {
 		return method(r.Context(), n)
 	}
-	return within(r, func(ctx context.Context) (any, error) { return method(ctx, n) })
+	return f.within(r, func(ctx context.Context) (any, error) { return method(ctx, n) })
 }
 
 // decode reads the parameters. Keys that are not known are ignored.
@@ -229,8 +229,12 @@ func (req *rpcRequest) values() (map[string]string, error) {
 }
 
 // within carries out a request that does not wait for a run.
-func within(r *http.Request, handle func(ctx context.Context) (any, error)) (any, error) {
+func (f *Face) within(r *http.Request, handle func(ctx context.Context) (any, error)) (v any, err error) {
 	ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
 	defer stop()
-	return handle(ctx)
+	err = f.cfg.Control.WhileQuorum(ctx, func(ctx context.Context) error {
+		v, err = handle(ctx)
+		return err
+	})
+	return v, err
 }

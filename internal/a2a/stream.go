@@ -61,10 +61,14 @@ func (f *Face) deliver(r *http.Request, data []byte) (*sendRequest, target, erro
 			return nil, target{}, err
 		}
 	}
-	to, err := f.send(ctx, r, s.Message)
-	if err == nil && push != nil {
-		_, err = f.putPush(ctx, to, *push, to.before)
-	}
+	var to target
+	err = f.cfg.Control.WhileQuorum(ctx, func(ctx context.Context) error {
+		to, err = f.send(ctx, r, s.Message)
+		if err == nil && push != nil {
+			_, err = f.putPush(ctx, to, *push, to.before)
+		}
+		return err
+	})
 	return s, to, err
 }
 

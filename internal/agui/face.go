@@ -107,7 +107,11 @@ func (s *server) post(w http.ResponseWriter, r *http.Request) error {
 	defer done()
 	ctx, stop := context.WithTimeout(r.Context(), openTimeout)
 	defer stop()
-	p, err := s.open(ctx, of, in)
+	var p place
+	err = s.Control.WhileQuorum(ctx, func(ctx context.Context) error {
+		p, err = s.open(ctx, of, in)
+		return err
+	})
 	if err != nil {
 		return err
 	}

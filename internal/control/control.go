@@ -203,6 +203,9 @@ func New(cfg Config) (*Controller, error) {
 		Store: cfg.Store, Log: cfg.Store.Log(), Table: cfg.Store.Machine().Table(), Launcher: launcher,
 		Source: source, Namespace: cfg.DefaultNamespace,
 	}
+	if log, knows := a.Log.(ports.Quorum); knows {
+		a.Quorum = log.Quorum
+	}
 	lister := list.New(a)
 	c := &Controller{
 		cfg: cfg, Access: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),

@@ -60,7 +60,9 @@ type StartResult struct {
 // transition table. Refusals are Invalid for a wrong request, NotFound for an unknown agent,
 // Conflict run_exists or run_purged, TooLarge, Unprocessable for tools and providers that are
 // not announced, TooMany where a quota allows no more, and Unavailable announcements_pending for those that were announced a moment
-// ago or while the directory recovers.
+// ago or while the directory recovers. If the outcome is unknown ([journal.ErrUnknownOutcome]), the
+// result has the id of the run: with it the start may be repeated, and run_exists says that the
+// run was started.
 func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (StartResult, error) {
 	ns, err := c.CheckNamespace(ns)
 	if err != nil {
@@ -93,6 +95,9 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 		return StartResult{}, err
 	}
 	opened, err := c.Open(ctx, at, launch.Opening{First: start, Rest: rest, Budget: start.Agent.Budget})
+	if errors.Is(err, journal.ErrUnknownOutcome) {
+		return StartResult{RunID: at.ID}, err
+	}
 	if err != nil {
 		return StartResult{}, err
 	}
@@ -165,8 +170,14 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has no task of its own; describe the task")
 	}
 	start, err := c.Launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash})
-	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodePending) && c.cfg.Ready != nil {
-		// While the log is full no announcement can be stored, so the directory is unreliable.
+	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodePending) {
+		// While nothing can be stored, no announcement can be, so the directory is unreliable.
+		if lost := c.NoQuorum(ctx); lost != nil {
+			return nil, lost
+		}
+		if c.cfg.Ready == nil {
+			return nil, err
+		}
 		if full := c.cfg.Ready(ctx); errors.Is(full, journal.ErrFull) {
 			return nil, full
 		}

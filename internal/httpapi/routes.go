@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -65,6 +66,13 @@ func (s *Server) answer(handle route.Endpoint, failure *route.Failure) http.Hand
 		}
 		setRetryAfter(w, e)
 		failure.Write(w, e, route.StatusOf(e.Kind))
+	}
+}
+
+// whileQuorum ends a request with 503 that hangs since the log has no quorum.
+func (s *Server) whileQuorum(handle route.Endpoint) route.Endpoint {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		return s.control.WhileQuorum(r.Context(), func(ctx context.Context) error { return handle(w, r.WithContext(ctx)) })
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"mime"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func (s *Server) postRun(ctx context.Context, r *route.Request) (any, error) {
@@ -31,10 +33,21 @@ func (s *Server) postRun(ctx context.Context, r *route.Request) (any, error) {
 		return nil, err
 	}
 	result, err := s.control.Start(ctx, r.Namespace(), req)
+	if errors.Is(err, journal.ErrUnknownOutcome) {
+		return nil, unknownStart(err, result.RunID)
+	}
 	if err == nil {
 		r.W.Header().Set("Location", "/v1/runs/"+result.RunID)
 	}
 	return result, err
+}
+
+// unknownStart is the refusal of a start that may have happened. With the run's id the request is
+// safe to repeat.
+func unknownStart(err error, run string) *refusal.Error {
+	e := route.RefusalOf(err)
+	return refusal.Wrap(err, e.Kind, e.Code, "run %s may or may not have started: send the request again with this run_id; run_exists means that it had (%s)", run, e.Message).
+		With(map[string]any{"run": run})
 }
 
 // startBody is the body of POST /v1/runs. Agent and Task have readers of their own.

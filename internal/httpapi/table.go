@@ -67,6 +67,11 @@ type (
 // table has every request of the API.
 func (s *Server) table() []route.Route {
 	rows := slices.Concat(s.runRows(), s.commandRows(), s.fleetRows(), s.webhookRows(), s.otherRows(), s.scheduleRows())
+	for i, row := range rows {
+		if !row.Open && len(row.Streams) == 0 {
+			rows[i].Handle = s.whileQuorum(row.Handle)
+		}
+	}
 	for _, face := range s.cfg.Faces {
 		rows = append(rows, face.Routes(s.streams)...)
 	}

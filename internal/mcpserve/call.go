@@ -161,7 +161,10 @@ func (s *Server) start(ctx context.Context, req control.StartRequest) error {
 	})()
 	again := false
 	return takeover.Do(lasting, func(ctx context.Context) error {
-		_, err := s.o.Control.Start(ctx, s.o.Namespace, req)
+		err := s.o.Control.WhileQuorum(ctx, func(ctx context.Context) error {
+			_, err := s.o.Control.Start(ctx, s.o.Namespace, req)
+			return err
+		})
 		if again && refusal.Is(err, refusal.CodeRunExists) {
 			return nil // an earlier attempt started it
 		}

@@ -48,6 +48,7 @@ var (
 	_ journal.Blobs     = (*Bus)(nil)
 	_ ports.Peers       = (*Bus)(nil)
 	_ ports.Questions   = (*Bus)(nil)
+	_ ports.Quorum      = (*Bus)(nil)
 
 	_ ports.Snapshots  = (*Bus)(nil)
 	_ ports.Tombstones = (*Bus)(nil)

@@ -39,6 +39,13 @@ type Worker struct {
 	Providers []string `json:"providers,omitempty"`
 }
 
+// Quorum is a log that knows whether it can store events.
+type Quorum interface {
+	// Quorum returns nil if every shard has a leader and the servers that it needs to store
+	// anything, else why not. It answers within a few seconds, and is cheap.
+	Quorum(ctx context.Context) error
+}
+
 // Fleet tells what the workers of all processes have to do, and who they are.
 type Fleet interface {
 	// Backlogs returns how much work waits in these states and in all pools of tools that the

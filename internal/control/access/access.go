@@ -33,6 +33,8 @@ type Access struct {
 	Source string
 	// Namespace is for requests that name none.
 	Namespace string
+	// Quorum returns nil if the log has a quorum, see [ports.Quorum]. Nil: it is not known.
+	Quorum func(ctx context.Context) error
 }
 
 // Result is a run's state and number of events after a request.
