@@ -203,6 +203,7 @@ func forbidden(user string) []string {
 		"$JS.API.DIRECT.GET.KV_webhooks":                   {Gateway},
 		"$JS.API.STREAM.MSG.GET.KV_webhooks":               {Gateway},
 		"$KV.leases_gateway.webhooks":                      {Gateway},
+		"$KV.leases_gateway.threads":                       {Gateway},
 		"$KV.tools_web.x":                                  {"actor_web"},
 		"$KV.tools_gpu.x":                                  {"actor_gpu"},
 		"$O.results_web.C.x":                               {"actor_web"},

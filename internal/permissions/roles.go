@@ -309,6 +309,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.StoreResults(events.DefaultPool) // images and files of messages
 	g.ReadPurged()
 	g.KeepThreads()
+	g.Keep(ports.Keep{Role: Gateway, Name: "threads"}) // to forget those that have ended
 	g.KeepWebhooks()
 	g.Keep(ports.Keep{Role: Gateway, Name: "webhooks"})
 	g.DropDead()
