@@ -197,6 +197,10 @@ func (c *trio) alive(when string) {
 			c.t.Errorf("%s: %s has ended: %s", when, p.name, p.cmd.ProcessState)
 		default:
 		}
+		// Such a request does nothing, and once ended the work of others.
+		if text := p.log.String(); strings.Contains(text, "not permitted") {
+			c.t.Errorf("%s: %s asks for what its user may not", when, p.name)
+		}
 	}
 	if c.t.Failed() {
 		c.t.FailNow()
