@@ -46,7 +46,7 @@ func (s *Server) postRun(ctx context.Context, r *route.Request) (any, error) {
 // safe to repeat.
 func unknownStart(err error, run string) *refusal.Error {
 	e := route.RefusalOf(err)
-	return refusal.Wrap(err, e.Kind, e.Code, "run %s may or may not have started: send the request again with this run_id; run_exists means that it had (%s)", run, e.Message).
+	return refusal.Wrap(err, e.Kind, e.Code, "run %s may or may not have started: send the request again with this run_id; run_exists means that it had (%s)", run, err).
 		With(map[string]any{"run": run})
 }
 

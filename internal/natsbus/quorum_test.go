@@ -60,6 +60,34 @@ func TestQuorum(t *testing.T) {
 	require.Eventually(t, func() bool { return bus.Quorum(t.Context()) == nil }, time.Minute, 10*time.Millisecond, "two of three servers are enough")
 }
 
+// The leader does not know that two servers hang: their connections stay.
+func TestQuorumOfServersThatHang(t *testing.T) {
+	t.Parallel()
+	servers, bus := openCluster(t, InitOptions{})
+	var leader *natstest.Server
+	require.Eventually(t, func() bool {
+		leader = leaderOf(t.Context(), bus, servers, events.StreamName(0))
+		return leader != nil
+	}, time.Minute, 10*time.Millisecond)
+	for _, s := range servers {
+		if s != leader {
+			s.Pause()
+		}
+	}
+	began := time.Now()
+	require.Eventually(t, func() bool { return bus.Quorum(t.Context()) != nil }, time.Minute, 10*time.Millisecond)
+	t.Logf("it is known after %s", time.Since(began).Round(100*time.Millisecond))
+	asked := time.Now()
+	require.Error(t, bus.Ready(t.Context()))
+	require.Less(t, time.Since(asked), answersWithin)
+	for _, s := range servers {
+		if s != leader {
+			s.Resume()
+		}
+	}
+	require.Eventually(t, func() bool { return bus.Quorum(t.Context()) == nil }, time.Minute, 10*time.Millisecond)
+}
+
 // However many ask, the servers answer about once a second.
 func TestQuorumIsAskedOnceForAll(t *testing.T) {
 	t.Parallel()

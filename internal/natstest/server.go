@@ -186,6 +186,18 @@ func (s *Server) Stop() {
 	}
 }
 
+// Pause has the server hang, with its connections open, until Resume.
+func (s *Server) Pause() {
+	s.tb.Helper()
+	require(s.tb, s.cmd.Process.Signal(syscall.SIGSTOP))
+}
+
+// Resume lets a server that hangs go on.
+func (s *Server) Resume() {
+	s.tb.Helper()
+	require(s.tb, s.cmd.Process.Signal(syscall.SIGCONT))
+}
+
 // Kill ends the server as a power cut would. It may have ended already.
 func (s *Server) Kill() {
 	if s.cmd != nil {

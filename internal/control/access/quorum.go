@@ -42,7 +42,14 @@ func (a *Access) WhileQuorum(ctx context.Context, do func(context.Context) error
 	var lost *noQuorumError
 	var known *refusal.Error
 	switch {
-	case err == nil || !errors.As(context.Cause(ctx), &lost) || errors.As(err, &known) || errors.Is(err, journal.ErrFull):
+	case err == nil || !errors.As(context.Cause(ctx), &lost) || errors.Is(err, journal.ErrFull):
+		return err
+	case errors.As(err, &known):
+		if errors.Is(err, journal.ErrUnknownOutcome) {
+			why := *known
+			why.Message = lost.Error() + ": " + known.Message
+			return &why
+		}
 		return err
 	case errors.Is(err, journal.ErrUnknownOutcome):
 		return fmt.Errorf("%w: %w", lost, err)
