@@ -16,6 +16,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/output"
@@ -56,14 +57,14 @@ and cut tasks. Written elsewhere it has whole ids and times.`,
 	cmd.Flags().StringVar(&since, "since", "", "only runs started since this `time`, such as 2026-01-02T15:04:05Z or 24h (ago)")
 	cmd.Flags().StringVar(&until, "until", "", "only runs started before this `time`")
 	cmd.Flags().StringVar(&q.Parent, "parent", "", "only runs that answer calls of this `run`")
-	cmd.Flags().StringVar(&waiting, "waiting", "", "only runs that wait for `whom`: human, user, client or any")
+	cmd.Flags().StringVar(&waiting, "waiting", "", "only runs that wait for `whom`: human, user, client, actor or any")
 	cmd.Flags().StringVar(&paused, "paused", "", "only `paused` runs: any, or restored for those that a restore paused")
 	cmd.Flags().Float64Var(&cost, "cost-above", 0, "only runs that cost more than this number of US `dollars`")
 	cmd.Flags().IntVar(&q.Limit, "limit", 50, "number of runs to list, 1 to 1000")
 	cmd.Flags().StringVar(&q.Cursor, "cursor", "", "continue after this `run`")
 	flags.offerRunFlag(cmd, "parent")
 	complete(cmd, "state", stateNames()...)
-	complete(cmd, "waiting", string(list.WaitingHuman), string(list.WaitingUser), string(list.WaitingClient), string(list.WaitingAny))
+	complete(cmd, "waiting", names(list.Waitings)...)
 	complete(cmd, "paused", string(list.PausedAny), string(list.PausedRestored))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if q.Limit < 1 {
@@ -132,11 +133,16 @@ func addReasoningFlag(cmd *cobra.Command, reasoning *bool) {
 
 func stateNames() []string {
 	states := reducer.DefaultTable().States()
-	names := make([]string, len(states))
-	for i, s := range states {
-		names[i] = string(s)
+	return names(states)
+}
+
+// names returns names as text.
+func names[T ~string](all []T) []string {
+	texts := make([]string, len(all))
+	for i, name := range all {
+		texts[i] = string(name)
 	}
-	return names
+	return texts
 }
 
 func showCommand() *cobra.Command {
@@ -239,7 +245,23 @@ func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoni
 		return console.Write(c.out, c.format, mem)
 	}
 	run.Reasoning = run.Reasoning || reasoning
+	if run.WaitsFor, err = c.waitsFor(ctx, id, run.State, run.N); err != nil {
+		return err
+	}
 	return run.Write(c.out, c.format, c.color)
+}
+
+// waitsFor returns which pool the run waits for after its event n, which led to a state; nil: for
+// none.
+func (c *client) waitsFor(ctx context.Context, id string, at events.State, n uint64) (*access.WaitsFor, error) {
+	if at != events.Acting && at != events.ParallelActing {
+		return nil, nil
+	}
+	state, err := c.control.State(ctx, c.namespace, id, 0)
+	if err != nil || state.N != n {
+		return nil, err
+	}
+	return state.WaitsFor, nil
 }
 
 func traceCommand() *cobra.Command {

@@ -51,6 +51,9 @@ func stateText(r list.Run) string {
 	if r.Paused {
 		return string(r.State) + " " + PausedFor(r.PauseReason)
 	}
+	if r.WaitsFor != nil {
+		return string(r.State) + " (waits for pool " + Plain(r.WaitsFor.Pool) + ")"
+	}
 	return string(r.State)
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -50,6 +51,8 @@ type Run struct {
 	PendingApproval *reducer.PendingApproval `json:"pending_approval,omitempty"`
 	// ClientCalls are the calls that wait for the run's client.
 	ClientCalls []ClientCall `json:"client_calls,omitempty"`
+	// WaitsFor is the pool whose actors are missing.
+	WaitsFor *access.WaitsFor `json:"waits_for,omitempty"`
 	// Poison is the record that is not a legal event of the run.
 	Poison *events.Poison `json:"poison,omitempty"`
 	// Steps are the requests to models and the results of calls.
@@ -215,6 +218,9 @@ func (r *Run) tail(b *bytes.Buffer, p Palette) {
 				Plain(c.CallID), Plain(c.Tool), Cut(c.Arguments, dataWidth), Plain(c.Deadline), r.RunID, Plain(c.CallID))
 		}
 	}
+	if r.WaitsFor != nil {
+		b.WriteString("\n" + p.Yellow(WaitsFor(r.WaitsFor)) + "\n")
+	}
 	switch {
 	case r.Error != nil:
 		fmt.Fprintf(b, "\n%s\n%s: %s\n", p.Red("error"), Plain(r.Error.Code), r.Error.Message)
@@ -228,6 +234,11 @@ func (r *Run) tail(b *bytes.Buffer, p Palette) {
 		}
 		fmt.Fprintf(b, "\n%s\n%s\n", p.Green(title), strings.TrimRight(*r.Answer, " \n"))
 	}
+}
+
+// WaitsFor says in a line which pool a run waits for.
+func WaitsFor(w *access.WaitsFor) string {
+	return fmt.Sprintf("waits for an actor of pool %s since %s", Plain(w.Pool), timestamp(w.Since))
 }
 
 // request formats a waiting call with its decision, if it has one, or with the reason for the

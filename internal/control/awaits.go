@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/effects"
@@ -18,7 +19,7 @@ func (c *Controller) State(ctx context.Context, ns, id string, n uint64) (access
 	}
 	err = c.View(ctx, ns, id, func(run *runlog.Run) error {
 		if mem := run.Memory(); mem.N == state.N {
-			state.WaitsFor = c.waitsFor(mem)
+			state.WaitsFor = c.waitsFor(mem, c.pools.Unserved(ctx))
 		}
 		return nil
 	})
@@ -26,7 +27,7 @@ func (c *Controller) State(ctx context.Context, ns, id string, n uint64) (access
 }
 
 // waitsFor returns the first pool without actors that has a call of the run; nil: there is none.
-func (c *Controller) waitsFor(mem *reducer.Memory) *access.WaitsFor {
+func (c *Controller) waitsFor(mem *reducer.Memory, unserved map[string]time.Time) *access.WaitsFor {
 	if mem.Control.Paused {
 		return nil
 	}
@@ -35,11 +36,8 @@ func (c *Controller) waitsFor(mem *reducer.Memory) *access.WaitsFor {
 		if e.Kind != effects.KindTool || call == nil {
 			continue
 		}
-		if since, unserved := c.pools.Unserved(call.Pool); unserved {
-			if mem.Updated.After(since) {
-				since = mem.Updated
-			}
-			return &access.WaitsFor{Pool: call.Pool, Since: since.UTC()}
+		if since, is := unserved[call.Pool]; is {
+			return access.NewWaitsFor(call.Pool, since, mem.Updated)
 		}
 	}
 	return nil

@@ -206,8 +206,9 @@ func New(cfg Config) (*Controller, error) {
 	if log, knows := a.Log.(ports.Quorum); knows {
 		a.Quorum = log.Quorum
 	}
-	lister := list.New(a)
-	c := &Controller{
+	var c *Controller
+	lister := list.New(a, func(ctx context.Context) map[string]time.Time { return c.pools.Unserved(ctx) })
+	c = &Controller{
 		cfg: cfg, Access: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}

@@ -96,7 +96,7 @@ func (s *Server) runRows() []route.Route {
 				{Name: "since", Description: "Only runs started at or after this time (RFC 3339)."},
 				{Name: "until", Description: "Only runs started before this time (RFC 3339)."},
 				{Name: "parent", Description: "Only runs that answer calls of this run."},
-				{Name: "waiting", Description: "Only runs that wait for human, user, client or any of them."},
+				{Name: "waiting", Description: "Only runs that wait for human, user, client, actor (of a pool without actors) or any of them."},
 				{Name: "paused", Description: "Only runs that are paused: any, or restored for those that a restore paused."},
 				{Name: "cost_above", Description: "Only runs whose own events cost more than this number of US dollars."},
 				{Name: "limit", Description: "The most runs of the answer, 1 to 1000. Default: 50."},

@@ -118,7 +118,7 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 		l.log, l.snapshots, l.blobs = conn.Bus, conn.Bus, conn.Bus
 		l.find = func(ctx context.Context, prefix string, limit int) ([]list.Run, error) {
 			store := runlog.New(runlog.Options{Log: l.log, Machine: l.machine, Logger: logger})
-			all := list.New(&access.Access{Store: store, Log: l.log, Table: l.machine.Table(), Namespace: l.namespace})
+			all := list.New(&access.Access{Store: store, Log: l.log, Table: l.machine.Table(), Namespace: l.namespace}, nil)
 			return all.Find(ctx, l.namespace, prefix, limit)
 		}
 		return fn(l)

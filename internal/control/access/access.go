@@ -260,6 +260,15 @@ type WaitsFor struct {
 	Since time.Time `json:"since" jsonschema:"When the wait began, as far as the gateway knows."`
 }
 
+// NewWaitsFor returns that a run waits for a pool. unserved is when the pool lost its last actor,
+// updated the time of the run's last event: the wait began with the later of them.
+func NewWaitsFor(pool string, unserved, updated time.Time) *WaitsFor {
+	if updated.After(unserved) {
+		unserved = updated
+	}
+	return &WaitsFor{Pool: pool, Since: unserved.UTC()}
+}
+
 // State returns a run after its first n events, or all events if n is 0. An n beyond the head is
 // a CodeBadParameter.
 func (a *Access) State(ctx context.Context, ns, id string, n uint64) (RunState, error) {

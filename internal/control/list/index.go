@@ -68,6 +68,8 @@ type row struct {
 	outside     bool
 	clientTools []string
 	open        []string
+	// sent are the calls that wait in pools.
+	sent []sent
 	// suspect is true when the log has a record of the run that is not its next event.
 	// Only a fold says then how the run stands.
 	suspect bool
@@ -234,6 +236,7 @@ func (x *index) add(shard int, rec journal.Record) {
 	}
 	r.prev = events.Hash(rec.Body)
 	r.apply(e)
+	r.sends(s, e)
 	if e.N == 1 && r.info.ForkedFrom != nil && !x.inheritTo(r) {
 		x.forks[r] = true
 	}

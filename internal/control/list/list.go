@@ -58,8 +58,10 @@ type Run struct {
 	// CostUSD and Tokens are what the run's own events cost and used; 0: nothing, or unknown.
 	CostUSD float64 `json:"cost_usd,omitempty"`
 	Tokens  int     `json:"tokens,omitempty"`
-	// Waiting says for whom the run waits; empty: for nobody.
-	Waiting Waiting `json:"waiting,omitempty"`
+	// Waiting says for whom the run waits; empty: for nobody. WaitsFor is the pool whose actors
+	// are missing; nil: none is, as far as is known.
+	Waiting  Waiting          `json:"waiting,omitempty"`
+	WaitsFor *access.WaitsFor `json:"waits_for,omitempty" jsonschema:"A call of the run waits until an actor of this pool comes."`
 	// Queued says that the run waits until its quotas admit it.
 	Queued bool `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
 	// Paused says that no new work of the run starts, PauseReason why.
@@ -141,20 +143,6 @@ type Query struct {
 	Cursor string
 }
 
-// Waiting says for whom a run waits.
-type Waiting string
-
-// The values of [Waiting] but for the empty one.
-const (
-	// WaitingHuman is for a decision or an answer, WaitingUser for the next message of a
-	// conversation, WaitingClient for the client's tools or model.
-	WaitingHuman  Waiting = "human"
-	WaitingUser   Waiting = "user"
-	WaitingClient Waiting = "client"
-	// WaitingAny is any of them.
-	WaitingAny Waiting = "any"
-)
-
 // Paused says which paused runs are listed.
 type Paused string
 
@@ -167,17 +155,21 @@ const (
 // is reports whether a run is one of those that are wanted.
 func (p Paused) is(r *row) bool { return p == "" || r.info.Paused && (p == PausedAny || r.restored) }
 
-// is reports whether a run that waits for whom is one of those that are wanted.
-func (w Waiting) is(whom Waiting) bool { return whom == w || whom != "" && w == WaitingAny }
-
 // Lister lists runs. It is safe for concurrent use.
 type Lister struct {
-	a     *access.Access
-	index *index
+	a        *access.Access
+	index    *index
+	unserved Unserved
 }
 
-// New returns a Lister for the runs of a.
-func New(a *access.Access) *Lister { return &Lister{a, newIndex(a)} }
+// New returns a Lister for the runs of a. unserved says which pools have no actors; nil: that is
+// not known.
+func New(a *access.Access, unserved Unserved) *Lister {
+	if unserved == nil {
+		unserved = func(context.Context) map[string]time.Time { return nil }
+	}
+	return &Lister{a, newIndex(a), unserved}
+}
 
 // unindexed is how many records may be missing in the index before a page without filters is
 // read from the log itself.
@@ -233,8 +225,8 @@ func (l *Lister) check(q Query) error {
 		return badParameter("state: %q is not a state", q.State)
 	case q.Parent != "" && events.CheckID(q.Parent) != nil:
 		return badParameter("parent: %q is not the id of a run", q.Parent)
-	case !slices.Contains([]Waiting{"", WaitingHuman, WaitingUser, WaitingClient, WaitingAny}, q.Waiting):
-		return badParameter("waiting: %q is not known; use %s, %s, %s or %s", q.Waiting, WaitingHuman, WaitingUser, WaitingClient, WaitingAny)
+	case q.Waiting != "" && !slices.Contains(Waitings, q.Waiting):
+		return badParameter("waiting: %q is not known; use human, user, client, actor or any", q.Waiting)
 	case !slices.Contains([]Paused{"", PausedAny, PausedRestored}, q.Paused):
 		return badParameter("paused: %q is not known; use %s or %s", q.Paused, PausedAny, PausedRestored)
 	case q.CostAbove != nil && !(*q.CostAbove >= 0): // also not for NaN
@@ -251,14 +243,14 @@ func (q Query) plain() bool {
 // page reads a page from the index.
 func (l *Lister) page(ctx context.Context, ns string, q Query) (Page, error) {
 	q.Text = strings.ToLower(q.Text)
-	page := Page{Runs: []Run{}}
+	page, unserved := Page{Runs: []Run{}}, sync.OnceValue(func() map[string]time.Time { return l.unserved(ctx) })
 	ended := l.a.Table.Terminal(q.State)
 	after, err := l.index.at(ns, q.Cursor, ended)
 	if err != nil {
 		return Page{}, err
 	}
 	for len(page.Runs) < q.Limit {
-		found := l.index.find(ns, q, after, q.Limit-len(page.Runs), ended)
+		found := l.index.find(ns, q, unserved, after, q.Limit-len(page.Runs), ended)
 		if len(found) == 0 {
 			return page, nil
 		}
@@ -322,8 +314,8 @@ func (x *index) at(ns, cursor string, ended bool) (*row, error) {
 }
 
 // find returns at most limit runs after one (nil: from the beginning), newest first. ended says
-// that the order is that of their ends.
-func (x *index) find(ns string, q Query, after *row, limit int, ended bool) []match {
+// that the order is that of their ends. unserved returns since when pools have no actors.
+func (x *index) find(ns string, q Query, unserved func() map[string]time.Time, after *row, limit int, ended bool) []match {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	space := x.namespaces[ns]
@@ -344,8 +336,8 @@ func (x *index) find(ns string, q Query, after *row, limit int, ended bool) []ma
 		if !ended && r.from.Before(q.Since.Add(-clockSkew)) {
 			break // all others are older
 		}
-		if q.matches(r) {
-			found = append(found, match{r, r.shown()})
+		if info := r.shown(unserved); q.matches(r, &info) {
+			found = append(found, match{r, info})
 		}
 	}
 	return found
@@ -354,39 +346,13 @@ func (x *index) find(ns string, q Query, after *row, limit int, ended bool) []ma
 // clockSkew is how much the clocks of those who start runs and of the server may differ.
 const clockSkew = time.Hour
 
-func (q *Query) matches(r *row) bool {
+func (q *Query) matches(r *row, info *Run) bool {
 	return (q.State == "" || r.info.State == q.State) && (q.Agent == "" || r.info.Agent == q.Agent) &&
 		(q.Parent == "" || r.info.Parent == q.Parent) && strings.HasPrefix(r.info.RunID, q.IDPrefix) &&
 		(q.Since.IsZero() || !r.info.Started.Before(q.Since)) && (q.Until.IsZero() || r.info.Started.Before(q.Until)) &&
-		(q.CostAbove == nil || r.info.CostUSD > *q.CostAbove) && (q.Waiting == "" || q.Waiting.is(r.waits())) && q.Paused.is(r) &&
+		(q.CostAbove == nil || r.info.CostUSD > *q.CostAbove) && (q.Waiting == "" || q.Waiting.is(info.Waiting)) && q.Paused.is(r) &&
 		(q.Text == "" || strings.Contains(r.task, q.Text) || strings.Contains(r.answer, q.Text) ||
 			strings.Contains(r.info.Agent, q.Text) || strings.Contains(r.info.RunID, q.Text))
-}
-
-// shown returns the run as it stands.
-func (r *row) shown() Run {
-	info := r.info
-	info.Waiting = r.waits()
-	return info
-}
-
-// waits returns for whom the run waits; empty: for nobody.
-func (r *row) waits() Waiting {
-	switch r.info.State {
-	case events.WaitingForHuman:
-		return WaitingHuman
-	case events.WaitingForUser:
-		return WaitingUser
-	case events.Acting, events.ParallelActing:
-		if len(r.open) > 0 {
-			return WaitingClient
-		}
-	case events.Planning, events.Reflecting:
-		if r.outside {
-			return WaitingClient
-		}
-	}
-	return ""
 }
 
 // backwardsPage reads a page from the log itself: backwards from the cursor, and only the last

@@ -49,8 +49,11 @@ type Pools struct {
 	log *slog.Logger
 	// unserved is since when each pool has no actor. Workers answer the calls of pools
 	// that have been unserved for Config.Wait, until an actor is announced. Both maps belong
-	// to the goroutine of Run, and others read unserved with mu.
+	// to the goroutine of Run, and others read unserved with mu. runs says that Run was called,
+	// and looked is when it first knew the pools.
 	mu       sync.Mutex
+	runs     bool
+	looked   time.Time
 	unserved map[string]time.Time
 	workers  map[string]context.CancelFunc
 	running  sync.WaitGroup
@@ -61,13 +64,37 @@ func New(cfg Config) *Pools {
 	return &Pools{cfg: cfg, log: cfg.Worker.Logger, unserved: map[string]time.Time{}, workers: map[string]context.CancelFunc{}}
 }
 
-// Unserved returns since when no actor serves the pool, as far as this process knows; false: it
-// knows of one, or knows nothing.
-func (p *Pools) Unserved(pool string) (since time.Time, unserved bool) {
+// lookTime bounds the look of a process that does not watch the pools.
+const lookTime = 2 * time.Second
+
+// Unserved returns the pools that no actor serves, as far as this process knows, and since when; the
+// zero time: they had none when it first looked. A process without Run looks now.
+func (p *Pools) Unserved(ctx context.Context) map[string]time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	since, unserved = p.unserved[pool]
-	return since, unserved
+	all := map[string]time.Time{}
+	if p.runs {
+		for pool, since := range p.unserved {
+			if since.Equal(p.looked) {
+				since = time.Time{}
+			}
+			all[pool] = since
+		}
+		return all
+	}
+	ctx, stop := context.WithTimeout(ctx, lookTime)
+	defer stop()
+	pools, err := p.cfg.Directory.Pools(ctx)
+	if err != nil {
+		p.log.Debug("which pools have actors is not known", "reason", err)
+		return nil
+	}
+	for _, pool := range pools {
+		if !pool.Living && pool.Name != events.ClientPool {
+			all[pool.Name] = time.Time{}
+		}
+	}
+	return all
 }
 
 // Run answers the calls of unserved pools and remembers announcements until ctx ends.
@@ -75,6 +102,9 @@ func (p *Pools) Run(ctx context.Context) error {
 	defer p.running.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	p.mu.Lock()
+	p.runs = true
+	p.mu.Unlock()
 	interval := maxInterval
 	if p.cfg.Wait > 0 {
 		interval = min(max(p.cfg.Wait/4, minInterval), maxInterval)
@@ -108,6 +138,11 @@ func (p *Pools) Run(ctx context.Context) error {
 
 // compare starts and ends workers as pools become unserved and served.
 func (p *Pools) compare(ctx context.Context, pools []journal.Pool, now time.Time) {
+	if p.looked.IsZero() {
+		p.mu.Lock()
+		p.looked = now
+		p.mu.Unlock()
+	}
 	for _, pool := range pools {
 		if pool.Name == events.ClientPool {
 			continue // the gateway serves it anyway

@@ -85,7 +85,7 @@ func extend(t *rapid.T, run *reducertest.Run, n int) {
 func readerOf(log journal.Log) (*record.Reader, *access.Access) {
 	store := runlog.New(runlog.Options{Log: log})
 	a := &access.Access{Store: store, Log: log, Table: store.Machine().Table(), Namespace: events.DefaultNamespace}
-	return record.New(a, list.New(a)), a
+	return record.New(a, list.New(a, nil)), a
 }
 
 // TestGoldenStates: applied one after another to the first line, the patches of the golden runs

@@ -94,7 +94,7 @@ func (t *Timers) checkWork(ctx context.Context, run events.Run, mem *reducer.Mem
 	if len(work) == 0 {
 		return t.checkSubruns(ctx, run, mem, seen)
 	}
-	if t.awaitsActor(mem, work) {
+	if t.awaitsActor(ctx, mem, work) {
 		return stall{N: mem.N, Since: now, Queued: true}
 	}
 	if seen.N == mem.N && !seen.Queued {
@@ -120,13 +120,14 @@ func (t *Timers) work(mem *reducer.Memory) []effects.Effect {
 }
 
 // awaitsActor reports whether one of the calls is for a pool that no actor serves.
-func (t *Timers) awaitsActor(mem *reducer.Memory, work []effects.Effect) bool {
+func (t *Timers) awaitsActor(ctx context.Context, mem *reducer.Memory, work []effects.Effect) bool {
+	pools := t.Unserved(ctx)
 	return slices.ContainsFunc(work, func(e effects.Effect) bool {
 		call := mem.Call(e.CallID)
 		if e.Kind != effects.KindTool || call == nil {
 			return false
 		}
-		_, unserved := t.Unserved(call.Pool)
+		_, unserved := pools[call.Pool]
 		return unserved
 	})
 }

@@ -44,8 +44,8 @@ type Config struct {
 	Timers  journal.Timers
 	// Expire ends a run's wait for a reply of its client. A zero one is bounded anew.
 	Expire func(ctx context.Context, run events.Run, wait clientmodel.Wait) error
-	// Unserved tells since when no actor serves a pool.
-	Unserved func(pool string) (since time.Time, unserved bool)
+	// Unserved tells since when pools have no actor.
+	Unserved func(ctx context.Context) map[string]time.Time
 	// StallAfter is how long due work may rest before it is re-driven, each time, and before its
 	// run is ended.
 	StallAfter time.Duration
