@@ -288,8 +288,14 @@ func (c *Controller) Step(ctx context.Context) error { return c.worker.Step(ctx)
 // ended.
 func (c *Controller) StepClients(ctx context.Context) error { return c.clients.Step(ctx) }
 
-// Ready returns nil if the bus answers and has the streams and consumers that the role needs.
+// Ready returns nil if the log has a quorum and the bus has the streams and consumers that the
+// role needs.
 func (c *Controller) Ready(ctx context.Context) error {
+	if c.Quorum != nil {
+		if err := c.Quorum(ctx); err != nil {
+			return err
+		}
+	}
 	if c.cfg.Ready != nil { // first, as it knows best what is wrong
 		if err := c.cfg.Ready(ctx); err != nil {
 			return err

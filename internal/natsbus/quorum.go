@@ -103,7 +103,7 @@ func checkQuorum(info *jetstream.StreamInfo) error {
 		return nil // a server alone
 	}
 	if c.Leader == "" {
-		return fmt.Errorf("stream %s stores nothing: it has no leader", info.Config.Name)
+		return fmt.Errorf("stream %s has no leader", info.Config.Name)
 	}
 	there := 1 // the leader
 	for _, replica := range c.Replicas {
@@ -112,7 +112,7 @@ func checkQuorum(info *jetstream.StreamInfo) error {
 		}
 	}
 	if all := 1 + len(c.Replicas); there <= all/2 {
-		return fmt.Errorf("stream %s stores nothing: %d of its %d servers are there, and it needs %d", info.Config.Name, there, all, all/2+1)
+		return fmt.Errorf("stream %s has no quorum: %d of its %d servers are there, and it needs %d", info.Config.Name, there, all, all/2+1)
 	}
 	return nil
 }

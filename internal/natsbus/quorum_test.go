@@ -18,8 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// answersWithin is how soon Quorum and Ready answer, whatever has happened to the servers.
-const answersWithin = quorumTimeout + time.Second
+// answersWithin is how soon Quorum and Ready answer, whatever has happened to the servers, on a
+// machine that does other things as well.
+const answersWithin = 2 * quorumTimeout
 
 func TestQuorum(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ const (
 // noQuorumError is why the log stores nothing.
 type noQuorumError struct{ reason error }
 
-func (e *noQuorumError) Error() string { return "the log has no quorum: " + e.reason.Error() }
+func (e *noQuorumError) Error() string { return "nothing can be stored now: " + e.reason.Error() }
 func (e *noQuorumError) Unwrap() error { return e.reason }
 
 // WhileQuorum runs do for a request that somebody waits for. If the log has no quorum, it ends

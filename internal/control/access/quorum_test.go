@@ -39,7 +39,7 @@ func quorumAt(began time.Time, from, to, lag time.Duration) func(context.Context
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(lag):
-			return errors.New("stream MOORE_0 stores nothing")
+			return errors.New("stream MOORE_0 has no quorum")
 		}
 	}
 }
@@ -73,7 +73,7 @@ func TestWhileQuorum(t *testing.T) {
 				switch {
 				case c.unknown:
 					require.ErrorIs(t, err, journal.ErrUnknownOutcome)
-					require.ErrorContains(t, err, "the log has no quorum: stream MOORE_0 stores nothing")
+					require.ErrorContains(t, err, "nothing can be stored now: stream MOORE_0 has no quorum")
 				case c.code == "":
 					require.NoError(t, err)
 					require.Equal(t, c.ends, took)
@@ -87,7 +87,7 @@ func TestWhileQuorum(t *testing.T) {
 
 func TestNoQuorum(t *testing.T) {
 	require.NoError(t, (&Access{}).NoQuorum(t.Context()), "a log that does not know")
-	err := (&Access{Quorum: func(context.Context) error { return errors.New("stream MOORE_0 stores nothing") }}).NoQuorum(t.Context())
+	err := (&Access{Quorum: func(context.Context) error { return errors.New("stream MOORE_0 has no quorum") }}).NoQuorum(t.Context())
 	require.True(t, refusal.Is(err, refusal.CodeUnavailable))
-	require.ErrorContains(t, err, "stream MOORE_0 stores nothing")
+	require.ErrorContains(t, err, "stream MOORE_0 has no quorum")
 }
