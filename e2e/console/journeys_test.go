@@ -3,6 +3,8 @@ package console
 import (
 	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -142,6 +144,45 @@ func TestApproveWhileTheGatewayRestarts(t *testing.T) {
 	require.JSONEq(t, `{"crowns": 12, "to": "Acme"}`, made[0].Data.Arguments)
 	all := eventsOf[event](t, g, id)
 	require.Contains(t, all[len(all)-1].Data.Content, `{"crowns":12,"to":"Acme"}`)
+}
+
+// The page of a run says which pool lacks an actor, until one comes.
+func TestThePageSaysThatAnActorIsMissing(t *testing.T) {
+	g := serve(t)
+	text, err := os.ReadFile("testdata/agents.yaml")
+	require.NoError(t, err)
+	parts := strings.Split(string(text), "\ntools:\n")
+	require.Len(t, parts, 2)
+	more := filepath.Join(t.TempDir(), "agents.yaml")
+	require.NoError(t, os.WriteFile(more, []byte(strings.Join(parts, "\ntools:\n  - {name: fetch, description: Fetches., pool: web, effect: pure, exec: {command: [echo, fetched]}}\n")), 0o600))
+	without, with := g.args, slices.Clone(g.args)
+	with[slices.Index(with, "testdata/agents.yaml")] = more
+	restart := func(args []string) {
+		require.NoError(t, g.cmd.Process.Signal(os.Interrupt)) // so that its announcement goes at once
+		<-g.ended
+		g.args = args
+		g.start()
+	}
+	restart(with)
+	var run struct {
+		ID string `json:"run_id"`
+	}
+	require.NoError(t, g.ask("POST", "/v1/runs", map[string]any{"task": "Fetch it.", "agent": map[string]any{
+		"name": "courier", "tools": []string{"fetch"}, "approval": map[string]string{"policy": "always"},
+		"llm": map[string]any{"provider": "scripted", "script": []map[string]any{{"calls": []map[string]any{{"name": "fetch"}}}, {"text": "There."}}},
+	}}, &run))
+	g.state(run.ID, "waiting_for_human")
+	restart(without)
+	p := g.open()
+	p.visit("/runs/" + run.ID)
+	p.press("Decide…")
+	p.fill("Your name", "Ada")
+	p.press("Approve")
+	said := `[...document.querySelectorAll(".run-head [role=status]")].map(el => el.innerText).join("")`
+	p.until("the page names the pool", said+`.startsWith("waits for an actor of pool web since ")`)
+	restart(with)
+	g.state(run.ID, "done")
+	p.until("it says so no more", said+` === ""`)
 }
 
 func TestTwoBrowsersOneDecision(t *testing.T) {

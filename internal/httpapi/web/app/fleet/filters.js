@@ -39,7 +39,7 @@ export function filters(page, changed) {
   const until = /** @type {HTMLInputElement} */ (h("input", { name: "until", type: "datetime-local", value: now.until ? local(now.until) : "" }));
   const fields = /** @type {(HTMLInputElement | HTMLSelectElement)[]} */ ([text, states,
     h("input", { name: "agent", value: now.agent ?? "", list: agents.id, placeholder: "any", autocomplete: "off" }),
-    choice("waiting", [["", "–"], ["any", "anyone"], ["human", "a decision or answer"], ["user", "a message"], ["client", "its client"]]),
+    choice("waiting", [["", "–"], ["any", "anyone"], ["human", "a decision or answer"], ["user", "a message"], ["client", "its client"], ["actor", "an actor"]]),
     h("input", { name: "cost_above", type: "number", min: 0, step: "any", value: now.cost_above ?? "", placeholder: "any" }), since, until]);
   const clear = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => { fields.forEach(one => { one.value = ""; }); read(); text.focus(); } }, "Clear filters");
   const quick = Object.entries(spans).map(([name, span]) => h("button", { type: "button", class: "chip", onclick: () => {

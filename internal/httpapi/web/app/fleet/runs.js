@@ -12,7 +12,7 @@ import { charts, states } from "./charts.js";
 import { filters, wanted } from "./filters.js";
 import { poll, show, tick } from "./parts.js";
 
-/** @typedef {{run_id: string, state: string, n: number, agent?: string, task?: string, started: string, updated: string, cost_usd?: number, tokens?: number, waiting?: string, queued?: boolean, paused?: boolean, pause_reason?: string, priority?: string, error?: string, forked_from?: {run: string, at: number}, parent?: string}} Run */
+/** @typedef {{run_id: string, state: string, n: number, agent?: string, task?: string, started: string, updated: string, cost_usd?: number, tokens?: number, waiting?: string, waits_for?: {pool: string}, queued?: boolean, paused?: boolean, pause_reason?: string, priority?: string, error?: string, forked_from?: {run: string, at: number}, parent?: string}} Run */
 
 const first = 100, further = 1000; // runs of a page
 const most = 100_000; // runs that are kept
@@ -81,6 +81,7 @@ class Runs {
     Object.assign(run, { n: event.n, state: event.to, updated: event.time });
     if (usage?.total) run.tokens = (run.tokens ?? 0) + usage.total;
     if (usage?.cost_usd) run.cost_usd = (run.cost_usd ?? 0) + usage.cost_usd;
+    run.waits_for = undefined;
     run.waiting = /** @type {Record<string, string>} */ ({ waiting_for_human: "human", waiting_for_user: "user" })[run.state];
     run.queued &&= run.state === "planning" && event.type !== "Admitted";
     if (event.type === "Paused" || event.type === "Resumed") Object.assign(run, { paused: event.type === "Paused", pause_reason: event.data?.reason });
@@ -91,7 +92,7 @@ class Runs {
 
   /** Whether the run is still one of those that are wanted, as far as its row tells. @param {Run} run */
   fits(run) {
-    return (!this.query.state || run.state === this.query.state) && (!this.query.waiting || !!run.waiting || this.query.waiting === "client");
+    return (!this.query.state || run.state === this.query.state) && (!this.query.waiting || !!run.waiting || ["client", "actor"].includes(this.query.waiting));
   }
 }
 
@@ -104,7 +105,7 @@ function row(run, fits) {
     h("span", { class: "cell-state" }, queuedBadge(run.state, run)), h("span", { class: "cell-id" }, runLink(run.run_id)),
     h("span", { class: "cell-agent", title: run.agent }, run.agent || "–"), h("span", { class: "cell-task", dir: "auto", title: run.task }, h("span", { class: "narrow-agent", "aria-hidden": "true" }, run.agent, " "), run.task || (run.forked_from ? "A fork" : "–")),
     cell("n", "events", count(run.n)), cell("tokens", "tokens", count(run.tokens)), cell("cost", "", usd(run.cost_usd)), h("span", { class: "cell-age" }, since(run.started)),
-    h("span", { class: "cell-note" + (run.error ? " is-bad" : run.paused || run.waiting ? " is-wait" : "") }, run.error ?? (run.paused ? pausedText(run) : run.waiting ? "waits for " + (waits[run.waiting] ?? run.waiting) : "")));
+    h("span", { class: "cell-note" + (run.error ? " is-bad" : run.paused || run.waiting ? " is-wait" : "") }, run.error ?? (run.paused ? pausedText(run) : run.waits_for ? "waits for an actor of pool " + run.waits_for.pool : run.waiting ? "waits for " + (waits[run.waiting] ?? run.waiting) : "")));
 }
 
 const heads = [["state", "State"], ["id", "Run"], ["agent", "Agent"], ["task", "Task"], ["n", "Events"], ["tokens", "Tokens"], ["cost", "Cost"], ["age", "Started"], ["note", "Waits, error"]];

@@ -36,7 +36,7 @@ function meaning(one, workers) {
   if (one.state === "planning" || one.state === "acting") {
     const planning = one.state === "planning";
     const able = workers.filter(worker => (planning ? worker.role === "planner" : worker.role === "actor" && worker.pool === one.pool));
-    if (!able.length) return [planning ? "No planner is alive, so no model is asked." : `No actor serves pool ${one.pool}.` + (one.waiting ? " Its calls are answered with no_actor after a while." : ""), one.waiting ? "is-bad" : ""];
+    if (!able.length) return [planning ? "No planner is alive, so no model is asked." : `No actor serves pool ${one.pool}.` + (one.waiting ? " Its calls wait for one. They are answered with no_actor after the gateway's --pool-wait (10 min, 0: never)." : ""), one.waiting ? "is-bad" : ""];
     return one.waiting ? [`More work than ${plural(able.length, planning ? "planner" : "actor")} began. Start more if it stays so.`, "is-wait"] : [doing, ""];
   }
   return one.waiting ? ["It waits for a worker of this state. If it stays, none is alive.", "is-wait"] : [doing, ""];

@@ -1,10 +1,12 @@
 // The page of one run. Every part of it shows the same moment, which the recorder chooses.
 import { actions } from "../acting/actions.js";
+import { get } from "../lib/api.js";
 import { failed } from "../lib/dialog.js";
 import { h, put, setText } from "../lib/dom.js";
 import { ago, count, duration, shortID, usd, when } from "../lib/format.js";
 import { bind } from "../lib/keys.js";
 import { long, pausedText, queuedBadge, runLink, tabs } from "../lib/widgets.js";
+import { poll } from "../fleet/parts.js";
 import { interrupted } from "../main.js";
 import { conversation } from "./conversation.js";
 import { DVR } from "./dvr.js";
@@ -59,6 +61,7 @@ export default function page(page) {
   const wanted = page.query.get("tab");
   board.choose(parts.some(([id]) => id === wanted) ? String(wanted) : parts[0][0]);
   bind(page.signal, Object.fromEntries(parts.map(([id, name], i) => [String(i + 1), { help: name, run: () => board.choose(id) }])));
+  void poll(page.signal, 3000, () => top.awaits().catch(() => {})); // the stream of events says it if the gateway is away
   history.onchange = () => {
     if (history.trouble) put(trouble, h("p", { class: "soft" }, "The memory of this run cannot be shown, only its events:"), failed(history.trouble));
     dvr.draw();
@@ -72,10 +75,11 @@ export default function page(page) {
 
 /** The header. @param {import("../main.js").Page} page @param {History} history */
 function head(page, history) {
-  const state = h("span"), name = h("span"), past = h("span", { class: "past-sign" }), facts = h("dl", { class: "run-facts" });
+  const state = h("span"), name = h("span"), past = h("span", { class: "past-sign" }), missing = h("span", { class: "past-sign", role: "status" }), facts = h("dl", { class: "run-facts" });
   const task = h("details", { class: "run-task" }), links = h("p", { class: "small run-links" });
   const acting = actions(page, history.id);
   let shown = "", asked = "", began = false;
+  const acts = () => ["acting", "parallel_acting"].includes(history.events.at(-1)?.to ?? "");
 
   const origin = () => {
     const first = history.events[0].data;
@@ -85,7 +89,13 @@ function head(page, history) {
   const fact = (/** @type {string} */ name, /** @type {string} */ value) => h("div", null, h("dt", null, name), h("dd", null, value));
   return {
     el: h("header", { class: "run-head" },
-      h("div", { class: "row" }, h("h1", null, name), state, past), h("div", { class: "run-head-parts" }, h("div", { class: "stack grow run-about" }, task, links), h("div", { class: "run-buttons" }, acting.el)), facts),
+      h("div", { class: "row" }, h("h1", null, name), state, past, missing), h("div", { class: "run-head-parts" }, h("div", { class: "stack grow run-about" }, task, links), h("div", { class: "run-buttons" }, acting.el)), facts),
+    /** Says which pool the run waits for. No event tells it, so the gateway is asked while calls are made. */
+    async awaits() {
+      if (!acts()) return;
+      const waits = (await get("/v1/runs", { id_prefix: history.id }, page.signal)).runs[0]?.waits_for;
+      setText(missing, acts() && waits ? `waits for an actor of pool ${waits.pool} since ${when(waits.since)}` : "");
+    },
     /** @param {Moment} moment */
     update(moment) {
       const { memory, event, edge, n } = moment, use = memory?.total_usage;
@@ -95,6 +105,7 @@ function head(page, history) {
       const queue = memory?.control?.admission, held = pausedText(memory?.control), looks = event.to + !!queue?.queued + held;
       if (shown !== looks) put(state, queuedBadge(event.to, queue), held && h("span", { class: "soft small" }, " " + held));
       shown = looks;
+      if (!acts()) setText(missing, "");
       setText(past, edge ? "" : `◷ past: event ${n} of ${history.length}`);
       const text = memory?.task ?? "";
       if (asked !== text) {
