@@ -130,7 +130,7 @@ var lower = map[string][]string{
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers", "internal/spelling"},
 	"internal/agentfile/strict": {"internal/spelling"},
 	"internal/docschema":        {"pkg/events", "pkg/tool", "internal/agentfile", "internal/providers"},
-	"internal/approval":         {"pkg/events", "pkg/reducer"},
+	"internal/approval":         {"pkg/events", "pkg/reducer", "internal/agentfile/strict"},
 	"internal/toolcall":         {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
 	"internal/contextedit":      {"pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
 	"internal/clientmodel":      {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal"},

@@ -3,9 +3,7 @@
 package approval
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,10 +17,11 @@ import (
 )
 
 // Policies evaluates policies. Expressions are those of expr-lang over the variables tool
-// and risk (strings), arguments (the parsed JSON, nil if it is invalid) and run (the run's
-// id). They are compiled once and can call nothing else. An evaluation is bounded: after a
-// million steps it is an error, within a second and with some 100 MB at most. Policies is
-// safe for concurrent use.
+// and risk (strings), arguments (the parsed JSON, nil if there are none) and run (the run's
+// id). They are compiled once and can call nothing else. Numbers are exact. Arguments that
+// readers may understand differently, and results that are not exact, are errors. An
+// evaluation is bounded: after a million steps it is an error, within a second and with some
+// 100 MB at most. Policies is safe for concurrent use.
 type Policies struct {
 	programs *lru.Cache[string, *vm.Program]
 }
@@ -50,6 +49,9 @@ type environment struct {
 	Pay     func(...any) any `expr:"pay!"`
 	Grow    func(...any) any `expr:"grow!"`
 	Matches func(...any) any `expr:"matches!"`
+	Compute func(...any) any `expr:"compute!"`
+	Sum     func(...any) any `expr:"sum!"`
+	Read    func(...any) any `expr:"read!"`
 }
 
 // Check reports whether a policy's expression compiles to a boolean.
@@ -72,6 +74,9 @@ func (p *Policies) program(text string) (*vm.Program, error) {
 	// mistakes.
 	var names naming
 	if _, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool(), expr.Optimize(false), expr.Patch(&names)); err != nil {
+		return nil, fmt.Errorf("approval.expr: %w", err)
+	}
+	if err := checkNumbers(text); err != nil {
 		return nil, fmt.Errorf("approval.expr: %w", err)
 	}
 	if names.looksUp {
@@ -140,10 +145,14 @@ func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo
 	if len(call.Arguments) > maxArguments {
 		return "", false, fmt.Errorf("approval.expr: the arguments have %d bytes, at most %d are evaluated", len(call.Arguments), maxArguments)
 	}
+	given, err := arguments(call.Arguments)
+	if err != nil {
+		return "", false, fmt.Errorf("approval.expr: %w", err)
+	}
 	m := &meter{left: maxSteps}
 	result, err := expr.Run(program, environment{
-		Tool: call.Name, Risk: info.Risk, Run: run, Arguments: arguments(call.Arguments),
-		Pay: m.pay, Grow: m.grow, Matches: m.matches,
+		Tool: call.Name, Risk: info.Risk, Run: run, Arguments: given,
+		Pay: m.pay, Grow: m.grow, Matches: m.matches, Compute: m.compute, Sum: m.sum, Read: m.read,
 	})
 	if errors.Is(err, errCost) {
 		err = errCost // without the expression, which the agent has
@@ -159,18 +168,10 @@ func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo
 
 // question returns the question that a tool asks a human.
 func question(text string) string {
-	object, _ := arguments(text).(map[string]any)
+	given, _ := arguments(text) // it asks whatever the arguments are
+	object, _ := given.(map[string]any)
 	if q, _ := object["question"].(string); q != "" {
 		return q
 	}
 	return "the tool asks a human"
-}
-
-// arguments parses a call's arguments, which were validated before.
-func arguments(text string) any {
-	var v any
-	if err := json.NewDecoder(bytes.NewBufferString(text)).Decode(&v); err != nil {
-		return nil
-	}
-	return v
 }

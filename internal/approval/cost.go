@@ -77,12 +77,27 @@ func (metering) Visit(node *ast.Node) {
 		case "matches":
 			ast.Patch(node, call(matchesName, n.Left, compiled(n.Right)))
 		default:
+			numbers := mayBeNumber(n.Left) && mayBeNumber(n.Right)
 			pay(&n.Left, 0)
 			pay(&n.Right, 0)
+			if numbers && slices.Contains(computed, n.Operator) {
+				ast.Patch(node, call(computeName, &ast.StringNode{Value: n.Operator}, n.Left, n.Right))
+			}
 		}
 	case *ast.BuiltinNode:
 		if slices.Contains(growing, n.Name) {
 			ast.Patch(node, call(growName, append([]ast.Node{&ast.StringNode{Value: n.Name}}, n.Arguments...)...))
+			return
+		}
+		switch {
+		case n.Name == "sum" && len(n.Arguments) == 2:
+			ast.Patch(node, call(sumName, &ast.BuiltinNode{Name: "map", Arguments: n.Arguments}))
+			return
+		case n.Name == "sum":
+			ast.Patch(node, call(sumName, n.Arguments...))
+			return
+		case slices.Contains(reading, n.Name):
+			ast.Patch(node, call(readName, append([]ast.Node{&ast.StringNode{Value: n.Name}}, n.Arguments...)...))
 			return
 		}
 		if !slices.ContainsFunc(n.Arguments, isPredicate) { // a loop pays in its body
@@ -202,6 +217,8 @@ func (m *meter) weigh(v any, depth int) int {
 	case nil, bool, int, float64:
 	case string:
 		m.spend(len(v) / 8)
+	case large:
+		m.spend(len(v.text) / 8)
 	case []any:
 		for _, e := range v {
 			m.weigh(e, depth+1)
