@@ -3,6 +3,7 @@ package e2e
 import (
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +59,10 @@ func TestNoActor(t *testing.T) {
 		require.Contains(t, run(t, where, "moorebus", "show", run1).stdout, says)
 		require.Contains(t, run(t, where, "moorebus", "runs", "--waiting", "actor").stdout, run1+"  acting (waits for pool default)")
 	}
+
+	tap := launch(t, "tap", c.env(), "moorebus", "tap", "--run", run1)
+	t.Cleanup(func() { tap.reap(t) })
+	require.Eventually(t, func() bool { return strings.Contains(tap.log.String(), says) }, startTime, 20*time.Millisecond, "tap does not say it")
 
 	c.start("actor", 0)
 	end, view := s.finish(t, run1)

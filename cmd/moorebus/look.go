@@ -490,7 +490,12 @@ func (f *tapFlags) tapRun(ctx context.Context, c *client, t *console.Tap) error 
 	if f.run, err = c.find(ctx, f.run); err != nil {
 		return err
 	}
+	stop := func() {}
+	if !t.Stored {
+		stop = c.followAwaits(ctx, f.run, func(line string) { c.notef("%s", cmp.Or(line, "the run waits for no actor any more")) })
+	}
 	end, err := t.Run(ctx, c.run(f.run), from)
+	stop()
 	switch {
 	case err == nil && end.Ended && end.Lines == 0 && from == 0:
 		c.notef("the run has ended in state %s; --from 1 shows its events", end.State)

@@ -68,6 +68,9 @@ func (c *client) watch(ctx context.Context, arg, by string) error {
 		Log: c.log, Machine: c.machine, Run: c.run(id), Color: c.color, In: os.Stdin, Out: terminal.Stdout.File(), Env: os.Environ(),
 		Request: func(ctx context.Context, n uint64) (string, []byte, error) { return c.requestAt(ctx, id, n) },
 	}
+	if !c.offline() {
+		o.Awaits = func(ctx context.Context, say func(string)) func() { return c.followAwaits(ctx, id, say) }
+	}
 	switch {
 	case c.offline():
 		o.Refusal = "no process serves " + c.Where + ": start " + cli.Self() + " dev to decide"

@@ -44,8 +44,10 @@ type model struct {
 	speed         float64
 	panel         panel
 	// scroll is how many lines the panel was moved, whole whether it shows what did not change.
-	scroll        int
-	whole         bool
+	scroll int
+	whole  bool
+	// awaits is for what the run waits at its last moment.
+	awaits        string
 	width, height int
 	mode          mode
 	input         []rune
@@ -85,6 +87,8 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.write(msg.Content)
 	case recordMsg:
 		return m, m.record(journal.Record(msg))
+	case awaitsMsg:
+		m.awaits = string(msg)
 	case brokenMsg:
 		if !m.ended() { // else there is nothing to follow
 			m.note = "the run is not followed any more: " + msg.Error()

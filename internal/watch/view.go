@@ -92,6 +92,9 @@ func (m *model) header() []string {
 	if now.paused {
 		state += " " + console.PausedFor(now.pauseReason)
 	}
+	if m.awaits != "" && m.at == m.history.len() && !m.ended() {
+		state += " (" + m.awaits + ")"
+	}
 	cost := ""
 	if now.usage.Cost > 0 {
 		cost = fmt.Sprintf("  $%.4f", now.usage.Cost)

@@ -44,6 +44,9 @@ type Options struct {
 	// Nil: nobody can decide here, and Refusal says why.
 	Decide  func(ctx context.Context, waits events.Request, v Verb, text string) error
 	Refusal string
+	// Awaits calls say with a line when the run begins to wait for an actor, and with an empty one
+	// when that is over, until stop is called. Nil: it is not known.
+	Awaits func(ctx context.Context, say func(line string)) (stop func())
 	// In and Out are the terminal, Env its environment. Out gets control sequences.
 	In  io.Reader
 	Out io.Writer
@@ -60,8 +63,10 @@ type (
 	// brokenMsg says that the run can no longer be followed.
 	brokenMsg struct{ error }
 	// playMsg shows the next event, if gen is still the current playing.
-	playMsg    struct{ gen int }
-	clockMsg   struct{}
+	playMsg  struct{ gen int }
+	clockMsg struct{}
+	// awaitsMsg is for what the run waits; empty: for nothing.
+	awaitsMsg  string
 	requestMsg struct {
 		n     uint64
 		about string
@@ -90,8 +95,13 @@ func Run(ctx context.Context, o Options) error {
 		defer close(followed)
 		follow(ctx, o, last, p.Send)
 	}()
+	stopAwaits := func() {}
+	if o.Awaits != nil {
+		stopAwaits = o.Awaits(ctx, func(line string) { p.Send(awaitsMsg(line)) })
+	}
 	_, err = p.Run()
 	stop()
+	stopAwaits()
 	<-followed
 	if errors.Is(err, context.Canceled) {
 		return context.Canceled

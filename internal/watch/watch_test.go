@@ -372,3 +372,15 @@ func TestNoRun(t *testing.T) {
 	err := Run(t.Context(), Options{Log: simtest.New(simtest.Options{}), Machine: reducer.NewMachine(reducer.MachineOptions{}), Run: reducertest.NewRun(nil).ID})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
+
+// The head says for which pool the run waits, at its last moment only.
+func TestAwaits(t *testing.T) {
+	s := open(t, looked(t), nil)
+	s.send(awaitsMsg("waits for an actor of pool web"))
+	require.Contains(t, s.m.header()[0], "(waits for an actor of pool web)")
+	s.m.at--
+	require.NotContains(t, s.m.header()[0], "pool web")
+	s.m.at++
+	s.send(awaitsMsg(""))
+	require.NotContains(t, s.m.header()[0], "pool web")
+}
