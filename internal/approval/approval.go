@@ -23,7 +23,14 @@ import (
 // evaluation is bounded: after a million steps it is an error, within a second and with some
 // 100 MB at most. Policies is safe for concurrent use.
 type Policies struct {
-	programs *lru.Cache[string, *vm.Program]
+	programs *lru.Cache[string, *program]
+}
+
+// program is an expression that was compiled. Names has the texts in it, which may be keys, by
+// their forms without regard to case.
+type program struct {
+	*vm.Program
+	names map[string][]string
 }
 
 // programsKept bounds the compiled expressions. Agents are written by hand, so few are in
@@ -32,7 +39,7 @@ const programsKept = 256
 
 // New returns an evaluator.
 func New() *Policies {
-	programs, err := lru.New[string, *vm.Program](programsKept)
+	programs, err := lru.New[string, *program](programsKept)
 	if err != nil {
 		panic("a cache of a fixed size cannot be made: " + err.Error())
 	}
@@ -63,16 +70,16 @@ func (p *Policies) Check(policy *events.Approval) error {
 	return err
 }
 
-func (p *Policies) program(text string) (*vm.Program, error) {
-	if program, ok := p.programs.Get(text); ok {
-		return program, nil
+func (p *Policies) program(text string) (*program, error) {
+	if known, ok := p.programs.Get(text); ok {
+		return known, nil
 	}
 	if len(text) > maxExpr {
 		return nil, fmt.Errorf("approval.expr: it has %d bytes, at most %d are allowed: shorten it", len(text), maxExpr)
 	}
 	// First as it is written: the rewritten one knows fewer types, so it shows fewer
 	// mistakes.
-	var names naming
+	names := naming{texts: map[string][]string{}}
 	if _, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool(), expr.Optimize(false), expr.Patch(&names)); err != nil {
 		return nil, fmt.Errorf("approval.expr: %w", err)
 	}
@@ -82,12 +89,13 @@ func (p *Policies) program(text string) (*vm.Program, error) {
 	if names.looksUp {
 		return nil, errors.New("approval.expr: $env is not available: name tool, arguments, risk or run")
 	}
-	program, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool(), expr.Optimize(false), expr.Patch(metering{}))
+	compiled, err := expr.Compile(text, expr.Env(environment{}), expr.AsBool(), expr.Optimize(false), expr.Patch(metering{}))
 	if err != nil {
 		return nil, fmt.Errorf("approval.expr: %w", err)
 	}
-	p.programs.Add(text, program)
-	return program, nil
+	made := &program{compiled, names.texts}
+	p.programs.Add(text, made)
+	return made, nil
 }
 
 // Required says whether the call waits, and why. A nil policy lets everything run but
@@ -138,19 +146,19 @@ func byRisk(policy *events.Approval, risk string) (reason string, required bool)
 }
 
 func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo, run string) (string, bool, error) {
-	program, err := p.program(text)
+	compiled, err := p.program(text)
 	if err != nil {
 		return "", false, err
 	}
 	if len(call.Arguments) > maxArguments {
 		return "", false, fmt.Errorf("approval.expr: the arguments have %d bytes, at most %d are evaluated", len(call.Arguments), maxArguments)
 	}
-	given, err := arguments(call.Arguments)
+	given, err := arguments(call.Arguments, compiled.names)
 	if err != nil {
 		return "", false, fmt.Errorf("approval.expr: %w", err)
 	}
 	m := &meter{left: maxSteps}
-	result, err := expr.Run(program, environment{
+	result, err := expr.Run(compiled.Program, environment{
 		Tool: call.Name, Risk: info.Risk, Run: run, Arguments: given,
 		Pay: m.pay, Grow: m.grow, Matches: m.matches, Compute: m.compute, Sum: m.sum, Read: m.read,
 	})
@@ -168,7 +176,7 @@ func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo
 
 // question returns the question that a tool asks a human.
 func question(text string) string {
-	given, _ := arguments(text) // it asks whatever the arguments are
+	given, _ := arguments(text, nil) // it asks whatever the arguments are
 	object, _ := given.(map[string]any)
 	if q, _ := object["question"].(string); q != "" {
 		return q

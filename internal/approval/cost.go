@@ -55,13 +55,20 @@ var growing = []string{"join", "repeat", "replace", "uniq"}
 // slow are the functions that read a time zone's file, with their extra cost.
 var slow = map[string]int{"date": 2000, "timezone": 2000}
 
-// naming finds expressions that look names up in their environment.
-type naming struct{ looksUp bool }
+// naming finds expressions that look names up in their environment, and the texts that an
+// expression may use as keys.
+type naming struct {
+	looksUp bool
+	texts   map[string][]string
+}
 
 // Visit is called for every node.
 func (n *naming) Visit(node *ast.Node) {
 	if id, ok := (*node).(*ast.IdentifierNode); ok && id.Value == "$env" {
 		n.looksUp = true
+	}
+	if text, ok := (*node).(*ast.StringNode); ok {
+		n.texts[folded(text.Value)] = append(n.texts[folded(text.Value)], text.Value)
 	}
 }
 

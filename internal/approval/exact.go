@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -243,7 +244,7 @@ func (m *meter) read(args ...any) any {
 	var err error
 	switch {
 	case name == "fromJSON" && isText:
-		v, err = parse(text)
+		v, err = parse(text, nil)
 	case name == "fromJSON":
 		err = fmt.Errorf("fromJSON wants a text, not %T", args[1])
 	case isText:
@@ -344,29 +345,31 @@ func number(text string) (any, error) {
 	return numberOf(d)
 }
 
-// arguments reads a call's arguments. None are nil.
-func arguments(text string) (any, error) {
+// arguments reads a call's arguments. None are nil. Names are those that an expression looks for,
+// by their folded forms.
+func arguments(text string, names map[string][]string) (any, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
 	}
-	v, err := parse(text)
+	v, err := parse(text, names)
 	if err != nil {
 		return nil, fmt.Errorf("the arguments cannot be read without doubt: %w", err)
 	}
 	return v, nil
 }
 
-// parse reads JSON of which every reader has the same understanding: in an object no key stands
-// twice, or with letters of another case.
-func parse(text string) (any, error) {
+// parse reads JSON of which every reader has the same understanding. In an object no key stands
+// twice, or in upper and lower case. No key is one of the names in another case: an expression
+// would not find it, and a program that ignores the case would.
+func parse(text string, names map[string][]string) (any, error) {
 	node, err := strict.ParseJSON([]byte(text))
 	if err != nil {
 		return nil, err
 	}
-	return valueOf(node, 0)
+	return valueOf(node, names)
 }
 
-func valueOf(n *strict.Node, depth int) (any, error) {
+func valueOf(n *strict.Node, names map[string][]string) (any, error) {
 	switch n.Kind {
 	case strict.Null:
 		return nil, nil
@@ -379,7 +382,7 @@ func valueOf(n *strict.Node, depth int) (any, error) {
 	case strict.Array:
 		all := make([]any, len(n.Items))
 		for i, item := range n.Items {
-			v, err := valueOf(item, depth+1)
+			v, err := valueOf(item, names)
 			if err != nil {
 				return nil, err
 			}
@@ -387,14 +390,18 @@ func valueOf(n *strict.Node, depth int) (any, error) {
 		}
 		return all, nil
 	}
-	all, folded := make(map[string]any, len(n.Members)), make(map[string]string, len(n.Members))
+	all, keys := make(map[string]any, len(n.Members)), make(map[string]string, len(n.Members))
 	for _, member := range n.Members {
-		fold := strings.ToLower(strings.ToUpper(member.Key))
-		if other, twice := folded[fold]; twice {
+		fold := folded(member.Key)
+		other, twice := keys[fold]
+		if texts := names[fold]; len(texts) > 0 && !slices.Contains(texts, member.Key) {
+			other, twice = texts[0], true
+		}
+		if twice {
 			return nil, fmt.Errorf("the keys %.100q and %.100q differ in upper and lower case only", other, member.Key)
 		}
-		folded[fold] = member.Key
-		v, err := valueOf(member.Value, depth+1)
+		keys[fold] = member.Key
+		v, err := valueOf(member.Value, names)
 		if err != nil {
 			return nil, err
 		}
@@ -402,6 +409,9 @@ func valueOf(n *strict.Node, depth int) (any, error) {
 	}
 	return all, nil
 }
+
+// folded is a text without regard to case.
+func folded(text string) string { return strings.ToLower(strings.ToUpper(text)) }
 
 // checkNumbers refuses numbers of an expression that its parser would round.
 func checkNumbers(text string) error {

@@ -31,6 +31,9 @@ func TestGuardsDoNotFailOpen(t *testing.T) {
 		{above, `{"amount":100.00000000000000000001}`},
 		{above, `{"amount":1,"AMOUNT":1000}`},
 		{above, `{"amount":1,"amount":1000}`},
+		{above, `{"AMOUNT":1000}`},
+		{`"amount" in arguments and arguments["amount"] > 100`, `{"Amount":1000}`},
+		{`any(arguments.items, .price > 100)`, `{"items":[{"Price":1000}]}`},
 		{above, `{"amount":1}{"amount":1000}`},
 		{above, `{"amount":1} x`},
 		{above, `{"amount":"1"}`},
@@ -69,6 +72,7 @@ func TestGuardsDoNotFailOpen(t *testing.T) {
 		{`arguments.a != arguments.b`, `{"a":{"x":[1,2.50]},"b":{"x":[1.0,2.5]}}`},
 		{`int(arguments.n) != 3 or int("12") != 12 or float("0.5") != 0.5`, `{"n":3.7}`},
 		{`tool + "x" != "payx"`, `{}`},
+		{`(arguments.amount ?? arguments.Amount) > 100`, `{"Amount":7}`},
 	} {
 		_, required, err := approval.New().Required(&events.Approval{Policy: events.ApproveExpr, Expr: c.expr},
 			events.Call{Name: "pay", Arguments: c.arguments}, reducer.ToolInfo{Risk: "low"}, "r1")
