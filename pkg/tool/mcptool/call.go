@@ -29,6 +29,8 @@ type remote struct {
 	server *server
 	name   string // the server's own name for it
 	def    tool.Definition
+	// asTask says that the tool is called as a task.
+	asTask bool
 	// ask makes the request and returns its result as the model sees it.
 	ask func(ctx context.Context, client *mcp.ClientSession, arguments json.RawMessage, meta mcp.Meta) (string, error)
 }
@@ -46,6 +48,10 @@ func (r *remote) Run(ctx context.Context, call tool.Call) (said string, err erro
 		meta[tracecontext.Header] = call.TraceParent
 		ctx = tracecontext.With(ctx, call.TraceParent)
 	}
+	if r.asTask {
+		said, err = r.runTask(ctx, arguments, meta)
+		return r.server.hide(said), err
+	}
 	err = r.server.request(ctx, func(ctx context.Context, client *mcp.ClientSession) (err error) {
 		said, err = r.ask(ctx, client, arguments, meta)
 		return err
@@ -59,6 +65,11 @@ func (r *remote) callTool(ctx context.Context, client *mcp.ClientSession, argume
 	if err != nil {
 		return "", err
 	}
+	return resultOf(ctx, res)
+}
+
+// resultOf returns a result as the model sees it.
+func resultOf(ctx context.Context, res *mcp.CallToolResult) (string, error) {
 	said := text(ctx, res)
 	switch {
 	case res.IsError && said == "":

@@ -83,22 +83,22 @@ func probe(ctx context.Context, session *mcp.ClientSession, has *mcp.ServerCapab
 }
 
 func (s *server) listTools(ctx context.Context, session *mcp.ClientSession, l *listing) error {
-	params := &mcp.ListToolsParams{}
+	cursor := ""
 	for range maxPages {
-		page, err := session.ListTools(ctx, params)
+		tools, next, err := page(ctx, session, cursor)
 		if err != nil {
 			return err
 		}
-		for _, t := range page.Tools {
+		for _, t := range tools {
 			if full := s.add(l, t); full {
 				l.cut()
 				return nil
 			}
 		}
-		if page.NextCursor == "" {
+		if next == "" {
 			return nil
 		}
-		params = &mcp.ListToolsParams{Cursor: page.NextCursor}
+		cursor = next
 	}
 	l.cut()
 	return nil
@@ -152,11 +152,11 @@ func (s *server) guide(l *listing, instructions string) {
 }
 
 // add accepts a tool or notes why not. It reports whether the list has reached a bound.
-func (s *server) add(l *listing, t *mcp.Tool) (full bool) {
-	if t == nil {
+func (s *server) add(l *listing, t tooled) (full bool) {
+	if t.Tool == nil {
 		return false
 	}
-	l.read += sizeOf(t)
+	l.read += sizeOf(t.Tool)
 	if !s.wants(t.Name) {
 		return l.read > maxRead
 	}
@@ -164,7 +164,7 @@ func (s *server) add(l *listing, t *mcp.Tool) (full bool) {
 		return true
 	}
 	l.found = append(l.found, t.Name)
-	def, err := s.definition(t)
+	def, err := s.definition(t.Tool)
 	size := sizeOf(def.Description) + len(def.Schema)
 	if err == nil && l.size+size > maxListed {
 		err = fmt.Errorf("descriptions and schemas of the tools are longer than %d KiB", maxListed>>10)
@@ -173,7 +173,7 @@ func (s *server) add(l *listing, t *mcp.Tool) (full bool) {
 		l.reject(t.Name, err)
 	} else {
 		l.size += size
-		made := &remote{server: s, name: t.Name, def: def}
+		made := &remote{server: s, name: t.Name, def: def, asTask: t.asTask}
 		made.ask = made.callTool
 		l.tools = append(l.tools, made)
 	}

@@ -98,6 +98,10 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	if msg, ok := messageOf(req).(*jsonrpc.Request); ok && msg.Method == methodDiscover {
 		return x.askVersions(req)
 	}
+	req, err := rewritten(req)
+	if err != nil {
+		return nil, err
+	}
 	return x.send(req)
 }
 

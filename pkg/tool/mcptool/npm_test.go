@@ -69,6 +69,10 @@ func TestNpmEverything(t *testing.T) {
 	f := r.call(t, "get-sum", `{"a":"nineteen"}`).Failure
 	require.NotNil(t, f)
 	require.Equal(t, tool.CodeFailed, f.Code)
+	// This tool can only be called as a task, which takes some seconds.
+	out = r.call(t, "simulate-research-query", `{"topic":"tides"}`)
+	require.Nil(t, out.Failure)
+	require.Contains(t, out.Result, "tides")
 	for _, d := range r.Definitions() {
 		require.NoError(t, d.Validate())
 	}

@@ -82,6 +82,9 @@ func (s *server) dial(ctx context.Context, logger *slog.Logger, version string) 
 			ses.lookSoon()
 		},
 	})
+	if err := addTasks(client); err != nil {
+		return nil, err
+	}
 	// Closing the connection ends the handshake at once. The context alone does not if the
 	// server does not read or sends an endless answer.
 	stop := context.AfterFunc(ctx, func() {

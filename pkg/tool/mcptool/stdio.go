@@ -176,7 +176,7 @@ func (p *process) ended(err error) error {
 
 // Write sends a message. It ends a command that does not read for too long.
 func (p *process) Write(ctx context.Context, msg jsonrpc.Message) error {
-	data, err := jsonrpc.EncodeMessage(msg)
+	data, err := jsonrpc.EncodeMessage(written(msg))
 	if err != nil {
 		return err
 	}
