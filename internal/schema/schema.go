@@ -46,7 +46,7 @@ type Validator struct {
 
 	mu sync.Mutex
 	// cache has compiled schemas by their text. It is emptied when it is full.
-	cache map[string]*jsonschema.Schema
+	cache map[string]*bounded
 }
 
 // New returns a Validator.
@@ -54,7 +54,7 @@ func New(opts Options) *Validator {
 	if opts.CacheSize <= 0 {
 		opts.CacheSize = defaultCacheSize
 	}
-	return &Validator{size: opts.CacheSize, cache: map[string]*jsonschema.Schema{}}
+	return &Validator{size: opts.CacheSize, cache: map[string]*bounded{}}
 }
 
 // Check returns nil for a usable schema, else an error that wraps [ErrSchema] and
@@ -84,7 +84,7 @@ func (v *Validator) Validate(schema json.RawMessage, arguments string) error {
 	if err != nil {
 		return tool.Failf(tool.CodeInvalidArguments, "the arguments are not valid JSON: %v", err)
 	}
-	err = compiled.Validate(value)
+	err = compiled.check(value, len(arguments))
 	if err == nil {
 		return nil
 	}
@@ -95,7 +95,7 @@ func (v *Validator) Validate(schema json.RawMessage, arguments string) error {
 	return tool.Failf(tool.CodeInvalidArguments, "the arguments do not match the tool's schema:\n%s", report(violations))
 }
 
-func (v *Validator) compiled(schema json.RawMessage) (*jsonschema.Schema, error) {
+func (v *Validator) compiled(schema json.RawMessage) (*bounded, error) {
 	v.mu.Lock()
 	s, ok := v.cache[string(schema)]
 	v.mu.Unlock()
@@ -123,7 +123,7 @@ func (refuse) Load(url string) (any, error) {
 		strings.TrimPrefix(url, "moorebus:///"))
 }
 
-func compile(schema json.RawMessage) (*jsonschema.Schema, error) {
+func compile(schema json.RawMessage) (*bounded, error) {
 	if len(schema) == 0 {
 		schema = json.RawMessage("{}")
 	}
@@ -133,6 +133,9 @@ func compile(schema json.RawMessage) (*jsonschema.Schema, error) {
 	}
 	c := jsonschema.NewCompiler()
 	c.UseLoader(refuse{})
+	b := &budget{}
+	c.RegisterVocabulary(b.vocabulary())
+	c.AssertVocabs()
 	if err := c.AddResource(resourceURL, doc); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
 	}
@@ -140,7 +143,7 @@ func compile(schema json.RawMessage) (*jsonschema.Schema, error) {
 	if err != nil {
 		return nil, schemaError(err)
 	}
-	return s, nil
+	return &bounded{s, b}, nil
 }
 
 // schemaError classifies the compiler's errors.
