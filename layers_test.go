@@ -183,6 +183,7 @@ var inner = map[string][]string{
 	"pkg/journal/natsbus":     {"internal/natsbus", "internal/natsconn"},
 	"pkg/tool/typed":          {"internal/schema"},
 	"pkg/tool/servicetool":    {"internal/schema", "internal/natsbus/api"},
+	"pkg/tool/mcptool":        {"internal/schema"},
 }
 
 // suites are the suites and generators for tests, with the package they are for.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -222,20 +223,23 @@ func sizeOf(v any) int {
 
 // definition makes the tool's definition.
 func (s *server) definition(t *mcp.Tool) (tool.Definition, error) {
-	schema, err := compact(t.InputSchema)
+	input, err := compact(t.InputSchema)
 	switch {
 	case err != nil:
 		return tool.Definition{}, fmt.Errorf("input schema: %w", err)
-	case len(schema) > maxSchema:
-		return tool.Definition{}, fmt.Errorf("its input schema has %d bytes, more than %d", len(schema), maxSchema)
-	case len(schema) > 0 && schema[0] != '{':
+	case len(input) > maxSchema:
+		return tool.Definition{}, fmt.Errorf("its input schema has %d bytes, more than %d", len(input), maxSchema)
+	case len(input) > 0 && input[0] != '{':
 		return tool.Definition{}, errors.New("its input schema is not an object")
 	case t.Name == "":
 		return tool.Definition{}, errors.New("it has no name")
 	}
+	if err := schema.Check(input); err != nil { // it would stop the start of the process
+		return tool.Definition{}, fmt.Errorf("input schema: %w", err)
+	}
 	effect, risk := classes(t.Annotations)
 	def := tool.Definition{
-		Name: toolName(s.opts.Name, t.Name), Description: truncate.Prefix(t.Description, maxDescription), Schema: schema,
+		Name: toolName(s.opts.Name, t.Name), Description: truncate.Prefix(t.Description, maxDescription), Schema: input,
 		Effect: effect, Risk: risk,
 	}
 	return tool.Redefine(&remote{def: def}, s.opts.Over).Definition().WithDefaults(), nil

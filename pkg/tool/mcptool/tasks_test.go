@@ -64,7 +64,7 @@ func (s *tasker) answer(method, name, id string, asTask bool) string {
 	case "initialize":
 		return result(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}},"serverInfo":{"name":"tasker","version":"1"}}`)
 	case "tools/list":
-		tools := []map[string]any{{"name": "plain", "inputSchema": map[string]any{"type": "object"}, "execution": map[string]any{"taskSupport": "optional"}}}
+		tools := []map[string]any{{"name": "foreign", "inputSchema": map[string]any{"$ref": "https://example.org/schema.json"}}, {"name": "plain", "inputSchema": map[string]any{"type": "object"}, "execution": map[string]any{"taskSupport": "optional"}}}
 		for name := range s.states {
 			tools = append(tools, map[string]any{"name": name, "inputSchema": map[string]any{"type": "object"}, "execution": map[string]any{"taskSupport": "required"}})
 		}
@@ -125,6 +125,8 @@ func TestTasks(t *testing.T) {
 	web := httptest.NewServer(s)
 	t.Cleanup(web.Close)
 	r := start(t, Options{Name: "srv", URL: web.URL})
+	require.False(t, r.has("foreign"), "a schema that cannot be used does not stop the process")
+	require.Contains(t, r.log.String(), "a schema may only refer to itself")
 	for name, want := range map[string]string{"slow": `{"sum":3}`, "asks": "answered", "at_once": "at once", "plain": "at once"} {
 		out := r.call(t, name, "{}")
 		require.Nil(t, out.Failure, name)
