@@ -48,7 +48,9 @@ func TestQuorum(t *testing.T) {
 		require.Regexp(t, `MOORE_\d|the bus is away`, quorum(false, bus.Quorum), "round %d", round)
 		require.Eventually(t, func() bool {
 			err := bus.Quorum(t.Context())
-			require.Error(t, err)
+			if err == nil {
+				return false // the leader has not missed the others yet, to which the bus has just connected
+			}
 			require.NotEmpty(t, quorum(false, bus.Ready))
 			leads := strings.Contains(err.Error(), "servers are there")
 			return !leads && bus.Conn().IsConnected()
