@@ -135,7 +135,7 @@ func (s *Scheduler) Schedule(ctx context.Context, ns, name string, n int) (Sched
 		return Schedule{}, err
 	}
 	if n < 1 || n > MaxNext {
-		return Schedule{}, refusal.New(refusal.Invalid, refusal.CodeBadParameter, "next: must be 1 to %d, is %d", MaxNext, n)
+		return Schedule{}, refusal.New(refusal.Invalid, refusal.CodeBadParameter, "next: must be 1 to %d", MaxNext)
 	}
 	st, _, err := s.read(ctx, key)
 	if err != nil {
