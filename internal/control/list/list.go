@@ -336,8 +336,8 @@ func (x *index) find(ns string, q Query, unserved func() map[string]time.Time, a
 		if !ended && r.from.Before(q.Since.Add(-clockSkew)) {
 			break // all others are older
 		}
-		if info := r.shown(unserved); q.matches(r, &info) {
-			found = append(found, match{r, info})
+		if q.matches(r, unserved) {
+			found = append(found, match{r, r.shown(unserved)})
 		}
 	}
 	return found
@@ -346,11 +346,11 @@ func (x *index) find(ns string, q Query, unserved func() map[string]time.Time, a
 // clockSkew is how much the clocks of those who start runs and of the server may differ.
 const clockSkew = time.Hour
 
-func (q *Query) matches(r *row, info *Run) bool {
+func (q *Query) matches(r *row, unserved func() map[string]time.Time) bool {
 	return (q.State == "" || r.info.State == q.State) && (q.Agent == "" || r.info.Agent == q.Agent) &&
 		(q.Parent == "" || r.info.Parent == q.Parent) && strings.HasPrefix(r.info.RunID, q.IDPrefix) &&
 		(q.Since.IsZero() || !r.info.Started.Before(q.Since)) && (q.Until.IsZero() || r.info.Started.Before(q.Until)) &&
-		(q.CostAbove == nil || r.info.CostUSD > *q.CostAbove) && (q.Waiting == "" || q.Waiting.is(info.Waiting)) && q.Paused.is(r) &&
+		(q.CostAbove == nil || r.info.CostUSD > *q.CostAbove) && (q.Waiting == "" || q.Waiting.is(r.shown(unserved).Waiting)) && q.Paused.is(r) &&
 		(q.Text == "" || strings.Contains(r.task, q.Text) || strings.Contains(r.answer, q.Text) ||
 			strings.Contains(r.info.Agent, q.Text) || strings.Contains(r.info.RunID, q.Text))
 }
