@@ -70,18 +70,10 @@ const lookTime = 2 * time.Second
 // Unserved returns the pools that no actor serves, as far as this process knows, and since when; the
 // zero time: they had none when it first looked. A process without Run looks now.
 func (p *Pools) Unserved(ctx context.Context) map[string]time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all := map[string]time.Time{}
-	if p.runs {
-		for pool, since := range p.unserved {
-			if since.Equal(p.looked) {
-				since = time.Time{}
-			}
-			all[pool] = since
-		}
+	if all, runs := p.seen(); runs {
 		return all
 	}
+	all := map[string]time.Time{}
 	ctx, stop := context.WithTimeout(ctx, lookTime)
 	defer stop()
 	pools, err := p.cfg.Directory.Pools(ctx)
@@ -95,6 +87,20 @@ func (p *Pools) Unserved(ctx context.Context) map[string]time.Time {
 		}
 	}
 	return all
+}
+
+// seen is what Run last saw; false: it was not called.
+func (p *Pools) seen() (all map[string]time.Time, runs bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all = map[string]time.Time{}
+	for pool, since := range p.unserved {
+		if since.Equal(p.looked) {
+			since = time.Time{}
+		}
+		all[pool] = since
+	}
+	return all, p.runs
 }
 
 // Run answers the calls of unserved pools and remembers announcements until ctx ends.
