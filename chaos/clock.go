@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 )
 
 // clockwork is the agent that a schedule starts. A quota bounds how many of its runs work at
@@ -25,8 +26,29 @@ func (*clock) put(ctx context.Context, c *client) error {
 	return c.do(ctx, http.MethodPut, "/v1/schedules/chaos", map[string]any{"every": "1s", "agent": clockwork, "task": "Tick.", "missed": "all"}, nil)
 }
 
-// stop ends the firings, and notes what the gateway says of them.
-func (k *clock) stop(ctx context.Context, c *client) error {
+// stop waits until the schedule has started a run, for patience at most: the faults of a short
+// game can leave it no gateway that leads. Then it ends the firings.
+func (k *clock) stop(ctx context.Context, c *client, patience time.Duration) error {
+	for until := time.Now().Add(patience); ; {
+		if err := k.look(ctx, c); err != nil {
+			return err
+		}
+		if len(k.runs) > 0 || time.Now().After(until) {
+			break
+		}
+		if !pause(ctx, time.Second) {
+			return ctx.Err()
+		}
+	}
+	err := c.do(ctx, http.MethodDelete, "/v1/schedules/chaos", nil, nil)
+	if r := refused(err); r != nil && r.Code == "schedule_not_found" {
+		return nil // the answer to the first try was lost
+	}
+	return err
+}
+
+// look notes which runs the gateway says the schedule started.
+func (k *clock) look(ctx context.Context, c *client) error {
 	var schedule struct {
 		History []struct {
 			Run     string `json:"run_id"`
@@ -41,11 +63,7 @@ func (k *clock) stop(ctx context.Context, c *client) error {
 			k.runs = append(k.runs, firing.Run)
 		}
 	}
-	err := c.do(ctx, http.MethodDelete, "/v1/schedules/chaos", nil, nil)
-	if r := refused(err); r != nil && r.Code == "schedule_not_found" {
-		return nil // the answer to the first try was lost
-	}
-	return err
+	return nil
 }
 
 // scheduled reports whether the event is the first one of a run that the schedule started.

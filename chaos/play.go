@@ -180,7 +180,7 @@ func (g *game) carryAll(ctx context.Context, client *client, carriers []*carrier
 		}
 	}()
 	g.torment(ctx)
-	if err := g.clock.stop(ctx, client); err != nil && ctx.Err() == nil {
+	if err := g.clock.stop(ctx, client, g.o.settleTime); err != nil && ctx.Err() == nil {
 		g.report.found("schedule: " + err.Error())
 	}
 	g.phase("runs under faults")
