@@ -1,6 +1,7 @@
 package parity_test
 
 import (
+	"encoding/json"
 	"io"
 	"os"
 	"strings"
@@ -146,4 +147,25 @@ func TestWhatIsShown(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "not JSON\ndoes not build\nbad\npanic: test timed out\nFAIL\tm/p\t9s\nhangs\n", shown.String())
 	require.Equal(t, 1, results.Failed)
+}
+
+// What a test said itself is shown again where its processes logged a lot.
+func TestWhatALoudTestSaid(t *testing.T) {
+	t.Parallel()
+	printed := func(text string) string {
+		quoted, err := json.Marshal(text + "\n")
+		require.NoError(t, err)
+		return `"Action":"output","Test":"TestBad","Output":` + string(quoted)
+	}
+	events := []string{printed("    \tError Trace:\tx_test.go:9"), printed("    \tError:\tNot equal"), printed("    \tTest:\tTestBad")}
+	for range 40 {
+		events = append(events, printed("a line of a server"))
+	}
+	events = append(events, printed("    x_test.go:12: and this"), `"Action":"fail","Test":"TestBad"`)
+	var shown strings.Builder
+	_, err := parity.Read("m", strings.NewReader(lines(events...)), &shown)
+	require.NoError(t, err)
+	_, end, again := strings.Cut(shown.String(), "again, what the test said last:\n")
+	require.True(t, again, shown.String())
+	require.Equal(t, "    \tError Trace:\tx_test.go:9\n    \tError:\tNot equal\n    \tTest:\tTestBad\n    x_test.go:12: and this\n", end)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 )
 
@@ -94,9 +95,33 @@ func (r *Results) failed(test Test) {
 	for other, lines := range r.output {
 		if other == test || test.Name == "" && other.Package == test.Package {
 			r.show(strings.Join(lines, ""))
+			r.show(again(lines))
 			delete(r.output, other)
 		}
 	}
+}
+
+var said = regexp.MustCompile(`^ +\w+\.go:\d+: `)
+
+// again returns what a test said itself, if that is hard to find among what its processes logged.
+func again(lines []string) string {
+	const long, most = 40, 20
+	if len(lines) < long {
+		return ""
+	}
+	var own []string
+	block := false // the lines that testify writes, from Error Trace to Test
+	for _, line := range lines {
+		block = block || strings.Contains(line, "\tError Trace:")
+		if block || said.MatchString(line) || strings.Contains(line, "--- FAIL: ") {
+			own = append(own, line)
+		}
+		block = block && !strings.Contains(line, "\tTest:")
+	}
+	if len(own) == 0 {
+		return ""
+	}
+	return "again, what the test said last:\n" + strings.Join(own[max(0, len(own)-most):], "")
 }
 
 // Ran returns an error for every test of the rows that did not run and pass.
