@@ -51,7 +51,7 @@ func (a *quorumAnswer) old() bool {
 // probes is no load for the servers.
 func (b *Bus) Quorum(ctx context.Context) error {
 	if !b.NC.IsConnected() {
-		return fmt.Errorf("the bus is away: connection to %s is %s", b.NC.Opts.Url, b.NC.Status())
+		return fmt.Errorf("the bus is away: the connection is %s", b.NC.Status())
 	}
 	b.quorum.mu.Lock()
 	a := b.quorum.last
