@@ -2,6 +2,7 @@ package natsbus
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +27,7 @@ const (
 
 	// appendRetry is the pause before an append that was not stored is sent again.
 	appendRetry = 50 * time.Millisecond
-	// conflictRetry is the pause after a conflict with another append in flight.
+	// conflictRetry is the first pause after a conflict with another write in flight.
 	conflictRetry = 2 * time.Millisecond
 )
 
@@ -74,6 +75,7 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 	}
 	deadline := time.Now().Add(b.Timeout)
 	d := b.newOutcome(deadline)
+	var busy conflictPause
 	for {
 		ack, err := b.send(ctx, d.until(), p)
 		if err == nil && ack.Error != nil {
@@ -94,8 +96,11 @@ func (a *appender) One(ctx context.Context, p groupcommit.Pending) (uint64, erro
 			}
 			return seq, err
 		}
-		if unsent(err) && pauseUntil(ctx, deadline, appendRetry) || b.spurious(ctx, deadline, err, run, last) && pauseUntil(ctx, deadline, conflictRetry) {
+		if unsent(err) && pauseUntil(ctx, deadline, appendRetry) || behind(err) && pauseUntil(ctx, deadline, busy.next()) {
 			continue
+		}
+		if behind(err) {
+			return 0, behindError(ctx, p.Entries[0].Subject.String())
 		}
 		err = b.full.note(a.place, b.appendError(err))
 		if errors.Is(err, journal.ErrConflict) {
@@ -122,23 +127,29 @@ func unsent(err error) bool {
 	return errors.Is(err, nats.ErrNoResponders)
 }
 
-// spurious reports whether a lost race was none. On several replicas the leader
-// also refuses an append while it has another one for the same run in flight,
-// even one that it has just acknowledged or will refuse as well, and then does
-// not say where the run ends. If the run still ends where the append expected it,
-// the append is due.
-func (b *Bus) spurious(ctx context.Context, deadline time.Time, err error, run events.Run, last uint64) bool {
-	code, ok := api.Code(err)
-	if !ok || code != api.CodeWrongLastConstant || b.Replicas <= 1 {
-		return false
-	}
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	head, err := b.HeadOn(ctx, events.StreamName(run.Shard), run.Filter())
-	if errors.Is(err, journal.ErrNotFound) {
-		return last == 0
-	}
-	return err == nil && head.Seq == last
+// behind reports whether a write was refused since another one for the same run or key is in
+// flight. The leader of several replicas refuses it whatever it expects, and does not say where
+// the run ends. The other write may be one that will be refused as well, so the next try says
+// whether the race is lost. Without a quorum a write stays in flight for as long as the leader
+// believes that it leads.
+func behind(err error) bool {
+	code, _ := api.Code(err)
+	return code == api.CodeWrongLastConstant
+}
+
+// behindError is why nothing was stored when the time for the tries is over.
+func behindError(ctx context.Context, subject string) error {
+	return fmt.Errorf("another write of %s is in flight, and not stored yet: %w", subject, cmp.Or(context.Cause(ctx), nats.ErrTimeout))
+}
+
+// conflictPause is how long to wait for what is in flight. It grows, as what is not stored at
+// once may wait for servers.
+type conflictPause time.Duration
+
+func (p *conflictPause) next() time.Duration {
+	d := max(time.Duration(*p), conflictRetry)
+	*p = conflictPause(min(2*d, appendRetry))
+	return d
 }
 
 // appendError says what a failed append means. Nobody answering is either a stream

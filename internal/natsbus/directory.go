@@ -189,8 +189,22 @@ func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) (u
 // its bucket exists: another client has made it just now, or it has just lost its leader.
 var newBucketWaits = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond}
 
-// store publishes a message into a bucket and returns its sequence number.
+// store publishes a message into a bucket and returns its sequence number. Behind another write of
+// its key that is in flight it tries again, for the client's Timeout at most.
 func (b *Bus) store(ctx context.Context, msg *nats.Msg) (uint64, error) {
+	deadline := time.Now().Add(b.Timeout)
+	for busy := conflictPause(0); ; {
+		seq, err := b.storeOnce(ctx, msg)
+		if !behind(err) {
+			return seq, err
+		}
+		if !pauseUntil(ctx, deadline, busy.next()) {
+			return 0, behindError(ctx, msg.Subject)
+		}
+	}
+}
+
+func (b *Bus) storeOnce(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	if err := b.diskFull(); err != nil {
 		return 0, err
 	}

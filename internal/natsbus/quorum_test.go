@@ -2,6 +2,7 @@ package natsbus
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -89,6 +91,45 @@ func TestQuorumOfServersThatHang(t *testing.T) {
 		}
 	}
 	require.Eventually(t, func() bool { return bus.Quorum(t.Context()) == nil }, time.Minute, 10*time.Millisecond)
+}
+
+// A write that waits for a quorum is no rival of the next one.
+func TestAWriteBehindAnother(t *testing.T) {
+	t.Parallel()
+	const key = "hook.default.one"
+	servers, bus := openCluster(t, InitOptions{})
+	var revision uint64
+	require.Eventually(t, func() (done bool) {
+		var err error
+		revision, err = bus.PutWebhookValue(t.Context(), key, []byte("0"), 0, 0)
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+	leader := leaderOf(t.Context(), bus, servers, kvStreamPrefix+webhookBucket)
+	require.NotNil(t, leader)
+	conn, err := natsconn.Connect(t.Context(), natsconn.ConnectOptions{URL: leader.URL, Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	near, err := Open(t.Context(), conn, Options{Logger: quiet, RequestTimeout: time.Second})
+	require.NoError(t, err)
+	for _, s := range servers {
+		if s != leader {
+			s.Pause()
+		}
+	}
+	for _, value := range []string{"1", "2", "3"} {
+		_, err = near.PutWebhookValue(t.Context(), key, []byte(value), revision, 0)
+		require.Error(t, err)
+		require.NotErrorIs(t, err, journal.ErrConflict)
+	}
+	for _, s := range servers {
+		if s != leader {
+			s.Resume()
+		}
+	}
+	require.Eventually(t, func() bool {
+		_, err = bus.PutWebhookValue(t.Context(), key, []byte("4"), revision, 0)
+		return err == nil || errors.Is(err, journal.ErrConflict)
+	}, time.Minute, 10*time.Millisecond, "the first write was stored, or given up")
 }
 
 // However many ask, the servers answer about once a second.
