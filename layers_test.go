@@ -105,6 +105,8 @@ var lower = map[string][]string{
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
 	"internal/shortage":         {},
+	"internal/landlock":         {},
+	"internal/seccomp":          {},
 	"internal/tracecontext":     {},
 	"internal/spanid":           {"internal/tracecontext", "pkg/reducer"},
 	"internal/oauth":            {},
@@ -184,6 +186,7 @@ var inner = map[string][]string{
 	"pkg/tool/typed":          {"internal/schema"},
 	"pkg/tool/servicetool":    {"internal/schema", "internal/natsbus/api"},
 	"pkg/tool/mcptool":        {"internal/schema"},
+	"pkg/tool/exectool":       {"internal/landlock", "internal/seccomp"},
 }
 
 // suites are the suites and generators for tests, with the package they are for.

@@ -135,7 +135,9 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	defer conn.Close()
 	if conn.Server != nil {
 		registry.ReadDisk(conn.Where, conn.Server.Full)
+		exectool.Hide(conn.Where)
 	}
+	exectool.Hide(f.providers, f.prices)
 	f.tools, f.dir = options.Tools, conn.Where
 	wire.Connect(f.tools, conn.Bus.Conn())
 	defer f.tools.Start(ctx, logger)()

@@ -57,13 +57,20 @@ type ToolEntry struct {
 
 	Breaker *Breaker `json:"breaker,omitempty"`
 
-	// Sandbox is the sandbox of a program: strict (the default) or off.
-	Sandbox string `json:"sandbox,omitempty"`
+	// Sandbox is the sandbox of a program: strict (the default) or off. Network is none (the
+	// default) or host, Read what it may read besides, Require what its sandbox must have.
+	Sandbox string   `json:"sandbox,omitempty"`
+	Network string   `json:"network,omitempty"`
+	Read    []string `json:"read,omitempty"`
+	Require []string `json:"require,omitempty"`
 	// Root is the directory that the builtin read_file is confined to.
 	Root string `json:"root,omitempty"`
 	// Hosts are the hosts that the builtin http_get may reach.
 	Hosts []string `json:"hosts,omitempty"`
 }
+
+// sandboxHolds is what a tool can require of its sandbox: [exectool.Holds].
+var sandboxHolds = []string{"pidns", "ipcns", "netns", "mountns", "landlock", "seccomp"}
 
 // HTTPTool is a tool behind a URL.
 type HTTPTool struct {
@@ -259,6 +266,19 @@ func (t *ToolEntry) problems() []error {
 		bad(".sandbox", "belongs to exec tools alone")
 	} else if !slices.Contains([]string{"", "strict", "off"}, t.Sandbox) {
 		bad(".sandbox", "%q is not known; use strict or off", t.Sandbox)
+	}
+	for key, set := range map[string]bool{".network": t.Network != "", ".read": len(t.Read) > 0, ".require": len(t.Require) > 0} {
+		if set && t.Exec == nil {
+			bad(key, "belongs to exec tools alone")
+		}
+	}
+	if !slices.Contains([]string{"", "none", "host"}, t.Network) {
+		bad(".network", "%q is not known; use none or host", t.Network)
+	}
+	for i, hold := range t.Require {
+		if !slices.Contains(sandboxHolds, hold) {
+			bad(fmt.Sprintf(".require[%d]", i), "%q is not known; use some of %s", hold, strings.Join(sandboxHolds, ", "))
+		}
 	}
 	if t.Root != "" && t.Builtin != readFileBuiltin {
 		bad(".root", "belongs to the builtin %s alone", readFileBuiltin)

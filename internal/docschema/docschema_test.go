@@ -71,6 +71,7 @@ const fullTools = `{"tools": [
  {"name": "h", "description": "d", "schema": {"type": "object"}, "http": {"url": "http://localhost/x", "method": "POST", "headers": {"A": "b"}}, "effect": "pure", "timeout": "3s",
   "retries": 2, "pool": "web", "risk": "high", "breaker": {"failures": 3, "open": "3s", "off": false}},
  {"name": "e", "exec": {"command": ["wc", "-w"], "env": {"A": "b"}, "dir": "x"}, "sandbox": "off"},
+ {"name": "n", "exec": {"command": ["wc", "-w"]}, "network": "host", "read": ["/srv"], "require": ["landlock"]},
  {"builtin": "read_file", "root": "docs"}, {"builtin": "http_get", "hosts": ["example.com"]}, {"agent": "a"}, {"handoff": "b"},
  {"name": "f", "a2a": "http://localhost/card", "headers": {"A": "b"}}, {"service": "text", "pool": "web"}],
  "mcp": {"file": ".mcp.json", "servers": {"s": {"pool": "web", "risk": "low", "effect": "once", "timeout": "3s", "tools": ["x"]}}}}`

@@ -100,6 +100,9 @@ func usually(v any) limit {
 	return func(s *jsonschema.Schema) { s.Default, _ = json.Marshal(v) } // a constant
 }
 
+// members is for a list of some of the values.
+func members(values ...any) limit { return func(s *jsonschema.Schema) { s.Items.Enum = values } }
+
 // example shows values.
 func example(values ...any) limit { return func(s *jsonschema.Schema) { s.Examples = values } }
 

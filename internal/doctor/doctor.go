@@ -370,15 +370,15 @@ func (d *Checks) Listener(r *Report) {
 func (d *Checks) Sandbox(ctx context.Context, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	missing, err := exectool.Missing(ctx)
+	is, err := exectool.Try(ctx)
 	mend := "run the actor as a user of its own, or in a container; docs/how-to/commands-as-tools.md describes the sandbox"
 	switch {
 	case err != nil:
 		r.Add(AreaTools, finding(natsbus.Warning, "fix that, or set sandbox: off for the tools of the file", "%v", err))
-	case len(missing) > 0:
-		r.Add(AreaTools, finding(natsbus.Warning, mend, "the sandbox of exec tools is incomplete on this machine; missing: %s", strings.Join(missing, ", ")))
+	case len(is.Missing) > 0:
+		r.Add(AreaTools, finding(natsbus.Warning, mend, "the sandbox of exec tools is incomplete on this machine: it has %s; missing: %s", strings.Join(is.Held, ", "), strings.Join(is.Missing, ", ")))
 	default:
-		r.Add(AreaTools, finding(natsbus.Good, "", "exec tools run in a sandbox"))
+		r.Add(AreaTools, finding(natsbus.Good, "", "exec tools run in a sandbox: %s", strings.Join(is.Held, ", ")))
 	}
 }
 

@@ -47,6 +47,7 @@ func readAgent(file string, o agentfile.Options) (agentfile.Documents, error) {
 // agent is an assistant with the builtin tools. Tools may be in one of the two files.
 func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 	var docs agentfile.Documents
+	hideFiles(agentFile, toolFile)
 	if agentFile != "" {
 		var err error
 		if docs, err = readAgent(agentFile, agentfile.Options{CheckScript: scripted.CheckScript, CheckSchema: schema.Check}); err != nil {

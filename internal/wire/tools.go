@@ -146,7 +146,8 @@ func oneTool(e *agentfile.ToolEntry) (tool.Tool, error) {
 		return httptool.New(def, httptool.Options{URL: e.HTTP.URL, Method: e.HTTP.Method, Headers: e.HTTP.Headers})
 	case e.Exec != nil:
 		return exectool.New(def, exectool.Options{
-			Command: e.Exec.Command, Dir: e.Exec.Dir, Env: environment(e.Exec.Env), Sandbox: exectool.Sandbox(e.Sandbox), Logger: slog.Default(),
+			Command: e.Exec.Command, Dir: e.Exec.Dir, Env: environment(e.Exec.Env), Sandbox: exectool.Sandbox(e.Sandbox),
+			Network: exectool.Network(e.Network), Read: e.Read, Require: e.Require, Logger: slog.Default(),
 		})
 	}
 	made, err := builtin.New(e.Builtin, builtin.Options{Root: e.Root, Hosts: e.Hosts})
@@ -191,6 +192,7 @@ func entrySecrets(e *agentfile.ToolEntry) []string {
 func ActorTools(file string, pools []string, services bool) (*toolset.Registry, []string, error) {
 	var registry *toolset.Registry
 	var secrets []string
+	hideFiles(file)
 	if file == "" {
 		var err error
 		if registry, secrets, err = LocalTools(&agentfile.ToolFile{AllServices: services}); err != nil {
@@ -230,6 +232,7 @@ func mcpServers(m *agentfile.MCP) ([]tool.Source, []string, error) {
 	if m == nil {
 		return nil, nil, nil
 	}
+	hideFiles(m.File)
 	servers, notes, err := agentfile.ReadMCP(m.File, os.LookupEnv)
 	if err != nil {
 		return nil, nil, fmt.Errorf("mcp: %w", err)

@@ -90,6 +90,14 @@ type Options struct {
 	MaxOutput int64
 	// Sandbox is [Strict] or [Off]. Default [Strict].
 	Sandbox Sandbox
+	// Network is [None] or [Host]. Default [None]. Without a sandbox it is always that of the host.
+	Network Network
+	// Read lists files and folders that the command may read beside those that every command may.
+	// A relative path begins at Dir.
+	Read []string
+	// Require lists what the sandbox must have ([Holds]). Where the system lacks one of them, the
+	// command is not started.
+	Require []string
 	// Logger hears once of what the sandbox lacks here. Default: nobody does.
 	Logger *slog.Logger
 
@@ -131,6 +139,7 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 	if opts.Sandbox != Strict && opts.Sandbox != Off {
 		errs = append(errs, fmt.Errorf("tool %q: sandbox %q is not known; use %s or %s", def.Name, opts.Sandbox, Strict, Off))
 	}
+	errs = append(errs, opts.checkSandbox(def.Name)...)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -145,13 +154,36 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 	return &execTool{def: def, opts: opts}, nil
 }
 
+func (o *Options) checkSandbox(name string) (errs []error) {
+	if o.Network == "" {
+		o.Network = None
+	}
+	if o.Network != None && o.Network != Host {
+		errs = append(errs, fmt.Errorf("tool %q: network %q is not known; use %s or %s", name, o.Network, None, Host))
+	}
+	for _, hold := range o.Require {
+		switch {
+		case !slices.Contains(Holds, hold):
+			errs = append(errs, fmt.Errorf("tool %q: require: %q is not known; use some of %s", name, hold, strings.Join(Holds, ", ")))
+		case o.Sandbox == Off:
+			errs = append(errs, fmt.Errorf("tool %q: require: there is no sandbox; remove sandbox: off", name))
+		case hold == HoldsNetwork && o.Network == Host:
+			errs = append(errs, fmt.Errorf("tool %q: require: %s contradicts network: host", name, hold))
+		}
+	}
+	if o.Sandbox == Off && len(o.Read) > 0 {
+		errs = append(errs, fmt.Errorf("tool %q: read: without a sandbox the command can read everything; remove it, or sandbox: off", name))
+	}
+	return errs
+}
+
 func (t *execTool) Definition() tool.Definition { return t.def }
 
 // Run runs the command and returns its standard output. When ctx ends the command
 // is killed, with what it started.
 func (t *execTool) Run(ctx context.Context, call tool.Call) (string, error) {
-	missing, result, err := t.run(ctx, call)
-	if len(missing) > 0 {
+	is, result, err := t.run(ctx, call)
+	if missing := is.Missing; len(missing) > 0 {
 		t.said.Do(func() {
 			t.opts.Logger.Warn("the sandbox of a command lacks something here", "tool", t.def.Name, "missing", missing)
 		})
@@ -159,8 +191,8 @@ func (t *execTool) Run(ctx context.Context, call tool.Call) (string, error) {
 	return result, err
 }
 
-// run is Run, and says what the sandbox lacks.
-func (t *execTool) run(ctx context.Context, call tool.Call) (missing []string, result string, err error) {
+// run is Run, and says what the sandbox had.
+func (t *execTool) run(ctx context.Context, call tool.Call) (is State, result string, err error) {
 	stdout := &head{max: t.opts.MaxOutput}
 	stderr := &tail{max: maxErrorOutput}
 	cmd, box, err := t.start(ctx, call, stdout, stderr)
@@ -168,29 +200,29 @@ func (t *execTool) run(ctx context.Context, call tool.Call) (missing []string, r
 		defer func() { _ = box.close() }() // what stays is in the temporary directory
 	}
 	if err != nil {
-		return nil, "", t.startFailure(ctx, err)
+		return is, "", t.startFailure(ctx, err)
 	}
 	err = cmd.Wait()
 	killGroup(cmd)
 	if ctx.Err() != nil && err != nil {
-		return nil, "", fmt.Errorf("the command was stopped: %w", ctx.Err())
+		return is, "", fmt.Errorf("the command was stopped: %w", ctx.Err())
 	}
 	if box != nil {
-		missing, err = box.verdict(err)
+		is, err = box.verdict(err)
 	}
 	var none *notStarted
 	var unknown *tool.Failure
 	switch {
 	case errors.As(err, &unknown):
-		return missing, "", unknown
+		return is, "", unknown
 	case errors.As(err, &none):
-		return missing, "", t.startFailure(ctx, err)
+		return is, "", t.startFailure(ctx, err)
 	case err == nil || errors.Is(err, exec.ErrWaitDelay):
 		// What the command left behind had its output open: it is gone now, and the
 		// command's own end is what counts.
-		return missing, stdout.String(), nil
+		return is, stdout.String(), nil
 	}
-	return missing, "", t.endFailure(err, stdout, stderr)
+	return is, "", t.endFailure(err, stdout, stderr)
 }
 
 // errFlat is why a test has no namespaces.
@@ -210,7 +242,7 @@ func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.
 		if t.opts.Sandbox != Strict || cmd.Err != nil {
 			return cmd, nil, feed(cmd, call.Arguments)
 		}
-		box, err := enclose(cmd, without)
+		box, err := enclose(cmd, &t.opts, without)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// ownGroup starts the command as the leader of a process group, and makes the
-// end of its context kill the group.
+// ownGroup starts the command as the leader of a session, which has no terminal, and so of a
+// process group. The end of its context kills the group.
 func ownGroup(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error {
 		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		if errors.Is(err, syscall.ESRCH) {

@@ -2,6 +2,9 @@ package exectool
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -12,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/landlock"
+	"github.com/moorebus/moorebus/internal/seccomp"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,10 +47,12 @@ const sweepTime = time.Second
 // keep is the whole life of a keeper.
 func keep(args []string) int {
 	words := os.NewFile(3, "report")
-	unix.CloseOnExec(3)
+	if err := closeOnExec(); err != nil {
+		return say(words, failed(err, &order{}))
+	}
 	o, err := orderOf(args)
 	if err != nil {
-		return say(words, failed(err, nil))
+		return say(words, failed(err, &order{}))
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
@@ -53,9 +60,7 @@ func keep(args []string) int {
 		o.lacks("the end of processes that leave their group", err)
 	}
 	if o.Inside {
-		if err := ownProc(); err != nil {
-			o.lacks("a process list of its own", err)
-		}
+		o.enter()
 	}
 	return o.run(words, stop)
 }
@@ -71,12 +76,21 @@ func (o *order) lacks(what string, err error) {
 	o.Missing = append(o.Missing, what+" ("+err.Error()+")")
 }
 
-// ownProc shows in /proc only what is in this process's namespace.
-func ownProc() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return err
+// enter makes use of the namespaces.
+func (o *order) enter() {
+	o.Held = append(o.Held, HoldsProcesses, HoldsIPC)
+	if !o.Network {
+		o.Held = append(o.Held, HoldsNetwork)
+		if err := loopback(); err != nil {
+			o.lacks("a loopback interface", err)
+		}
 	}
-	return unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if err := ownView(o.Grants); err != nil {
+		o.lacks("a view of the file system of its own", err)
+		return
+	}
+	o.Held = append(o.Held, HoldsView)
+	o.Grants.Hide = nil // it is hidden now
 }
 
 // run starts the command, waits for its end or a signal, and kills what is left.
@@ -84,7 +98,7 @@ func (o order) run(words *os.File, stop <-chan os.Signal) int {
 	o.limit()
 	pid, err := o.start()
 	if err != nil {
-		return say(words, failed(err, o.Missing))
+		return say(words, failed(err, &o))
 	}
 	ended, nobody := make(chan syscall.WaitStatus, 1), make(chan struct{})
 	go reap(pid, ended, nobody)
@@ -98,11 +112,11 @@ func (o order) run(words *os.File, stop <-chan os.Signal) int {
 	if !o.Inside { // the end of the namespace's first process kills the others
 		sweep(nobody)
 	}
-	_ = os.RemoveAll(o.Temp) // the actor may be gone
+	_ = os.RemoveAll(o.Grants.Temp) // the actor may be gone
 	if stopped {
 		return 1
 	}
-	return say(words, report{Wait: uint32(status), Missing: o.Missing})
+	return say(words, report{Wait: uint32(status), Held: o.Held, Missing: o.Missing})
 }
 
 // limit sets the bounds that hold for each process of the command.
@@ -141,16 +155,64 @@ func (o *order) start() (pid int, err error) {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			o.lacks("no new privileges", err)
 		}
-		if err := restrictWrites(o.Writable); err != nil {
-			o.lacks("no writing outside of its folders", err)
+		if err = o.restrict(); err != nil {
+			return
 		}
 		pid, err = syscall.ForkExec(o.Path, o.Args, &syscall.ProcAttr{
-			Env: os.Environ(), Files: []uintptr{0, 1, 2},
+			Dir: o.Grants.Dir, Env: os.Environ(), Files: []uintptr{0, 1, 2},
 			Sys: &syscall.SysProcAttr{Setpgid: o.Inside}, // else the actor ends it with the keeper's group
 		})
 	}()
 	<-done
 	return pid, err
+}
+
+// restrict takes from this thread, and what it starts, what a command does not need. The error says
+// that something does not hold that the tool's settings require.
+func (o *order) restrict() error {
+	g := o.Grants
+	write := append(slices.Clone(g.Write), g.Temp)
+	if slices.Contains(o.Held, HoldsView) {
+		write = append(write, shared()...)
+	}
+	held, err := landlock.Restrict(landlock.Rules{
+		Read: without(slices.Concat(readable, g.Read), g.Hide), Write: without(write, g.Hide), Devices: devices, TCP: o.Network,
+	})
+	if held {
+		o.Held = append(o.Held, HoldsFiles)
+	}
+	if err != nil {
+		o.lacks("files, TCP, signals and sockets of its own alone", err)
+	}
+	if err := seccomp.Refuse(o.Network || slices.Contains(o.Held, HoldsNetwork)); err != nil {
+		o.lacks("system calls that lead out of the sandbox are refused", err)
+	} else {
+		o.Held = append(o.Held, HoldsCalls)
+	}
+	for _, name := range o.Require {
+		if !slices.Contains(o.Held, name) {
+			return fmt.Errorf("the tool requires %s, which its sandbox does not have here: it has %v, and lacks %s", name, o.Held, strings.Join(o.Missing, ", "))
+		}
+	}
+	return nil
+}
+
+// closeOnExec keeps all files that this process has open from the programs that it starts.
+func closeOnExec() error {
+	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	if err == nil {
+		return nil
+	}
+	files, listed := os.ReadDir("/proc/self/fd") // Linux before 5.11 has no such call
+	if listed != nil {
+		return fmt.Errorf("keeping open files from commands: %w", errors.Join(err, listed))
+	}
+	for _, file := range files {
+		if fd, err := strconv.Atoi(file.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
 }
 
 // rootKeeps are the capabilities of root in a sandbox: over files, users and ports.

@@ -18,6 +18,33 @@ const (
 	Off    Sandbox = "off"
 )
 
+// Network says what a command in a sandbox may reach of the network.
+type Network string
+
+// The kinds of network: none, which is the default, and that of the system.
+const (
+	None Network = "none"
+	Host Network = "host"
+)
+
+// What holds a command in a sandbox, as [Options].Require and [State].Held name it: namespaces of
+// processes, of shared memory and queues, of the network and of mounts, with a file system view of
+// its own; Landlock, for files; seccomp, for system calls.
+const (
+	HoldsProcesses = "pidns"
+	HoldsIPC       = "ipcns"
+	HoldsNetwork   = "netns"
+	HoldsView      = "mountns"
+	HoldsFiles     = "landlock"
+	HoldsCalls     = "seccomp"
+)
+
+// Holds lists what a sandbox can have.
+var Holds = []string{HoldsProcesses, HoldsIPC, HoldsNetwork, HoldsView, HoldsFiles, HoldsCalls}
+
+// State is what held a command, and what did not, with the reasons.
+type State struct{ Held, Missing []string }
+
 // exited is the end of a command that was no success.
 type exited struct{ state string }
 
@@ -39,20 +66,20 @@ func (e *notStarted) Unwrap() error {
 	return e.errno
 }
 
-// Missing tries the strict sandbox and returns what of it this system does not
-// have, empty if nothing. The error says that commands cannot be run in it at all:
-// the program cannot be started a second time, or there is no temporary folder.
-func Missing(ctx context.Context) ([]string, error) {
+// Try runs a command in the strict sandbox and returns what of it this system has. The error says
+// that commands cannot be run in it at all: the program cannot be started a second time, or there
+// is no temporary folder.
+func Try(ctx context.Context) (State, error) {
 	if runtime.GOOS != "linux" {
-		return []string{"everything: only Linux has it"}, nil
+		return State{Missing: []string{"everything: only Linux has it"}}, nil
 	}
 	t, err := New(tool.Definition{Name: "sandbox"}, Options{Command: []string{"true"}})
 	if err != nil {
-		return nil, err
+		return State{}, err
 	}
-	missing, _, err := t.(*execTool).run(ctx, tool.Call{})
+	is, _, err := t.(*execTool).run(ctx, tool.Call{})
 	if err != nil {
-		return nil, fmt.Errorf("the sandbox for commands does not work: %w", err)
+		return State{}, fmt.Errorf("the sandbox for commands does not work: %w", err)
 	}
-	return missing, nil
+	return is, nil
 }

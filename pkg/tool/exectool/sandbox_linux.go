@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -24,8 +25,11 @@ type sandbox struct {
 
 // enclose makes a command that was not started yet one in a sandbox, in namespaces of
 // its own unless without says why there are none.
-func enclose(cmd *exec.Cmd, without error) (*sandbox, error) {
+func enclose(cmd *exec.Cmd, opts *Options, without error) (*sandbox, error) {
 	tmp, err := os.MkdirTemp("", "moorebus-tool-")
+	if err == nil {
+		tmp, err = filepath.EvalSymlinks(tmp)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -33,9 +37,18 @@ func enclose(cmd *exec.Cmd, without error) (*sandbox, error) {
 	if s.says, s.words, err = os.Pipe(); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	o := order{Inside: without == nil, Temp: tmp, Writable: writable(cmd.Dir), Path: cmd.Path, Args: cmd.Args}
+	if cmd.Dir == "" && !filepath.IsAbs(cmd.Path) { // it may work in another folder
+		if cmd.Path, err = filepath.Abs(cmd.Path); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
+	g, err := grant(cmd.Dir, tmp, cmd.Path, cmd.Args[1:], opts.Read)
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	o := order{Inside: without == nil, Network: opts.Network == Host, Require: opts.Require, Grants: g, Path: cmd.Path, Args: cmd.Args}
 	if without == nil {
-		ownNamespaces(cmd)
+		ownNamespaces(cmd, o.Network)
 	} else {
 		o.lacks("a process namespace of its own", without)
 	}
@@ -49,27 +62,20 @@ func enclose(cmd *exec.Cmd, without error) (*sandbox, error) {
 	return s, nil
 }
 
-// ownNamespaces has the command start in a process and a mount namespace of its own;
-// who is not root needs one of users for that.
-func ownNamespaces(cmd *exec.Cmd) {
+// ownNamespaces has the command start in namespaces of its own, also of the network unless it has
+// the system's. Who is not root needs one of users for that.
+func ownNamespaces(cmd *exec.Cmd, network bool) {
 	a := cmd.SysProcAttr
-	a.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWNS
+	a.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC
+	if !network {
+		a.Cloneflags |= syscall.CLONE_NEWNET
+	}
 	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
 		a.Cloneflags |= syscall.CLONE_NEWUSER
 		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
 		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
-		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN} // to mount /proc
+		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN} // to mount, and for the loopback interface
 	}
-}
-
-// writable are the folders that a command may write in, seen from where it works: that
-// one, unless it is the root of all, and those of temporary files.
-func writable(dir string) []string {
-	folders := []string{os.TempDir(), "/dev/shm", "/dev/pts"}
-	if wd, err := os.Getwd(); dir != "" || err == nil && wd != "/" {
-		folders = append(folders, ".")
-	}
-	return folders
 }
 
 // started is called once the keeper has its end of the pipe, or was not started.
@@ -78,7 +84,7 @@ func (s *sandbox) started() { _ = s.words.Close() }
 // verdict returns what the keeper reported, and how the command ended: nil for
 // success, a [*notStarted], an [*exited], or a [*tool.Failure] if that is not known. waited is what waiting for the keeper
 // came to.
-func (s *sandbox) verdict(waited error) (missing []string, err error) {
+func (s *sandbox) verdict(waited error) (is State, err error) {
 	said, err := io.ReadAll(s.says)
 	var r report
 	if err == nil {
@@ -86,15 +92,15 @@ func (s *sandbox) verdict(waited error) (missing []string, err error) {
 	}
 	switch {
 	case err != nil && waited != nil:
-		return nil, tool.Failf(tool.CodeUnreachable, "the sandbox of the command broke, how it ended is not known: %v", waited)
+		return is, tool.Failf(tool.CodeUnreachable, "the sandbox of the command broke, how it ended is not known: %v", waited)
 	case err != nil:
-		return nil, tool.Failf(tool.CodeUnreachable, "the sandbox of the command ended without a report, how it ended is not known")
+		return is, tool.Failf(tool.CodeUnreachable, "the sandbox of the command ended without a report, how it ended is not known")
 	case r.Error != "":
-		return r.Missing, &notStarted{r.Error, r.Errno}
+		return State{r.Held, r.Missing}, &notStarted{r.Error, r.Errno}
 	case r.Wait != 0:
-		return r.Missing, &exited{state: stateOf(syscall.WaitStatus(r.Wait))}
+		return State{r.Held, r.Missing}, &exited{state: stateOf(syscall.WaitStatus(r.Wait))}
 	}
-	return r.Missing, nil
+	return State{r.Held, r.Missing}, nil
 }
 
 // close removes what the sandbox took.
@@ -122,8 +128,12 @@ func stateOf(w syscall.WaitStatus) string {
 
 // Conceal makes memory and environment of this process unreadable for other
 // processes of the same user: for tools without a sandbox, and for MCP servers.
-// It also means no core dumps, and debuggers for root only.
+// It also means no core dumps, and debuggers for root only. What the shell that
+// started this process left open is closed for the programs that it starts.
 func Conceal() error {
+	if err := closeOnExec(); err != nil {
+		return err
+	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("hiding the environment from tools: %w", err)
 	}
@@ -134,14 +144,15 @@ func Conceal() error {
 type order struct {
 	// Inside says that the keeper has namespaces of its own.
 	Inside bool
-	// Missing is what does not work, as far as is known.
-	Missing []string
-	// Temp is the command's own temporary folder; the keeper removes it. Writable lists
-	// the folders that the command may write in.
-	Temp     string
-	Writable []string
-	Path     string   `json:"-"`
-	Args     []string `json:"-"`
+	// Network says that the command has the system's network. Require is what must hold.
+	Network bool
+	Require []string
+	// Held is what holds, Missing what does not work, as far as is known.
+	Held, Missing []string
+	// Grants is what the command may reach. The keeper removes its temporary folder.
+	Grants grants
+	Path   string   `json:"-"`
+	Args   []string `json:"-"`
 }
 
 // keeperName is the keeper's own name, by which it knows that it is one.
@@ -171,16 +182,16 @@ func orderOf(args []string) (order, error) {
 // report is what the keeper says when the command has ended, or could not be
 // started.
 type report struct {
-	Missing []string
-	Error   string
+	Held, Missing []string
+	Error         string
 	// Errno is what the system said, 0 if the error is another one.
 	Errno syscall.Errno
 	Wait  uint32
 }
 
 // failed is the report of a command that could not be started.
-func failed(err error, missing []string) report {
-	r := report{Error: err.Error(), Missing: missing}
+func failed(err error, o *order) report {
+	r := report{Error: err.Error(), Held: o.Held, Missing: o.Missing}
 	errors.As(err, &r.Errno)
 	return r
 }

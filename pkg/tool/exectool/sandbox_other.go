@@ -7,11 +7,11 @@ import "os/exec"
 // sandbox is none: only Linux has one.
 type sandbox struct{}
 
-func enclose(*exec.Cmd, error) (*sandbox, error) { return nil, nil }
+func enclose(*exec.Cmd, *Options, error) (*sandbox, error) { return nil, nil }
 
-func (*sandbox) started()                            {}
-func (*sandbox) verdict(err error) ([]string, error) { return nil, err }
-func (*sandbox) close() error                        { return nil }
+func (*sandbox) started()                         {}
+func (*sandbox) verdict(err error) (State, error) { return State{}, err }
+func (*sandbox) close() error                     { return nil }
 
 // Conceal does nothing on this system.
 func Conceal() error { return nil }

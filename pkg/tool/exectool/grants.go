@@ -1,0 +1,158 @@
+package exectool
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// hidden are the paths that no command in a sandbox may read or write, see [Conceal].
+var hidden struct {
+	sync.Mutex
+	paths []string
+}
+
+// Hide keeps files and folders from commands in a sandbox, wherever they lie and whatever a
+// command may read besides: keys, logs, and the files that say what a tool may do. Paths that are
+// empty, or that do not exist when a command starts, are left out. It adds to what is hidden.
+func Hide(paths ...string) {
+	hidden.Lock()
+	defer hidden.Unlock()
+	for _, path := range paths {
+		if path, err := filepath.Abs(path); path != "" && err == nil && !slices.Contains(hidden.paths, path) {
+			hidden.paths = append(hidden.paths, path)
+		}
+	}
+}
+
+// concealed are the hidden paths that exist, without symbolic links.
+func concealed() []string {
+	hidden.Lock()
+	defer hidden.Unlock()
+	var there []string
+	for _, path := range hidden.paths {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			there = append(there, real)
+		}
+	}
+	return there
+}
+
+// grants is what a command may reach in the file system, beside what every command may.
+type grants struct {
+	// Dir is the working folder, Temp the folder for temporary files.
+	Dir, Temp string
+	// Read may be read and Write be written as well. Hide is in none of them.
+	Read, Write, Hide []string
+}
+
+// readable is what any command may read: programs, libraries, and how the system names users, hosts
+// and certificates. Of /etc nothing else, as keys are there too.
+var readable = []string{
+	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store", "/proc",
+	"/sys/fs/cgroup", "/sys/devices/system/cpu", "/sys/kernel/mm/transparent_hugepage",
+	"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.preload", "/etc/alternatives", "/etc/passwd", "/etc/group",
+	"/etc/nsswitch.conf", "/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/gai.conf", "/etc/services", "/etc/protocols",
+	"/etc/localtime", "/etc/timezone", "/etc/locale.alias", "/etc/locale.conf", "/etc/mime.types", "/etc/fonts", "/etc/os-release",
+	"/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ssl/cert.pem", "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/pki/ca-trust", "/etc/crypto-policies",
+	"/etc/bash.bashrc", "/etc/inputrc", "/etc/terminfo", "/etc/java", "/etc/perl", "/etc/magic",
+}
+
+// devices are the files in /dev that any command may read and write.
+var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
+
+// libraries are the folders beside a program's own, bin, that belong to it.
+var libraries = []string{"lib", "lib64", "libexec", "share", "include", "pyvenv.cfg"}
+
+// grant returns what a command may reach: its working folder and that for temporary files, the
+// program with its libraries, the files that its arguments name, and what the tool's settings say.
+// The working folder is dir, or this process's own, unless that is everything; then it is temp. All
+// paths are without symbolic links. What does not exist is left out.
+func grant(dir, temp, program string, args, read []string) (grants, error) {
+	wd, err := filepath.Abs(dir)
+	if err == nil {
+		wd, err = filepath.EvalSymlinks(wd)
+	}
+	if err != nil {
+		return grants{}, err
+	}
+	g := grants{Dir: wd, Temp: temp, Hide: concealed()}
+	if dir == "" && everything(wd) {
+		g.Dir = temp
+	} else {
+		g.Write = append(g.Write, wd)
+	}
+	add := func(path string) {
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(wd, path)
+		}
+		if real, err := filepath.EvalSymlinks(path); err == nil && !slices.Contains(g.Read, real) {
+			g.Read = append(g.Read, real)
+		}
+	}
+	add(program)
+	if real, err := filepath.EvalSymlinks(program); err == nil {
+		for _, from := range []string{program, real} {
+			if folder := filepath.Dir(from); filepath.Base(folder) == "bin" {
+				for _, name := range libraries {
+					add(filepath.Join(filepath.Dir(folder), name))
+				}
+			}
+		}
+	}
+	for _, arg := range args {
+		if strings.ContainsRune(arg, filepath.Separator) && filepath.Clean(arg) != "/" {
+			add(arg)
+		}
+	}
+	for _, path := range read {
+		add(path)
+	}
+	return g, nil
+}
+
+// everything reports whether a folder holds more than a tool is meant to have: the whole system, or
+// all that is the user's.
+func everything(dir string) bool {
+	if dir == "/" {
+		return true
+	}
+	home, err := os.UserHomeDir()
+	if err == nil {
+		home, err = filepath.EvalSymlinks(home)
+	}
+	return err == nil && within(home, dir)
+}
+
+// within reports whether a path is the folder or lies in it. Both are clean and absolute.
+func within(path, folder string) bool {
+	return folder == "/" || path == folder || strings.HasPrefix(path, folder+"/")
+}
+
+// without returns what covers the paths but for what is hidden.
+func without(paths, hide []string) (parts []string) {
+	for _, path := range paths {
+		parts = append(parts, uncovered(path, hide)...)
+	}
+	return parts
+}
+
+// uncovered returns the folder itself if nothing hidden lies in it, else what is in it, without what
+// is hidden. What appears in the folder later is not covered.
+func uncovered(folder string, hide []string) []string {
+	inside := slices.ContainsFunc(hide, func(path string) bool { return within(path, folder) })
+	switch {
+	case slices.ContainsFunc(hide, func(path string) bool { return within(folder, path) }):
+		return nil
+	case !inside:
+		return []string{folder}
+	}
+	entries, _ := os.ReadDir(folder) // what cannot be read is not granted
+	var parts []string
+	for _, e := range entries {
+		parts = append(parts, uncovered(filepath.Join(folder, e.Name()), hide)...)
+	}
+	return parts
+}

@@ -1,0 +1,220 @@
+package exectool
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// shared are folders that all processes of a system share. In a view of its own a command has its
+// own, which are empty.
+func shared() []string { return []string{"/tmp", "/var/tmp", "/dev/shm", os.TempDir()} }
+
+const (
+	// sharedSize bounds each of the shared folders, which are in memory. TMPDIR is on the disk.
+	sharedSize = "size=256m"
+	nothing    = "size=0,nr_inodes=2,mode=000"
+)
+
+// ownView gives this process's mount namespace a /proc of its own processes, a /dev with harmless
+// devices only, shared folders of its own and no sockets of others, and hides what is hidden. What
+// the command may reach stays where it is, also below those folders.
+func ownView(g grants) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("/proc: %w", err)
+	}
+	kept, err := hold(slices.Concat(g.Read, g.Write, []string{g.Dir, g.Temp}, resolvers(), devices))
+	if err != nil {
+		return err
+	}
+	defer kept.close()
+	covered := []string{"/dev", "/dev/shm"}
+	if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, sharedSize+",mode=755"); err != nil {
+		return fmt.Errorf("/dev: %w", err)
+	}
+	for name, target := range map[string]string{"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"} {
+		if err := os.Symlink("/proc/self/"+target, "/dev/"+name); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll("/dev/shm", 0o777); err != nil { //nolint:gosec // as it is on every system
+		return err
+	}
+	if err := os.Chmod("/dev/shm", 0o777|os.ModeSticky); err != nil { // for all users, as on every system
+		return err
+	}
+	for _, folder := range append(shared(), "/run") { // where sockets lead to programs outside, such as Docker's and systemd's
+		options := sharedSize + ",mode=1777"
+		if folder == "/run" {
+			options = "size=1m,mode=755"
+		}
+		real, err := filepath.EvalSymlinks(folder)
+		if err != nil || slices.Contains(covered, real) || kept.has(real) {
+			continue // it is not there, or is what the command works in
+		}
+		if err := unix.Mount("tmpfs", real, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+			return fmt.Errorf("%s: %w", folder, err)
+		}
+		covered = append(covered, real)
+	}
+	if err := kept.showAgain(covered, slices.Concat(g.Write, []string{g.Temp}, devices)); err != nil {
+		return err
+	}
+	if err := cover(g.Hide, g.Write); err != nil {
+		return err
+	}
+	return os.Chdir(g.Dir) // what it was is covered now
+}
+
+// resolvers is where the system's DNS settings are in the end.
+func resolvers() []string {
+	real, err := filepath.EvalSymlinks("/etc/resolv.conf")
+	if err != nil {
+		return nil
+	}
+	return []string{real}
+}
+
+// held are paths and open files of what they name.
+type held map[string]*os.File
+
+func hold(paths []string) (held, error) {
+	h := held{}
+	for _, path := range paths {
+		if path == "" || h[path] != nil {
+			continue
+		}
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			h.close()
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		h[path] = os.NewFile(uintptr(fd), path)
+	}
+	return h, nil
+}
+
+func (h held) close() {
+	for _, f := range h {
+		_ = f.Close() // it was only a name
+	}
+}
+
+// has reports whether a folder is one of the paths, or in one.
+func (h held) has(folder string) bool {
+	for path := range h {
+		if within(folder, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// showAgain mounts those paths that lie below what was covered where they were, read-only but for
+// those that may be written.
+func (h held) showAgain(covered, writable []string) error {
+	var hiddenBy []string
+	for path := range h {
+		if slices.ContainsFunc(covered, func(folder string) bool { return within(path, folder) }) {
+			hiddenBy = append(hiddenBy, path)
+		}
+	}
+	slices.Sort(hiddenBy) // folders come before what is in them
+	for _, path := range hiddenBy {
+		if _, err := os.Lstat(path); err == nil {
+			continue // with a folder
+		}
+		if err := place(path, h[path]); err != nil {
+			return err
+		}
+		if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", h[path].Fd()), path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if slices.ContainsFunc(writable, func(folder string) bool { return within(path, folder) }) {
+			continue
+		}
+		if err := unix.MountSetattr(unix.AT_FDCWD, path, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+			return fmt.Errorf("%s cannot be made read-only: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// place makes something at the path to mount what was there.
+func place(path string, was *os.File) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // in a file system of this sandbox alone
+		return err
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(was.Fd()), &stat); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return os.Mkdir(path, 0o755) //nolint:gosec // it is covered
+	}
+	return os.WriteFile(path, nil, 0o600)
+}
+
+// cover hides paths behind what is empty. The folders between them and one that may be written are
+// mounted on themselves: what is a mount point can be neither renamed nor removed, and a folder with
+// another name would no longer be hidden from the next command.
+func cover(paths, writable []string) error {
+	for _, path := range paths {
+		var between []string
+		for _, folder := range writable {
+			for parent := filepath.Dir(path); within(parent, folder) && parent != folder; parent = filepath.Dir(parent) {
+				between = append(between, parent)
+			}
+		}
+		slices.Sort(between)
+		for _, folder := range slices.Compact(between) {
+			if err := unix.Mount(folder, folder, "", unix.MS_BIND|unix.MS_REC, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s: %w", folder, err)
+			}
+		}
+	}
+	for _, path := range paths {
+		info, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue // it lies in something that is covered
+		case err != nil:
+			return err
+		case info.IsDir():
+			err = unix.Mount("tmpfs", path, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, nothing)
+		default:
+			err = unix.Mount("/dev/null", path, "", unix.MS_BIND, "")
+		}
+		if err != nil {
+			return fmt.Errorf("%s cannot be hidden: %w", strings.ToValidUTF8(path, "?"), err)
+		}
+	}
+	return nil
+}
+
+// loopback brings up the interface by which processes of the sandbox reach each other.
+func loopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request)
+}
