@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
@@ -252,6 +253,8 @@ type call struct {
 	policy *events.Approval
 	// started says that the log says, when the tool runs, that the call has started.
 	started bool
+	// sandbox is what held the tool's program.
+	sandbox []string
 }
 
 // act plans Acting and ParallelActing for one call.
@@ -397,9 +400,14 @@ func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
 		}
 	}
 	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool}
-	out := a.cfg.Tools.Execute(capability.WithUnwanted(asked.under(kept.under(ctx)), worker.ErrUnwanted), c.Call)
+	var held atomic.Pointer[[]string] // a tool that does not end in time may note it later
+	noting := capability.WithSandbox(ctx, func(by []string) { held.Store(&by) })
+	out := a.cfg.Tools.Execute(capability.WithUnwanted(asked.under(kept.under(noting)), worker.ErrUnwanted), c.Call)
 	if question := asked.unanswered(); question.text != "" && out.Failure != nil && ctx.Err() == nil && asked.unasked == "" {
 		return a.ask(c, question)
+	}
+	if by := held.Load(); by != nil {
+		c.sandbox = *by
 	}
 	return a.outcome(ctx, c, out, kept.taken())
 }
@@ -410,7 +418,7 @@ func (a *Actor) outcome(ctx context.Context, c call, out toolset.Outcome, attach
 	if ctx.Err() != nil {
 		return worker.Fail(context.Cause(ctx)) // the result is no longer wanted
 	}
-	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds(), Attachments: attached}
+	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds(), Attachments: attached, Sandbox: c.sandbox}
 	text, prefix := out.Result, reducer.SuccessPrefix
 	if out.Failure != nil {
 		o.Code, text, prefix = strings.ToValidUTF8(out.Failure.Code, "\uFFFD"), out.Failure.Message, reducer.ErrorPrefix

@@ -1,5 +1,6 @@
 // Package capability carries what an actor lends to the tool of one call: the agent's
-// memory, and storage for binary data. Both are values of the call's context.
+// memory, and storage for binary data. Both are values of the call's context. It also carries back
+// what held the call's program.
 package capability
 
 import (
@@ -173,6 +174,20 @@ func Text(ctx context.Context, mediaType, body string) string {
 		what = "image"
 	}
 	return Kept(ctx, what, mediaType, []byte(body))
+}
+
+type sandboxKey struct{}
+
+// WithSandbox has the program of a tool say what held it, with note. The last call of note counts.
+func WithSandbox(ctx context.Context, note func(held []string)) context.Context {
+	return context.WithValue(ctx, sandboxKey{}, note)
+}
+
+// NoteSandbox says what held the program of the tool of ctx: the parts of a sandbox, or off.
+func NoteSandbox(ctx context.Context, held []string) {
+	if note, is := ctx.Value(sandboxKey{}).(func([]string)); is {
+		note(held)
+	}
 }
 
 // UsesMemory reports whether the tool acts on memory: whether it, or a tool that it

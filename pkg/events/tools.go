@@ -42,6 +42,8 @@ type ToolOutcome struct {
 	// Attachments are what the tool returned beside text, such as images; the
 	// observation says where each of them is kept.
 	Attachments []Attachment `json:"attachments,omitempty"`
+	// Sandbox is what held the tool's program, if it is one: the parts of its sandbox, or off.
+	Sandbox []string `json:"sandbox,omitempty"`
 	// Run is the run that answered the call, if one did, Usage what that used with
 	// all the runs below it.
 	Run   string `json:"run,omitempty"`

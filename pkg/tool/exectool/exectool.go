@@ -53,12 +53,14 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/internal/shortage"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -183,6 +185,12 @@ func (t *execTool) Definition() tool.Definition { return t.def }
 // is killed, with what it started.
 func (t *execTool) Run(ctx context.Context, call tool.Call) (string, error) {
 	is, result, err := t.run(ctx, call)
+	if t.opts.Sandbox == Off || runtime.GOOS != "linux" {
+		is.Held = []string{string(Off)}
+	}
+	if len(is.Held) > 0 {
+		capability.NoteSandbox(ctx, is.Held)
+	}
 	if missing := is.Missing; len(missing) > 0 {
 		t.said.Do(func() {
 			t.opts.Logger.Warn("the sandbox of a command lacks something here", "tool", t.def.Name, "missing", missing)
