@@ -15,24 +15,33 @@
 // On Linux the command runs in a sandbox unless [Options].Sandbox is [Off]:
 //
 //   - It can write only below its working directory ([Options].Dir, else this process's
-//     directory, unless that is /), below the system's temporary folders, and to devices
-//     such as /dev/null. TMPDIR is a folder of its own, removed after the call. The command
-//     can read what this process's user can read, and use the network.
+//     directory), and in its own temporary folders: TMPDIR, on the disk, and /tmp, /var/tmp and
+//     /dev/shm, in memory, of 256 MiB each. They are removed after the call. Without Dir, if this
+//     process works in / or in a folder that holds its user's home, TMPDIR is the working directory.
+//   - It can read its working directory, programs, libraries and certificates of the system, the
+//     program with its libraries, the files that its arguments name, and [Options].Read. Of all that
+//     it cannot read or change what [Hide] names.
+//   - It has no terminal, no devices but /dev/null and the like, and no files of this process.
+//   - It has no network, unless [Options].Network is [Host]. Even then it reaches no local sockets of
+//     other programs.
 //   - It cannot read the environment or memory of outside processes, nor signal or trace
 //     them. If the kernel allows it, it does not see them at all.
 //   - It gains no privileges: setuid programs have no effect. Root keeps only its power
-//     over files, users and ports.
+//     over files, users and ports. System calls that lead out of sandboxes are refused.
 //   - A file may have 1 GiB, and 4096 files may be open. There are no core dumps. In a user
 //     namespace the command has at most 1024 processes.
 //   - When the call is over, everything that the command started is killed, including
 //     processes in sessions of their own.
 //
 // Features that the kernel lacks are left out, and [Options].Logger gets one message about
-// it. For the sandbox this program is started a second time (as moorebus-sandbox), and this
+// it, unless [Options].Require names them: then the command is not started. Without namespaces
+// /tmp, /var/tmp and /dev/shm are refused, a command without network has no sockets at all, one with
+// the network reaches local sockets, and a folder in which something is hidden can be changed only
+// in its subfolders without hidden files. For the sandbox this program is started a second time (as moorebus-sandbox), and this
 // package's init takes over. Package initialisation that runs earlier happens again, so it
 // must be harmless.
 //
-// Without a sandbox, and on other systems, the command runs in a process group of its own,
+// Without a sandbox, and on other systems, the command runs in a session of its own,
 // which is killed when the call is over. Only processes that left the group survive. On
 // systems without process groups, only the command itself is killed.
 //

@@ -21,8 +21,9 @@ func Hide(paths ...string) {
 	hidden.Lock()
 	defer hidden.Unlock()
 	for _, path := range paths {
-		if path, err := filepath.Abs(path); path != "" && err == nil && !slices.Contains(hidden.paths, path) {
-			hidden.paths = append(hidden.paths, path)
+		absolute, err := filepath.Abs(path)
+		if path != "" && err == nil && !slices.Contains(hidden.paths, absolute) {
+			hidden.paths = append(hidden.paths, absolute)
 		}
 	}
 }

@@ -136,6 +136,7 @@ func TestASandboxDoesNotSeeWhatIsHidden(t *testing.T) {
 			}
 			link := filepath.Join(t.TempDir(), "link")
 			require.NoError(t, os.Symlink(keys, link))
+			t.Chdir(dir)
 			Hide(link, deep, "", filepath.Join(dir, "later"))
 			opts.Dir = dir
 			got, err := sh(t, opts, "cat keys.yaml sub/data/log; ls sub/data; cat open sub/open; true")
