@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,6 +62,70 @@ func TestDecisionsAfterEverythingWasKilled(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(refusal.Body), &first))
 	require.Equal(t, "approved", first.Decision.Decision)
 	require.Equal(t, "Ann", first.Decision.By)
+	c.verifyAll()
+}
+
+// TestAToolFilesOwnApproval: calls wait by the policy of the actor's tool file, whatever an agent or
+// a patch says. A run is not forked while an approved call may still take effect.
+func TestAToolFilesOwnApproval(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, setup{tools: []string{"pay", "look"}, toolSettings: map[string]string{"pay": "effect: once"},
+		toolApproval: `{policy: expr, expr: 'tool == "pay" && arguments.crowns > 1'}`})
+	s := c.stage()
+	pays, paid := make(chan struct{}), make(chan struct{})
+	var payments atomic.Int64
+	c.tools.handle("pay", func(w http.ResponseWriter, _ *http.Request) {
+		payments.Add(1)
+		pays <- struct{}{}
+		<-paid
+		_, _ = io.WriteString(w, "paid")
+	})
+	c.tools.handle("look", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "seen") })
+	play := script{asks("l-1", "look", "{}"), asks("p-1", "pay", `{"crowns": 2}`), says("It is paid.")}
+	for name, policy := range map[string]map[string]any{"none": nil, "never": {"policy": "never"}, "by an expression": {"policy": "expr", "expr": "false"}} {
+		run := s.beginAgent(t, agent{Tools: []string{"pay", "look"}, Approval: policy}, play)
+		s.awaitHeld(t, run, 1)
+		view, err := s.api.view(t.Context(), run)
+		require.NoError(t, err)
+		require.Equal(t, "seen", view.Memory.ToolCalls["l-1"].text(), "%s: others do not wait", name)
+		require.NoError(t, s.decide(t, run, "p-1", "rejected", "Ben"))
+		s.finish(t, run)
+	}
+
+	run := s.beginAgent(t, agent{Tools: []string{"pay", "look"}}, play)
+	s.awaitHeld(t, run, 1)
+	waits, err := s.api.view(t.Context(), run)
+	require.NoError(t, err)
+	fork := func(at uint64, patch string) (string, error) {
+		var made struct {
+			RunID string `json:"run_id"`
+		}
+		err := s.api.call(t.Context(), "POST", "/v1/runs/"+run+"/fork", map[string]any{"at": at, "patch": json.RawMessage(patch)}, &made)
+		return made.RunID, err
+	}
+	patched, err := fork(1, `{"approval": {"policy": "never"}}`)
+	require.NoError(t, err)
+	s.awaitHeld(t, patched, 1)
+	require.Zero(t, payments.Load())
+
+	require.NoError(t, s.decide(t, run, "p-1", "approved", "Ann"))
+	<-pays
+	during, err := s.api.view(t.Context(), run)
+	require.NoError(t, err)
+	_, err = fork(during.N, `{}`)
+	var refusal *apiError
+	require.ErrorAs(t, err, &refusal)
+	require.Equal(t, http.StatusConflict, refusal.Status)
+	require.Contains(t, refusal.Body, `"approval_open"`)
+	_, err = fork(waits.N, `{}`)
+	require.NoError(t, err, "before the approval")
+	close(paid)
+	s.finish(t, run)
+	ended, err := s.api.view(t.Context(), run)
+	require.NoError(t, err)
+	_, err = fork(ended.N-2, `{}`)
+	require.NoError(t, err, "after the result")
+	require.EqualValues(t, 1, payments.Load())
 	c.verifyAll()
 }
 

@@ -27,6 +27,8 @@ type setup struct {
 	// something else in YAML's flow form.
 	tools        []string
 	toolSettings map[string]string
+	// toolApproval is the approval of the tool file itself, in YAML's flow form.
+	toolApproval string
 	// actorTools are the tools that each actor has of them; empty: all.
 	actorTools [][]string
 	// actorPools has the pool that each actor serves; empty: each serves all.

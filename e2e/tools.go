@@ -101,6 +101,9 @@ func (s *toolServer) write(t *testing.T, actor string, of *setup) string {
 	if of.mcp != "" {
 		fmt.Fprintf(&b, "mcp: %q\n", of.mcp)
 	}
+	if of.toolApproval != "" {
+		fmt.Fprintf(&b, "approval: %s\n", of.toolApproval)
+	}
 	b.WriteString("tools:\n")
 	for _, name := range of.tools {
 		setting, ok := of.toolSettings[name]

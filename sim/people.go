@@ -59,7 +59,7 @@ func (p *person) fork(ctx context.Context, patch string) {
 			return errLater
 		}
 		return err
-	}, refusal.CodeRunEnded, refusal.CodeRunPoisoned)
+	}, refusal.CodeRunEnded, refusal.CodeRunPoisoned, refusal.CodeApprovalOpen)
 }
 
 func (w *world) mayFork() bool {

@@ -149,6 +149,46 @@ func TestACallRunsOnlyAsItWasApproved(t *testing.T) {
 	}
 }
 
+// The policy of the tool's own file holds beside the agent's: as it was pinned, and as the actor's
+// file says now.
+func TestTheFilesOwnPolicy(t *testing.T) {
+	file := &tool.Approval{Policy: "expr", Expr: "arguments.amount > 0"}
+	pinned := payTool
+	pinned.Approval = &events.Approval{Policy: events.ApproveExpr, Expr: "arguments.amount > 0"}
+	past := []events.Payload{&events.LLMToolCall{ToolCallReply: calls(1)}}
+	approved := []events.Payload{asking(calls(1), "c1"), &events.HumanApproved{Decision: saying("c1", "approved", "")}}
+	for name, c := range map[string]struct {
+		spec  events.ToolSpec
+		own   *tool.Approval
+		steps []events.Payload
+		runs  int
+	}{
+		"neither":                     {payTool, nil, past, 1},
+		"the actor's file":            {payTool, file, past, 0},
+		"what was pinned":             {pinned, nil, past, 0},
+		"the actor's file, approved":  {payTool, file, approved, 1},
+		"what was pinned, approved":   {pinned, nil, approved, 1},
+		"a file that asks for others": {payTool, &tool.Approval{Policy: "tools", Tools: []string{"other"}}, past, 1},
+		"a file that cannot be read":  {payTool, &tool.Approval{Policy: "expr", Expr: "arguments.amount >"}, past, 0},
+		"a policy of later builds":    {payTool, &tool.Approval{Policy: "quorum"}, past, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				f := once("pay", says("paid"))
+				run := r.under(never, c.spec, c.steps...)
+				def := f.Definition()
+				def.Approval = c.own
+				r.spawn([]tool.Tool{tool.Redefine(f, def)})
+				mem := r.AwaitState(run, events.Observing)
+				require.Equal(t, c.runs, f.count("c1"))
+				if c.runs == 0 {
+					require.Equal(t, actor.CodeNotApproved, mem.Control.Last.Code)
+				}
+			})
+		})
+	}
+}
+
 // lying is a machine whose memory of a run is not what the log holds, as after a
 // forged snapshot.
 func lying(lies map[events.Type]reducer.Fold) *reducer.Machine {

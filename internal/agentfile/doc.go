@@ -133,7 +133,7 @@ func isToolFile(n *strict.Node) bool {
 		return false
 	}
 	for _, m := range n.Members {
-		if m.Key != "tools" && m.Key != "mcp" {
+		if m.Key != "tools" && m.Key != "mcp" && m.Key != "approval" {
 			return false
 		}
 	}

@@ -18,12 +18,31 @@ import (
 // ToolFile is an actor's tools.
 type ToolFile struct {
 	Tools []ToolEntry `json:"tools"`
+	// Approval says which calls of the file's tools wait for a human, whatever an agent says; nil:
+	// none.
+	Approval *ToolApproval `json:"approval,omitempty"`
 	// MCP are the MCP servers whose tools are added; nil for none.
 	MCP *MCP `json:"-"`
 	// Services are the NATS services whose tools are added.
 	Services []ServiceEntry `json:"-"`
 	// AllServices adds the tools of all other NATS services. No key says so.
 	AllServices bool `json:"-"`
+}
+
+// ToolApproval is the policy of a tool file: that of an agent without what an agent alone says.
+type ToolApproval struct {
+	Policy events.ApprovalPolicy `json:"policy"`
+	Risk   string                `json:"risk,omitempty"`
+	Tools  []string              `json:"tools,omitempty"`
+	Expr   string                `json:"expr,omitempty"`
+}
+
+// Of returns the policy as an agent has it; nil: none.
+func (a *ToolApproval) Of() *events.Approval {
+	if a == nil {
+		return nil
+	}
+	return &events.Approval{Policy: a.Policy, Risk: a.Risk, Tools: a.Tools, Expr: a.Expr}
 }
 
 // ServiceEntry names a NATS service. Pool is the pool of its tools; empty: what the service
@@ -137,6 +156,9 @@ func toolFile(node *strict.Node) (*ToolFile, error) {
 		var err error
 		f.MCP, err = decodeMCP(mcp)
 		errs = append(errs, err)
+	}
+	if err := f.Approval.Of().Check(); err != nil {
+		errs = append(errs, node.Place("", err))
 	}
 	for i := range f.Tools {
 		t := &f.Tools[i]

@@ -98,14 +98,23 @@ func (p *Policies) program(text string) (*program, error) {
 	return made, nil
 }
 
-// Required says whether the call waits, and why. A nil policy lets everything run but
-// tools that ask a human: their calls wait under every policy, and the reason is the
+// Required says whether the call waits by the agent's policy or by that of the tool's own file,
+// and why. A nil policy lets everything run but tools that ask a human: their calls wait under every policy, and the reason is the
 // question. An expression that cannot be evaluated, or costs too much, is an error, the
 // same on every machine. The caller must not take it for an approval.
 func (p *Policies) Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (string, bool, error) {
 	if info.Asks {
 		return question(call.Arguments), true, nil
 	}
+	reason, required, err := p.asks(policy, call, info, run)
+	if err == nil && !required && info.Approval != nil {
+		return p.asks(info.Approval, call, info, run)
+	}
+	return reason, required, err
+}
+
+// asks says what one policy asks.
+func (p *Policies) asks(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (string, bool, error) {
 	if policy == nil {
 		return "", false, nil
 	}

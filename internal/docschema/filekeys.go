@@ -6,6 +6,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -55,6 +56,12 @@ var toolKeys = []key{
 	{"tools[].require", "What the sandbox must have. The program is not started on a system that lacks one of them.", []limit{members("pidns", "ipcns", "netns", "mountns", "landlock", "seccomp")}},
 	{"tools[].root", "The folder that the builtin read_file is confined to.", nil},
 	{"tools[].hosts", "The hosts that the builtin http_get may reach.", nil},
+	{"approval", "Which calls of the file's tools wait for a human, whatever an agent's approval says. The stricter of both holds. Default: none.", nil},
+	{"approval.policy", "Which calls wait, as in an agent's approval.",
+		[]limit{one(events.ApproveNever, events.ApproveAlways, events.ApproveAtLeast, events.ApproveAbove, events.ApproveTools, events.ApproveExpr)}},
+	{"approval.risk", "The risk of the policies at_least and above.", []limit{example("low", "medium", "high", "critical")}},
+	{"approval.tools", "The tools of the policy tools.", nil},
+	{"approval.expr", "The expression of the policy expr, over tool, arguments, risk and run.", []limit{example(`tool == "pay" && arguments.amount > 100`)}},
 	{"mcp", "The file of MCP servers whose tools are added: its path, or {file, servers}.", []limit{there}},
 	{"mcp.file", "The path of the file, relative to this one.", []limit{there}},
 	{"mcp.servers", "How the tools of a server are offered, by its name.", nil},

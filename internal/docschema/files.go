@@ -159,6 +159,8 @@ func Agent() (*jsonschema.Schema, error) {
 type toolFile struct {
 	Tools []agentfile.ToolEntry `json:"tools"`
 	MCP   agentfile.MCP         `json:"mcp"`
+
+	Approval agentfile.ToolApproval `json:"approval"`
 }
 
 // Tools returns the schema of a tool file.

@@ -177,7 +177,10 @@ func TestForkKeepsARaisedBudget(t *testing.T) {
 // A decision before the fork is the first decision in the fork too.
 func TestForkRemembersItsParentsDecisions(t *testing.T) {
 	r := simulatedRig(t, nil)
-	id := r.held("pay", []string{"c1"})
+	once := r.held("pay", []string{"c1"})
+	require.Equal(t, 200, r.decide(once, `{"call_id":"c1","decision":"approved","by":"ann"}`).status)
+	r.fails(409, "approval_open", r.fork(once, `{"at":3}`))
+	id := r.held("search", []string{"c1"})
 	require.Equal(t, 200, r.decide(id, `{"call_id":"c1","decision":"approved","by":"ann"}`).status)
 	fork := r.forked(id, `{"at":3}`)
 	a := r.fails(409, "already_decided", r.decide(fork, `{"call_id":"c1","decision":"rejected","by":"bob"}`))

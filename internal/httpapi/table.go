@@ -28,7 +28,7 @@ var storageCodes = []string{refusal.CodeBadNamespace, refusal.CodeBadAgent, refu
 
 // forkCodes are of requests that fork a run.
 var forkCodes = slices.Concat(route.PinCodes, route.ChangeCodes, []string{
-	refusal.CodeBadPatch, refusal.CodeBadParameter, refusal.CodeBadKey, refusal.CodeKeyReused, refusal.CodeRunPoisoned, refusal.CodeTooManyForks,
+	refusal.CodeBadPatch, refusal.CodeBadParameter, refusal.CodeBadKey, refusal.CodeKeyReused, refusal.CodeRunPoisoned, refusal.CodeApprovalOpen, refusal.CodeTooManyForks,
 })
 
 func with(codes []string, more ...string) []string { return slices.Concat(codes, more) }

@@ -60,6 +60,7 @@ func Meanings() map[string]Meaning {
 		CodeNotYours:           {[]Kind{Conflict}, "The run's own planners and actors do this, not its client."},
 		CodeNothingPending:     {[]Kind{Conflict}, "The run does not wait for a reply of its model."},
 		CodeObsolete:           {[]Kind{Conflict}, "The run does not wait for a reply to this request any more."},
+		CodeApprovalOpen:       {[]Kind{Conflict}, "A human approved a call that must not run twice and has no result yet at the event of the fork."},
 		CodeParentGone:         {[]Kind{Conflict}, "The run is a fork, and the run that it was forked from was purged."},
 		CodePaused:             {[]Kind{Conflict}, "The run is paused; resume it and post the same again."},
 		CodePending:            {[]Kind{Unavailable}, "The announcement of a tool or a provider is being renewed; try again."},

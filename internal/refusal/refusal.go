@@ -82,6 +82,7 @@ const (
 	CodeNotYours         = "not_yours"
 	CodeNothingPending   = "nothing_pending"
 	CodeObsolete         = "obsolete"
+	CodeApprovalOpen     = "approval_open"
 	CodeParentGone       = "parent_gone"
 	CodePaused           = "paused"
 	CodeRunEnded         = "run_ended"

@@ -173,6 +173,8 @@ type Tool struct {
 	// Timeout bounds the wall time of a run that answers a call. 0: only the budgets of
 	// the agent and the caller do.
 	Timeout time.Duration
+	// Approval is the policy of the tool's own file.
+	Approval *tool.Approval
 }
 
 // schema is the schema of a call's one argument.
@@ -185,7 +187,7 @@ func (t Tool) Definition() tool.Definition {
 	}
 	def := tool.Definition{
 		Name: cmp.Or(t.Name, t.Agent), Description: t.Description, Schema: schema,
-		Effect: tool.Idempotent, Pool: events.AgentsPool, Risk: t.Risk, Timeout: t.Timeout,
+		Effect: tool.Idempotent, Pool: events.AgentsPool, Risk: t.Risk, Timeout: t.Timeout, Approval: t.Approval,
 	}
 	if def.Description == "" {
 		def.Description = fmt.Sprintf("Hands a task to the agent %s and returns its answer. The agent knows nothing but the task.", t.Agent)
@@ -219,7 +221,7 @@ func (s *Subagents) addTools() error {
 		s.tools[def.Name] = t
 		s.specs = append(s.specs, events.ToolSpec{
 			Name: def.Name, Description: def.Description, Schema: def.Schema,
-			Effect: string(def.Effect), Pool: def.Pool, Risk: string(def.Risk),
+			Effect: string(def.Effect), Pool: def.Pool, Risk: string(def.Risk), Approval: toolcall.OwnApproval(def),
 		})
 	}
 	slices.SortFunc(s.specs, func(a, b events.ToolSpec) int { return strings.Compare(a.Name, b.Name) })
@@ -245,7 +247,7 @@ var handoffSchema = json.RawMessage(`{"type":"object","properties":{"reason":{"t
 func (t Tool) handoff() tool.Definition {
 	def := tool.Definition{
 		Name: cmp.Or(t.Name, agentfile.HandoffPrefix+t.Handoff), Description: t.Description, Schema: handoffSchema,
-		Effect: tool.Idempotent, Pool: events.AgentsPool, Risk: t.Risk,
+		Effect: tool.Idempotent, Pool: events.AgentsPool, Risk: t.Risk, Approval: t.Approval,
 	}
 	if def.Description == "" {
 		def.Description = fmt.Sprintf("Hands this conversation over to the agent %s, who knows all of it and goes on in your place.", t.Handoff)

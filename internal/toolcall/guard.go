@@ -85,8 +85,12 @@ func (g *Guard) refusal(ctx context.Context, run events.Run, c tool.Call) (strin
 	if err != nil {
 		return "", err
 	}
-	info := g.info(pinned, c.Name)
-	reason, required, err := g.policies.Required(pinned.approval, events.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments}, info, run.ID)
+	info, own := g.info(pinned, c.Name)
+	asked := events.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments}
+	reason, required, err := g.policies.Required(pinned.approval, asked, info, run.ID)
+	if err == nil && !required && own != nil { // this actor's file may say more than the announcement that was pinned
+		reason, required, err = g.policies.Required(own, asked, info, run.ID)
+	}
 	switch {
 	case err != nil:
 		reason = "the approval policy cannot be evaluated: " + err.Error()
@@ -106,18 +110,28 @@ func (g *Guard) refusal(ctx context.Context, run events.Run, c tool.Call) (strin
 }
 
 // info returns what the policy needs to know about a tool: as the run pins it, or as this
-// actor has it if the run does not pin it.
-func (g *Guard) info(pinned *pin, name string) reducer.ToolInfo {
+// actor has it if the run does not pin it. own is the policy of this actor's tool file.
+func (g *Guard) info(pinned *pin, name string) (info reducer.ToolInfo, own *events.Approval) {
 	spec, known := pinned.tools[name]
-	own, here := g.lookup(name)
-	info := reducer.ToolInfo{Risk: spec.Risk, Asks: spec.Asks}
+	def, here := g.lookup(name)
+	info = reducer.ToolInfo{Risk: spec.Risk, Asks: spec.Asks, Approval: spec.Approval}
 	if here {
-		info.Asks = info.Asks || own.Asks
+		info.Asks = info.Asks || def.Asks
 		if !known {
-			info.Risk = string(own.Risk)
+			info.Risk = string(def.Risk)
 		}
+		own = OwnApproval(def)
 	}
-	return info
+	return info, own
+}
+
+// OwnApproval is the policy of a tool's own file; nil: it has none.
+func OwnApproval(def tool.Definition) *events.Approval {
+	a := def.Approval
+	if a == nil {
+		return nil
+	}
+	return &events.Approval{Policy: events.ApprovalPolicy(a.Policy), Risk: string(a.Risk), Tools: slices.Clone(a.Tools), Expr: a.Expr}
 }
 
 // pinned returns what the run's first record pins. If the record does not say it, no call
@@ -197,7 +211,7 @@ func newPin(a *events.Approval, tools []events.ToolSpec) *pin {
 	}
 	p := &pin{approval: a, tools: make(map[string]events.ToolSpec, len(tools))}
 	for _, t := range tools {
-		p.tools[t.Name] = events.ToolSpec{Risk: t.Risk, Asks: t.Asks}
+		p.tools[t.Name] = events.ToolSpec{Risk: t.Risk, Asks: t.Asks, Approval: t.Approval}
 		p.delegates = p.delegates || t.Pool == events.AgentsPool
 	}
 	return p

@@ -28,6 +28,8 @@ import (
 type Options struct {
 	// Gate makes the gate of a tool; it may return nil. Default: no tool has a gate.
 	Gate func(tool.Definition) Gate
+	// Approval is the policy of all tools that have none of their own.
+	Approval *tool.Approval
 	// Sources provide further tools while they run, see [Registry.Start].
 	Sources []tool.Source
 }
@@ -51,11 +53,12 @@ type Outcome struct {
 
 // Registry holds tools by name. It is safe for concurrent use.
 type Registry struct {
-	logger  atomic.Pointer[slog.Logger]
-	newGate func(tool.Definition) Gate
-	sources []tool.Source
-	ready   chan struct{} // closed when every source has named its tools
-	running atomic.Bool   // sources are running
+	logger   atomic.Pointer[slog.Logger]
+	newGate  func(tool.Definition) Gate
+	approval *tool.Approval
+	sources  []tool.Source
+	ready    chan struct{} // closed when every source has named its tools
+	running  atomic.Bool   // sources are running
 
 	changing sync.Mutex // held while current is replaced
 	// owners has the first source of each name; left has, by source, why its tools were
@@ -85,12 +88,12 @@ func New(tools ...tool.Tool) (*Registry, error) { return NewWith(Options{}, tool
 
 // NewWith is [New] with options.
 func NewWith(o Options, tools ...tool.Tool) (*Registry, error) {
-	r := &Registry{newGate: o.Gate, sources: slices.Clone(o.Sources), ready: make(chan struct{}), owners: map[string]string{}, left: map[string][]string{}}
+	r := &Registry{newGate: o.Gate, approval: o.Approval, sources: slices.Clone(o.Sources), ready: make(chan struct{}), owners: map[string]string{}, left: map[string][]string{}}
 	r.logger.Store(slog.New(slog.DiscardHandler))
 	first := &shelf{tools: make(map[string]*registered, len(tools)), changed: make(chan struct{})}
 	errs := []error{checkSources(r.sources)}
 	for _, t := range tools {
-		made, err := register(t, "", first.tools)
+		made, err := r.register(t, "", first.tools)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -106,8 +109,11 @@ func NewWith(o Options, tools ...tool.Tool) (*Registry, error) {
 }
 
 // register completes and validates a tool that joins others.
-func register(t tool.Tool, source string, others map[string]*registered) (*registered, error) {
+func (r *Registry) register(t tool.Tool, source string, others map[string]*registered) (*registered, error) {
 	def := t.Definition().WithDefaults()
+	if def.Approval == nil {
+		def.Approval = r.approval
+	}
 	if err := def.Validate(); err != nil {
 		return nil, err
 	}

@@ -142,7 +142,7 @@ func (r *Registry) replace(source string, tools []tool.Tool, logger *slog.Logger
 	}
 	var left []string
 	for _, t := range tools {
-		made, err := register(t, source, next.tools)
+		made, err := r.register(t, source, next.tools)
 		if err == nil {
 			err = r.own(made.def.Name, source)
 		}

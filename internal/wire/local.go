@@ -129,7 +129,7 @@ func LocalTools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 			tools = append(tools, t)
 		}
 	}
-	registry, err := newRegistry(tools, own.Sources()...)
+	registry, err := newRegistry(toolApproval(file), tools, own.Sources()...)
 	return registry, secrets, err
 }
 

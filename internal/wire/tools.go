@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/schema"
@@ -78,8 +79,20 @@ func Tools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 		}
 		servers = append(servers, services)
 	}
-	registry, err := newRegistry(tools, append(sources, servers...)...)
+	if err := approval.New().Check(file.Approval.Of()); err != nil {
+		return nil, nil, err
+	}
+	registry, err := newRegistry(toolApproval(file), tools, append(sources, servers...)...)
 	return registry, append(secrets, hidden...), err
+}
+
+// toolApproval returns the policy that the file's tools have; nil: none.
+func toolApproval(file *agentfile.ToolFile) *tool.Approval {
+	if file == nil || file.Approval == nil {
+		return nil
+	}
+	a := file.Approval
+	return &tool.Approval{Policy: string(a.Policy), Risk: tool.Risk(a.Risk), Tools: a.Tools, Expr: a.Expr}
 }
 
 // serviceSource makes the source of a file's NATS services.
@@ -116,9 +129,9 @@ func AwaitTools(ctx context.Context, registry *toolset.Registry, logger *slog.Lo
 	}
 }
 
-// newRegistry makes a registry whose tools have circuit breakers.
-func newRegistry(tools []tool.Tool, sources ...tool.Source) (*toolset.Registry, error) {
-	return toolset.NewWith(toolset.Options{Gate: breaker.New, Sources: sources}, tools...)
+// newRegistry makes a registry whose tools have circuit breakers, and a policy of their own; nil: none.
+func newRegistry(own *tool.Approval, tools []tool.Tool, sources ...tool.Source) (*toolset.Registry, error) {
+	return toolset.NewWith(toolset.Options{Gate: breaker.New, Sources: sources, Approval: own}, tools...)
 }
 
 // Builtins makes the registry of the builtin tools that need no settings.
@@ -131,7 +144,7 @@ func Builtins() (*toolset.Registry, error) {
 		}
 		tools = append(tools, made)
 	}
-	return newRegistry(tools)
+	return newRegistry(nil, tools)
 }
 
 func oneTool(e *agentfile.ToolEntry) (tool.Tool, error) {
@@ -333,7 +346,7 @@ func Subagents(file *agentfile.ToolFile) []subagent.Tool {
 	for _, e := range file.Tools {
 		if e.OfAgent() {
 			tools = append(tools, subagent.Tool{
-				Name: e.Name, Agent: e.Agent, Handoff: e.Handoff, Description: e.Description, Risk: e.Risk, Timeout: time.Duration(e.Timeout),
+				Approval: toolApproval(file), Name: e.Name, Agent: e.Agent, Handoff: e.Handoff, Description: e.Description, Risk: e.Risk, Timeout: time.Duration(e.Timeout),
 			})
 		}
 	}

@@ -200,7 +200,7 @@ func (a Agent) check() error {
 	if err := a.Budget.check(); err != nil {
 		return err
 	}
-	return a.Approval.check()
+	return a.Approval.Check()
 }
 
 // Budget bounds what a run may use; 0 means no bound.
@@ -317,7 +317,9 @@ func RiskRank(risk string) (int, bool) {
 	return 0, false
 }
 
-func (a *Approval) check() error {
+// Check reports what is wrong with a policy. It does not look into an expression. A nil policy is
+// right.
+func (a *Approval) Check() error {
 	if a == nil {
 		return nil
 	}
@@ -386,6 +388,8 @@ type ToolSpec struct {
 	// Guide is what the tool's server says about all of its tools. Announcements have it.
 	// Start has it once, in the description of the first tool with that guide.
 	Guide string `json:"guide,omitempty"`
+	// Approval is the policy of the tool's own file. It holds whatever the agent's says.
+	Approval *Approval `json:"approval,omitempty"`
 }
 
 // SplitTool splits what an agent's list of tools names: `tool`, of whichever pool, or

@@ -142,6 +142,8 @@ type ToolInfo struct {
 	// Client is true for a tool of the run's own client, Timeout how long its calls wait.
 	Client  bool            `json:"client,omitempty"`
 	Timeout events.Duration `json:"timeout,omitempty"`
+	// Approval is the policy of the tool's own file, which holds beside the agent's.
+	Approval *events.Approval `json:"approval,omitempty"`
 }
 
 // ToolCallRecord is a call with its result, nil while there is none.

@@ -127,7 +127,7 @@ func (mem *Memory) pin(a events.Agent, hash string, tools []events.ToolSpec) {
 	for _, t := range tools {
 		mem.Tools[t.Name] = ToolInfo{
 			Description: t.Description, Schema: schemaText(t.Schema), Effect: t.Effect, Pool: t.Pool, Risk: t.Risk, Asks: t.Asks,
-			Client: t.Client, Timeout: t.Timeout,
+			Client: t.Client, Timeout: t.Timeout, Approval: t.Approval,
 		}
 	}
 	c := &mem.Control

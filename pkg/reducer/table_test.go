@@ -294,7 +294,7 @@ var shapes = map[int]string{
 	4: "4eed3725a5ef942d",
 	5: "f25471ed1b8ef75a",
 	6: "f9eb71993e689f44",
-	7: "875fd2c9ae389fc9",
+	7: "7cdcac4aae20b04b",
 }
 
 // shapeOf describes a type as JSON sees it.

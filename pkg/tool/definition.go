@@ -67,6 +67,16 @@ type Definition struct {
 	Guide string
 	// Breaker configures the tool's circuit breaker.
 	Breaker Breaker
+	// Approval says which calls wait for a human, whatever an agent says; nil: none.
+	Approval *Approval
+}
+
+// Approval is a tool's own policy. The fields are those of events.Approval.
+type Approval struct {
+	Policy string
+	Risk   Risk
+	Tools  []string
+	Expr   string
 }
 
 // Breaker configures a circuit breaker. The zero value has the defaults.
@@ -194,6 +204,9 @@ func Redefine(t Tool, over Definition) Tool {
 	}
 	if over.Breaker != (Breaker{}) {
 		def.Breaker = over.Breaker
+	}
+	if over.Approval != nil {
+		def.Approval = over.Approval
 	}
 	return redefined{Tool: t, def: def}
 }

@@ -71,7 +71,8 @@ func New(a *access.Access, checkScript func(json.RawMessage) error) *Forker {
 //   - NotFound: run_not_found; run_purged, during a purge too.
 //   - Conflict: run_purged if an ancestor is being purged; run_ended
 //     if the run has ended at that event, run_poisoned if it was poisoned there;
-//     too_many_forks; parent_gone if what the run was forked from is not in the log;
+//     approval_open if a human approved a call by that event that has no result there, and
+//     that must not run twice; too_many_forks; parent_gone if what the run was forked from is not in the log;
 //     run_exists if a run has the id that the request names; idempotency_key_reused if
 //     the key's fork, which the field run names, has another at or patch.
 //   - TooLarge: too_large.
@@ -162,6 +163,9 @@ func (f *Forker) create(ctx context.Context, at events.Run, req Request) (Result
 	}
 	parent, err := f.parent(ctx, at, req.At)
 	if err != nil {
+		return Result{}, err
+	}
+	if err := f.checkApprovals(ctx, at, parent.Ancestors(), parent.Memory()); err != nil {
 		return Result{}, err
 	}
 	fork := &events.Forked{Run: at.ID, At: req.At, Hash: parent.Memory().Control.Head}
