@@ -163,6 +163,7 @@ type agent struct {
 	Config       map[string]any    `json:"config,omitempty"`
 	Tools        []string          `json:"tools,omitempty"`
 	Approval     map[string]any    `json:"approval,omitempty"`
+	Budget       map[string]any    `json:"budget,omitempty"`
 	ClientTools  []clientTool      `json:"client_tools,omitempty"`
 }
 

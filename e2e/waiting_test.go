@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
@@ -203,4 +205,43 @@ func (p *process) memory(t *testing.T) residence {
 	}
 	require.Contains(t, kilobytes, "VmRSS")
 	return residence{now: kilobytes["VmRSS"] << 10, peak: kilobytes["VmHWM"] << 10}
+}
+
+// TestTimersThatWereRemoved: one message with Nats-Rollup removes all timers. A gateway sets those of
+// open runs again from the log, so approvals still expire and runs still end in time.
+func TestTimersThatWereRemoved(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, setup{tools: []string{"pay"}})
+	s := c.stage()
+	held := agent{Tools: []string{"pay"}, Approval: map[string]any{"policy": "always", "expires": "10s"}}
+	approval := s.beginAgent(t, held, script{asks("p-1", "pay", "{}"), says("Nobody answered.")})
+	gone := make(chan struct{})
+	t.Cleanup(func() { close(gone) })
+	bounded := s.beginAgent(t, agent{Budget: map[string]any{"max_wall_time": "10s"}}, blocked{script{says("Too late.")}, gone})
+	s.awaitHeld(t, approval, 1)
+
+	conn, err := nats.Connect("nats://" + c.busAddress)
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	left := func() uint64 {
+		stream, err := js.Stream(t.Context(), "MOORE_TIMERS")
+		require.NoError(t, err)
+		return stream.CachedInfo().State.Msgs
+	}
+	require.GreaterOrEqual(t, left(), uint64(3), "the timers of both runs, and that of the approval")
+	wipe := nats.NewMsg("timers.set.default.x.model")
+	wipe.Header.Set("Nats-Rollup", "all")
+	_, err = js.PublishMsg(t.Context(), wipe)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, left(), "one message removes all")
+
+	c.replace("gateway", 0)
+	c.api.awaitReady()
+	for run, code := range map[string]string{approval: "LlmFinalAnswer", bounded: "BudgetExceeded"} {
+		end, _ := s.finish(t, run)
+		require.Equal(t, code, end.Type, string(end.Data))
+	}
+	c.verifyAll()
 }

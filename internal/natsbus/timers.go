@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsbus/pull"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -184,4 +185,29 @@ func (e *examiner) checkTimers(ctx context.Context) {
 		}
 	}
 	e.add(Good, "", "stream %s: %d timers", timerStream, info.State.Msgs)
+}
+
+// ArmedTimers asks for the subjects of the stream of timers. They name the timers.
+func (b *Bus) ArmedTimers(ctx context.Context) (map[ports.ArmedTimer]bool, error) {
+	stream, err := b.JS.Stream(ctx, timerStream)
+	var info *jetstream.StreamInfo
+	if err == nil {
+		info, err = stream.Info(ctx, jetstream.WithSubjectFilter(timerSubjects))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list timers: %w", api.Classify(err))
+	}
+	armed := make(map[ports.ArmedTimer]bool, len(info.State.Subjects))
+	for subject := range info.State.Subjects {
+		name, is := strings.CutPrefix(subject, timerSet)
+		if !is {
+			if name, is = strings.CutPrefix(subject, timerDue); !is {
+				continue
+			}
+		}
+		if tokens := strings.Split(name, "."); len(tokens) == 3 {
+			armed[ports.ArmedTimer{Namespace: tokens[0], Run: tokens[1], Kind: tokens[2]}] = true
+		}
+	}
+	return armed, nil
 }

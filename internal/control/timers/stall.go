@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/clients"
+	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -225,8 +226,12 @@ func (t *Timers) subrunEnded(ctx context.Context, parent events.Run, call string
 func (t *Timers) nextCheck(run *runlog.Run, s stall) (at time.Time, n note) {
 	mem := run.Memory()
 	n.Deadline, _ = effects.Deadline(mem)
+	// Approvals and calls have timers of their own, which can be lost.
 	if at, waits := clients.Deadline(mem); waits {
-		n.Deadline = n.earliest(at) // in case the call's own timer was lost
+		n.Deadline = n.earliest(at)
+	}
+	if at, waits := decisions.Deadline(mem); waits {
+		n.Deadline = n.earliest(at)
 	}
 	in := CheckEvery(t.StallAfter)
 	switch {

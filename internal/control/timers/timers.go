@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
@@ -46,6 +47,8 @@ type Config struct {
 	Expire func(ctx context.Context, run events.Run, wait clientmodel.Wait) error
 	// Unserved tells since when pools have no actor.
 	Unserved func(ctx context.Context) map[string]time.Time
+	// Open returns the runs that have not ended.
+	Open func(ctx context.Context) ([]list.OpenRun, error)
 	// StallAfter is how long due work may rest before it is re-driven, each time, and before its
 	// run is ended.
 	StallAfter time.Duration
