@@ -244,6 +244,10 @@ func TestMessagesOfATransition(t *testing.T) {
 	def := events.DefaultAgent()
 	def.Name, def.LLM.Provider, def.Tools = "counted", "mock", []string{"echo"}
 	def.Config.ReflectEveryNSteps, def.Config.MaxSteps = 0, steps+1
+	require.Eventually(t, func() bool { // the gateway has looked whether somebody removed timers
+		armed, err := nats.Armed(t.Context())
+		return err == nil && armed
+	}, time.Minute, 10*time.Millisecond)
 	before := conn.Stats()
 	_, err = h.Gateway().Start(t.Context(), events.DefaultNamespace, control.StartRequest{Agent: &def, Task: "Do the steps."})
 	require.NoError(t, err)

@@ -187,18 +187,41 @@ func (e *examiner) checkTimers(ctx context.Context) {
 	e.add(Good, "", "stream %s: %d timers", timerStream, info.State.Msgs)
 }
 
-// ArmedTimers asks for the subjects of the stream of timers. They name the timers.
-func (b *Bus) ArmedTimers(ctx context.Context) (map[ports.ArmedTimer]bool, error) {
+// armedMark is a message that goes with everything else when somebody removes all timers. Only a
+// gateway may publish there.
+const armedMark = timerCancelled + "moorebus.armed.run"
+
+// Armed looks for the mark in the stream of timers.
+func (b *Bus) Armed(ctx context.Context) (bool, error) {
+	subjects, err := b.timersBelow(ctx, armedMark)
+	return len(subjects) > 0, err
+}
+
+// MarkArmed stores the mark.
+func (b *Bus) MarkArmed(ctx context.Context) error {
+	return b.publishTimer(ctx, nats.NewMsg(armedMark))
+}
+
+func (b *Bus) timersBelow(ctx context.Context, filter string) (map[string]uint64, error) {
 	stream, err := b.JS.Stream(ctx, timerStream)
 	var info *jetstream.StreamInfo
 	if err == nil {
-		info, err = stream.Info(ctx, jetstream.WithSubjectFilter(timerSubjects))
+		info, err = stream.Info(ctx, jetstream.WithSubjectFilter(filter))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list timers: %w", api.Classify(err))
 	}
-	armed := make(map[ports.ArmedTimer]bool, len(info.State.Subjects))
-	for subject := range info.State.Subjects {
+	return info.State.Subjects, nil
+}
+
+// ArmedTimers asks for the subjects of the stream of timers. They name the timers.
+func (b *Bus) ArmedTimers(ctx context.Context) (map[ports.ArmedTimer]bool, error) {
+	subjects, err := b.timersBelow(ctx, timerSubjects)
+	if err != nil {
+		return nil, err
+	}
+	armed := make(map[ports.ArmedTimer]bool, len(subjects))
+	for subject := range subjects {
 		name, is := strings.CutPrefix(subject, timerSet)
 		if !is {
 			if name, is = strings.CutPrefix(subject, timerDue); !is {

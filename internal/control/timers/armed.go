@@ -10,7 +10,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// rearmEvery is how often a gateway looks whether open runs have their timers. Who may set any timer
+// rearmEvery is how often a gateway looks whether the timers of open runs are there. Who may set any timer
 // can remove all of them with one message: the server allows schedules only in streams that allow
 // roll-ups. So what was removed is set again from the log.
 const rearmEvery = 5 * time.Minute
@@ -23,7 +23,7 @@ func (t *Timers) KeepArmed(ctx context.Context) error {
 		return nil
 	}
 	for {
-		n, err := t.rearm(ctx, armed)
+		n, err := t.arm(ctx, armed)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -36,6 +36,17 @@ func (t *Timers) KeepArmed(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// arm sets what is missing if somebody removed all timers. It reads the log only then.
+func (t *Timers) arm(ctx context.Context, of ports.ArmedTimers) (set int, err error) {
+	if marked, err := of.Armed(ctx); marked || err != nil {
+		return 0, err
+	}
+	if set, err = t.rearm(ctx, of); err != nil {
+		return set, err
+	}
+	return set, of.MarkArmed(ctx)
 }
 
 // rearm sets the missing timers. That of the run is enough for approvals and calls of clients, too:
