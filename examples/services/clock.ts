@@ -17,6 +17,7 @@ service.addEndpoint("day_of_week", {
   },
   handler: (error, request) => {
     if (error) throw error;
+    if (!request.reply?.startsWith("_SERVICES.")) return; // no call of an actor
     const date = new Date(request.json().date);
     if (isNaN(date.getTime())) request.respondError(400, "that is no date");
     else request.respond(date.toLocaleDateString("en", { weekday: "long", timeZone: "UTC" }));

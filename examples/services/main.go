@@ -1,5 +1,5 @@
-// Command services is a NATS service with two tools. It knows nothing of Moorebus but the
-// metadata of its endpoints. Start several: they share the calls.
+// Command services is a NATS service with two tools. The metadata of its endpoints make them
+// tools, and it takes requests of actors alone. Start several: they share the calls.
 package main
 
 import (
@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/moorebus/moorebus/pkg/tool/servicetool"
 )
 
 func main() {
@@ -35,14 +37,14 @@ func run() error {
 		return err
 	}
 	endpoints := service.AddGroup("text") // the subjects are text.count_words and text.publish
-	err = endpoints.AddEndpoint("count_words", micro.HandlerFunc(countWords), micro.WithEndpointMetadata(map[string]string{
+	err = endpoints.AddEndpoint("count_words", servicetool.OnlyCalls(micro.HandlerFunc(countWords)), micro.WithEndpointMetadata(map[string]string{
 		"moorebus.tool": "count_words", "moorebus.description": "Counts the words of a text.", "moorebus.schema": schema,
 		"moorebus.effect": "pure",
 	}))
 	if err != nil {
 		return err
 	}
-	err = endpoints.AddEndpoint("publish", micro.HandlerFunc(publish), micro.WithEndpointMetadata(map[string]string{
+	err = endpoints.AddEndpoint("publish", servicetool.OnlyCalls(micro.HandlerFunc(publish)), micro.WithEndpointMetadata(map[string]string{
 		"moorebus.tool": "publish", "moorebus.description": "Publishes a text.", "moorebus.schema": schema,
 		"moorebus.effect": "once", "moorebus.risk": "medium", "moorebus.timeout": "10s",
 	}))

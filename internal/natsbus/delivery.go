@@ -250,6 +250,10 @@ func (b *Bus) borrowed(pool string, msg *nats.Msg, ask *loanMessage) (*borrowed,
 	if ask.Answer == "" || strings.ContainsAny(ask.Answer, ".*> \t\r\n") {
 		return nil, fmt.Errorf("answers to %.100q", ask.Answer)
 	}
+	// A stored message that somebody had the server deliver here has another reply, or none.
+	if msg.Reply != loanPrefix+pool+loanAnswers+ask.Answer {
+		return nil, fmt.Errorf("its reply subject %.100q is not that of its answer", msg.Reply)
+	}
 	from, err := api.ParseReply(ask.Ack)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,15 +23,10 @@ type Config struct {
 	Command string `json:"command,omitempty"`
 	// Operator is the user of the account LOG and may do everything there.
 	Operator User `json:"operator"`
-	// Users are the users of the account ROLES.
+	// Users are the users of the other accounts.
 	Users []User `json:"users"`
-	// Services are the services that LOG exports to ROLES, Streamed those that answer with
-	// several messages. Feeds are the streams from LOG to ROLES, Chunks those from ROLES to
-	// LOG.
-	Services []string `json:"services"`
-	Streamed []string `json:"streamed_services"`
-	Feeds    []string `json:"feeds"`
-	Chunks   []string `json:"chunks"`
+	// Accounts are all accounts, with what each one imports.
+	Accounts []Account `json:"accounts"`
 }
 
 // New returns the configuration of a layout. keys are the public nkeys of all users, by name.
@@ -41,10 +37,9 @@ func New(l Layout, keys map[string]string) (*Config, error) {
 		return nil, err
 	}
 	c := &Config{
-		Operator: User{Name: Operator, InboxPrefix: "_INBOX_" + Operator, Publish: []string{">"}, Subscribe: []string{">"}},
-		Users:    users, Feeds: append(natsbus.Feeds(), natsbus.Asks()...), Chunks: natsbus.Chunks(),
+		Operator: User{Name: Operator, Account: Log, InboxPrefix: inboxOf(Operator), Publish: []string{">"}, Subscribe: []string{">"}},
+		Users:    users, Accounts: accounts(users),
 	}
-	c.Services, c.Streamed = natsbus.Services()
 	if len(keys) == 0 {
 		return c, c.checkVariables()
 	}
@@ -97,62 +92,85 @@ func (c *Config) WriteConf(w io.Writer) error {
 		p.line("# The passwords, or their bcrypt hashes, are in the environment of the server.")
 	}
 	p.block("accounts {", func() {
-		p.line("# The streams, and the operator, who may do everything with them.")
-		p.block("LOG {", func() { c.logAccount(&p) })
-		p.line("# All other users. Their reply subjects stay in this account, so the server")
-		p.line("# cannot store an answer in the log.")
-		p.block("ROLES {", func() { c.rolesAccount(&p) })
+		for _, a := range c.Accounts {
+			p.line("# %s", a.About)
+			p.block(a.Name+" {", func() { c.account(&p, a) })
+		}
 	})
 	_, err := io.WriteString(w, p.text.String())
 	return err
 }
 
-func (c *Config) logAccount(p *printer) {
-	p.line("jetstream: enabled")
-	p.list("exports", func() {
-		for _, subject := range c.Services {
-			p.line("{ service: %q, accounts: [ROLES] }", subject)
-		}
-		for _, subject := range c.Streamed {
-			p.line("{ service: %q, response_type: stream, accounts: [ROLES] }", subject)
-		}
-		for _, subject := range c.Feeds {
-			p.line("{ stream: %q, accounts: [ROLES] }", subject)
-		}
-	})
-	p.list("imports", func() { imports(p, "stream", "ROLES", c.Chunks) })
-	p.list("users", func() { p.line("{ %s }", c.Operator.identity()) })
-}
-
-func (c *Config) rolesAccount(p *printer) {
-	p.list("exports", func() {
-		for _, subject := range c.Chunks {
-			p.line("{ stream: %q, accounts: [LOG] }", subject)
-		}
-	})
+func (c *Config) account(p *printer, a Account) {
+	if a.Name == Log {
+		p.line("jetstream: enabled")
+	}
+	if exports := c.exports(a.Name); len(exports) > 0 {
+		p.list("exports", func() {
+			for _, line := range exports {
+				p.line("%s", line)
+			}
+		})
+	}
 	p.list("imports", func() {
-		imports(p, "service", "LOG", c.Services)
-		imports(p, "service", "LOG", c.Streamed)
-		imports(p, "stream", "LOG", c.Feeds)
+		for _, subject := range slices.Concat(a.Services, a.Streamed) {
+			p.line("{ service: { account: %s, subject: %q } }", Log, subject)
+		}
+		for _, s := range a.Streams {
+			p.line("{ stream: { account: %s, subject: %q } }", s.Account, s.Subject)
+		}
 	})
 	p.list("users", func() {
+		if a.Name == Log {
+			p.line("{ %s }", c.Operator.identity())
+		}
 		for _, u := range c.Users {
-			p.line("# %s connects with NATS_INBOX_PREFIX=%s.", u.Name, u.InboxPrefix)
-			p.block("{", func() {
-				p.line("%s", u.identity())
-				p.block("permissions {", func() {
-					p.subjects("publish", u.Publish)
-					p.subjects("subscribe", u.Subscribe)
-				})
-			})
+			if u.Account == a.Name {
+				p.user(u)
+			}
 		}
 	})
 }
 
-func imports(p *printer, kind, account string, subjects []string) {
-	for _, subject := range subjects {
-		p.line("{ %s: { account: %s, subject: %q } }", kind, account, subject)
+// exports returns what an account offers: all that others import from it, and nothing to anyone
+// else.
+func (c *Config) exports(account string) []string {
+	var lines []string
+	offer := func(form, subject string, imports func(Account) bool) {
+		var to []string
+		for _, a := range c.Accounts {
+			if imports(a) {
+				to = append(to, a.Name)
+			}
+		}
+		if len(to) > 0 {
+			lines = append(lines, fmt.Sprintf(form, subject, strings.Join(to, ", ")))
+		}
 	}
+	if account == Log {
+		single, streamed := natsbus.Services()
+		for _, subject := range single {
+			offer("{ service: %q, accounts: [%s] }", subject, func(a Account) bool { return slices.Contains(a.Services, subject) })
+		}
+		for _, subject := range streamed {
+			offer("{ service: %q, response_type: stream, accounts: [%s] }", subject, func(a Account) bool { return slices.Contains(a.Streamed, subject) })
+		}
+	}
+	for _, subject := range slices.Concat(natsbus.Feeds(), natsbus.Asks(), natsbus.Chunks()) {
+		offer("{ stream: %q, accounts: [%s] }", subject, func(a Account) bool { return slices.Contains(a.Streams, Stream{account, subject}) })
+	}
+	return lines
+}
+
+func (p *printer) user(u User) {
+	p.line("# %s connects with NATS_INBOX_PREFIX=%s.", u.Name, u.InboxPrefix)
+	p.block("{", func() {
+		p.line("%s", u.identity())
+		p.block("permissions {", func() {
+			p.subjects("publish", u.Publish)
+			p.subjects("subscribe", u.Subscribe)
+		})
+	})
 }
 
 // identity returns the user's credentials in the configuration.

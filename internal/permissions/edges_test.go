@@ -411,7 +411,7 @@ func TestWhoIs(t *testing.T) {
 	for _, user := range roles(users) {
 		id, err := natsconn.WhoIs(t.Context(), r.connect(t, user, nil), 0, quiet)
 		require.NoError(t, err, user)
-		require.Equal(t, "ROLES", id.Account)
+		require.Equal(t, accountOf(user), id.Account)
 		require.True(t, id.Limited(), user)
 		require.Equal(t, natsbus.Good, natsbus.CheckUser(id).Level, natsbus.CheckUser(id).What)
 		want := []string{user}

@@ -4,10 +4,11 @@
 // What a role may append follows from the transition table: the edges out of its own states.
 // Package natsbus knows what every other use of the bus needs. So neither is written down twice.
 //
-// There are two accounts. LOG has the streams, the buckets and the operator. ROLES has all other
-// users and imports what they use. The reason is that a server sends answers to any reply
-// subject without checking permissions. In the log's own account, any user could store a copy of
-// any message on any edge.
+// There are four accounts. LOG has the streams, the buckets and the operator. ROLES, TOOLS and
+// READERS have the other users and import what these use. The reason is that a server sends
+// answers to any reply subject without checking permissions. In the log's own account, any user
+// could store a copy of any message on any edge. In that of the actors, any user could have a
+// stored message delivered to a service as a call.
 package permissions
 
 import (
@@ -49,6 +50,8 @@ var owned = map[string][]events.State{
 // User is a user of the bus with its permissions.
 type User struct {
 	Name string `json:"name"`
+	// Account is the name of its account.
+	Account string `json:"account"`
 	// NKey is the public key. Empty: the user has a password.
 	NKey string `json:"nkey,omitempty"`
 	// InboxPrefix is the prefix of its inboxes, with which it must connect.
@@ -134,7 +137,7 @@ func (l Layout) withDefaults() (Layout, error) {
 	return l, nil
 }
 
-// Users returns the users of the account ROLES: planner, observer, gateway, backup, tap, telemetry, an actor for each
+// Users returns all users but the operator: planner, observer, gateway, backup, tap, telemetry, an actor for each
 // pool, a user for each NATS service, and [Custom] if the table has states of its own.
 func Users(l Layout) ([]User, error) {
 	l, err := l.withDefaults()
@@ -155,7 +158,7 @@ func Users(l Layout) ([]User, error) {
 // user returns the user of a service, which may do nothing else.
 func (s Service) user() User {
 	g := natsbus.NewGrants(1)
-	u := User{Name: ServicePrefix + s.Name, InboxPrefix: inboxOf(ServicePrefix + s.Name)}
+	u := User{Name: ServicePrefix + s.Name, Account: Tools, InboxPrefix: inboxOf(ServicePrefix + s.Name)}
 	g.Inbox(u.InboxPrefix)
 	g.Serve(s.Name, s.Subjects)
 	u.Publish, u.Subscribe = g.Publish(), g.Subscribe()
@@ -188,7 +191,7 @@ func (l Layout) user(name string, grant func(*natsbus.Grants)) User {
 	g.ReadLog()
 	g.ReadSnapshots()
 	grant(g)
-	return User{Name: name, InboxPrefix: prefix, Publish: g.Publish(), Subscribe: g.Subscribe()}
+	return User{Name: name, Account: accountOf(name), InboxPrefix: prefix, Publish: g.Publish(), Subscribe: g.Subscribe()}
 }
 
 // worker grants what the worker loop needs for a role's states: its edges and control events. pool

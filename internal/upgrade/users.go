@@ -42,6 +42,10 @@ func users(text string, shards int) ([]natsbus.Finding, error) {
 			found = append(found, natsbus.Finding{Level: natsbus.Warning, What: "there is no user " + want.Name, Mend: printAgain})
 			continue
 		}
+		if has.account != want.Account {
+			found = append(found, natsbus.Finding{Level: natsbus.Warning, Mend: printAgain,
+				What: fmt.Sprintf("user %s is in the account %s, where others can forge messages to it; its account is %s now", want.Name, has.account, want.Account)})
+		}
 		lacks := append(missing(want.Publish, has.publish), missing(want.Subscribe, has.subscribe)...)
 		if len(lacks) > 0 {
 			found = append(found, natsbus.Finding{Level: natsbus.Warning,
@@ -54,29 +58,39 @@ func users(text string, shards int) ([]natsbus.Finding, error) {
 	return found, nil
 }
 
-// allowed are the subjects that a user may use.
-type allowed struct{ publish, subscribe []string }
+// allowed is the account of a user, and the subjects that it may use.
+type allowed struct {
+	account            string
+	publish, subscribe []string
+}
 
-// readUsers reads the users of the account ROLES, named after their inboxes.
+// readUsers reads the users of all accounts but that of the operator, named after their inboxes.
 func readUsers(text string) (map[string]allowed, error) {
 	parsed, err := conf.Parse(variable.ReplaceAllString(text, `"x"`))
 	if err != nil {
 		return nil, fmt.Errorf("the permissions: %w", err)
 	}
-	list, _ := at(parsed, "accounts", "ROLES", "users").([]any)
-	if len(list) == 0 {
-		return nil, fmt.Errorf("the permissions have no users of the account ROLES: name the file that `moorebus init --print-permissions` wrote")
-	}
 	served := map[string]allowed{}
+	for _, account := range []string{permissions.Roles, permissions.Tools, permissions.Readers} {
+		list, _ := at(parsed, "accounts", account, "users").([]any)
+		addUsers(served, account, list)
+	}
+	if len(served) == 0 {
+		return nil, fmt.Errorf("the permissions have no users of the account %s: name the file that `moorebus init --print-permissions` wrote", permissions.Roles)
+	}
+	return served, nil
+}
+
+// addUsers adds the users of one account.
+func addUsers(served map[string]allowed, account string, list []any) {
 	for _, user := range list {
-		of := allowed{texts(at(user, "permissions", "publish", "allow")), texts(at(user, "permissions", "subscribe", "allow"))}
+		of := allowed{account, texts(at(user, "permissions", "publish", "allow")), texts(at(user, "permissions", "subscribe", "allow"))}
 		for _, subject := range of.subscribe {
 			if name, ok := strings.CutPrefix(subject, "_INBOX_"); ok {
 				served[strings.TrimSuffix(name, ".>")] = of
 			}
 		}
 	}
-	return served, nil
 }
 
 // at returns what lies at a path of maps, or nil.
