@@ -122,9 +122,8 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	}
 	serve.Alone, serve.Share = !f.share, f.share
 	if serve.Listen == "" {
-		// This user's other commands find the address and the token in the data
-		// directory.
-		serve.Listen, serve.Token = "127.0.0.1:0", wire.NewToken()
+		// This operator's other commands find the address in the data directory.
+		serve.ServeOperator(os.Getenv)
 		// Else no role of another process can be connected.
 		serve.Init.Alone = !f.share
 	}

@@ -41,6 +41,14 @@ import (
 type leaks struct{ *testing.M }
 
 func (l leaks) Run() int {
+	config, err := os.MkdirTemp("", "moorebus-config-") // where the operator's token is
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = os.RemoveAll(config) }()
+	if err := os.Setenv("XDG_CONFIG_HOME", config); err != nil {
+		panic(err)
+	}
 	code := l.M.Run()
 	if err := goleak.Find(); err != nil && code == 0 {
 		_, _ = fmt.Fprintln(os.Stderr, err)

@@ -72,14 +72,17 @@ type OpenOptions struct {
 	Bus natsbus.Options
 	// Logger gets what happens to the bus; nil: slog's default.
 	Logger *slog.Logger
+
+	getenv func(string) string
 }
 
 // Serve says how the embedded server runs for others.
 type Serve struct {
 	// Listen is the address for other processes, host:port; empty: none.
 	Listen string
-	// Token is what other processes must present.
-	Token string
+	// Token is what other processes must present, and TokenFrom where they find it, as in
+	// [embedded.Options].
+	Token, TokenFrom string
 	// Config and NKey are accounts and users in place of Token, see [embedded.Options].
 	Config, NKey string
 	// TLS is that of [embedded.Options].
@@ -163,7 +166,9 @@ func (f *ServeFlags) Serve() (*Serve, error) {
 	if err != nil {
 		return nil, Usage("--nats-listen: %w", err)
 	}
-	serve.Token = f.getenv(natsToken)
+	if serve.Token = f.getenv(natsToken); serve.Token != "" {
+		serve.TokenFrom = natsToken
+	}
 	return serve, Guard(f.flags, "nats-listen", at, natsToken, f.getenv)
 }
 
@@ -171,6 +176,7 @@ func (f *ServeFlags) Serve() (*Serve, error) {
 // through that process, if it listens; otherwise a server is started in this
 // one, which holds the directory until [Conn.Close].
 func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
+	o.getenv = f.getenv
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -272,7 +278,8 @@ func (o *OpenOptions) start(ctx context.Context, dir string) (server *embedded.S
 	settings := embedded.Options{Dir: dir, Logger: o.Logger, Fatal: flushFailed}
 	FsyncAuto.set(&settings)
 	if s := o.Serve; s != nil {
-		settings.Listen, settings.Token, settings.Config, settings.NKey, settings.TLS = s.Listen, s.Token, s.Config, s.NKey, s.TLS
+		settings.Listen, settings.Token, settings.TokenFrom = s.Listen, s.Token, s.TokenFrom
+		settings.Config, settings.NKey, settings.TLS = s.Config, s.NKey, s.TLS
 		s.Fsync.set(&settings)
 	} else if _, err := os.Stat(dir); err != nil {
 		return nil, nil, nil, fmt.Errorf("there are no runs to look at: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)
@@ -285,7 +292,9 @@ func (o *OpenOptions) start(ctx context.Context, dir string) (server *embedded.S
 	var held *embedded.HeldError
 	if errors.As(err, &held) && held.URL != "" && (o.Serve == nil || !o.Serve.Alone) {
 		o.Logger.Debug("joining the process that serves the data directory", "dir", dir, "url", held.URL, "pid", held.PID)
-		return nil, &natsconn.ConnectOptions{URL: held.URL, Token: held.Token}, nil, nil
+		token, needs := JoinToken(held.Holder, o.getenv)
+		sayWatching(needs)
+		return nil, &natsconn.ConnectOptions{URL: held.URL, Token: token}, nil, nil
 	}
 	if errors.Is(err, embedded.ErrNoGroupFlush) {
 		return nil, nil, nil, NotConfigured("--fsync=group: %w: use --fsync=always, or another data directory", err)

@@ -84,6 +84,7 @@ func (f *BusFlags) setupPlace(command string) (Place, error) {
 // served by this one meanwhile; it is made if create is set and it is named. command is the name of
 // the command.
 func (f *BusFlags) Raw(ctx context.Context, command string, create bool, o OpenOptions) (*Raw, error) {
+	o.getenv = f.getenv
 	at, err := f.setupPlace(command)
 	if err != nil {
 		return nil, err

@@ -31,6 +31,7 @@ type shared struct {
 	settings embedded.Options
 	init     natsbus.InitOptions
 	fsync    Fsync
+	getenv   func(string) string
 	// life is the context of the dials; giveUp ends it.
 	life   context.Context
 	giveUp context.CancelFunc
@@ -51,8 +52,8 @@ func (o *OpenOptions) openShared(ctx context.Context, dir string) (*Conn, error)
 	case "", FsyncAuto:
 		fsync = FsyncAlways
 	}
-	s := &shared{init: o.Serve.Init, fsync: fsync, settings: embedded.Options{
-		Dir: dir, Listen: o.Serve.Listen, Token: o.Serve.Token, Logger: o.Logger, Fatal: flushFailed,
+	s := &shared{init: o.Serve.Init, fsync: fsync, getenv: o.getenv, settings: embedded.Options{
+		Dir: dir, Listen: o.Serve.Listen, Token: o.Serve.Token, TokenFrom: o.Serve.TokenFrom, Logger: o.Logger, Fatal: flushFailed,
 	}}
 	fsync.set(&s.settings)
 	s.life, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
@@ -116,7 +117,9 @@ func (s *shared) Dial(_, _ string) (conn net.Conn, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("the address of process %d: %w", held.PID, err)
 		}
-		s.token = held.Token
+		var needs string
+		s.token, needs = JoinToken(held.Holder, s.getenv)
+		sayWatching(needs)
 		return (&net.Dialer{Timeout: joinTimeout}).DialContext(ctx, "tcp", at.Host)
 	}
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/certs"
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/launch"
@@ -245,7 +246,11 @@ func (d *Checks) Embedded(ctx context.Context, dir string, r *Report) {
 			r.Add(AreaBus, finding(natsbus.Unseen, "set NATS_URL="+held.URL+", NATS_CA and NATS_NKEY, and run the doctor again", "the server asks for a user"))
 			return
 		}
-		connect := natsconn.ConnectOptions{URL: held.URL, Token: held.Token, Name: "moorebus/doctor", Logger: d.Bus.Logger}
+		token, needs := cli.JoinToken(*held, os.Getenv)
+		if needs != "" {
+			r.Add(AreaBus, finding(natsbus.Warning, needs, "this command may only watch the server of process %d", held.PID))
+		}
+		connect := natsconn.ConnectOptions{URL: held.URL, Token: token, Name: "moorebus/doctor", Logger: d.Bus.Logger}
 		d.remote(ctx, connect, r, func(_ *nats.Conn, f []natsbus.Finding) []natsbus.Finding { return flushed(f) })
 	case held != nil:
 		r.Add(AreaData, finding(natsbus.Warning, "run the doctor again after it has ended", "data directory %s is in use by process %d, which does not listen", dir, held.PID))

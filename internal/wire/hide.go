@@ -12,7 +12,7 @@ import (
 var keyFiles = []string{"NATS_NKEY", "NATS_CREDS", "NATS_KEY"}
 
 // hideFiles keeps from the commands of tools these files, which say what tools may do, the data
-// directory, whose lock file has a token of the bus, the keys of the bus, and .env files.
+// directory, the operator's token, the keys of the bus, and .env files.
 func hideFiles(files ...string) {
 	for _, file := range files {
 		if file != Stdin {
@@ -24,6 +24,9 @@ func hideFiles(files ...string) {
 	}
 	if dir, err := cli.DataDir(os.Getenv); err == nil {
 		exectool.Hide(dir)
+	}
+	if file, err := cli.OperatorFile(os.Getenv); err == nil {
+		exectool.Hide(file)
 	}
 	patterns := []string{".env*"}
 	for _, name := range keyFiles {

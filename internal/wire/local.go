@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -176,5 +175,3 @@ func PutAgent(ctx context.Context, g AgentStore, namespace string, a events.Agen
 	return err
 }
 
-// NewToken returns a random secret.
-func NewToken() string { return rand.Text() }

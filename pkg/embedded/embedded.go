@@ -39,8 +39,11 @@ type Options struct {
 	// free one. Empty: only this process can connect.
 	Listen string
 	// Token is what TCP and in-process connections must present; empty: nothing.
-	// [Server.Connect] presents it by itself.
+	// [Server.Connect] presents it by itself. Who presents the token of the lock file instead
+	// ([Holder]) may watch and change nothing.
 	Token string
+	// TokenFrom says where other processes of the operator find Token, see [Holder.TokenFrom].
+	TokenFrom string
 	// Config is the part of nats-server's configuration with accounts, users and TLS, in place of
 	// Token. NKey is then the path of the seed of the user as which [Server.Connect] connects;
 	// the streams are in that user's account. A directory whose streams are in another account
@@ -138,7 +141,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if addr, ok := s.nats.Addr().(*net.TCPAddr); ok && addr != nil {
 		s.settings.Port = addr.Port // the same one after a restart
 	}
-	if err := held.announce(s.listenURL(), o.Token, s.beyondLoopback() && o.Config == ""); err != nil {
+	if err := held.announce(s.listenURL(), watching(settings), o.TokenFrom, s.beyondLoopback() && o.Config == ""); err != nil {
 		s.stop()
 		return nil, errors.Join(err, held.release())
 	}
@@ -155,14 +158,16 @@ func (o Options) settings() (*server.Options, error) {
 		return nil, errors.New("embedded server: no data directory given")
 	}
 	settings := &server.Options{
-		ServerName:    "moorebus-" + strconv.Itoa(os.Getpid()),
-		JetStream:     true,
-		StoreDir:      filepath.Join(o.Dir, server.JetStreamStoreDir),
-		DontListen:    true,
-		NoSigs:        true,
-		SyncAlways:    o.SyncAlways,
-		MaxPayload:    int32(o.MaxPayload),
-		Authorization: o.Token,
+		ServerName: "moorebus-" + strconv.Itoa(os.Getpid()),
+		JetStream:  true,
+		StoreDir:   filepath.Join(o.Dir, server.JetStreamStoreDir),
+		DontListen: true,
+		NoSigs:     true,
+		SyncAlways: o.SyncAlways,
+		MaxPayload: int32(o.MaxPayload),
+	}
+	if o.Token != "" {
+		settings.CustomClientAuthentication = newTokens(o.Token)
 	}
 	if o.Config != "" {
 		if err := settings.ProcessConfigString(o.Config); err != nil {
@@ -198,6 +203,10 @@ func boot(ctx context.Context, settings server.Options, log *serverLog, timeout 
 	if err != nil {
 		return nil, fmt.Errorf("embedded server: %w", err)
 	}
+	operators, _ := settings.CustomClientAuthentication.(*tokens)
+	if operators != nil {
+		operators.watchers.Store(nil) // that of the server before
+	}
 	log.begin()
 	inner.SetLoggerV2(log, false, false, false)
 	stop := func() { inner.Shutdown(); inner.WaitForShutdown() }
@@ -218,6 +227,12 @@ func boot(ctx context.Context, settings server.Options, log *serverLog, timeout 
 	if !inner.JetStreamEnabled() {
 		stop()
 		return nil, fmt.Errorf("embedded server: JetStream did not start on %s, see the log", settings.StoreDir)
+	}
+	if operators != nil {
+		if err := operators.link(inner); err != nil {
+			stop()
+			return nil, fmt.Errorf("embedded server: account of watchers: %w", err)
+		}
 	}
 	return inner, nil
 }

@@ -30,8 +30,12 @@ type Holder struct {
 	Starting bool `json:"starting,omitempty"`
 	// URL is where its server listens, empty if it does not.
 	URL string `json:"url,omitempty"`
-	// Token is what its server wants to see, empty if nothing.
+	// Token lets a process watch, and change nothing; empty if its server wants no token. In the
+	// file of an earlier build, which has no TokenFrom, it lets a process do everything.
 	Token string `json:"token,omitempty"`
+	// TokenFrom says where the operator's processes find the token that lets them do everything,
+	// as [Options] has it.
+	TokenFrom string `json:"token_from,omitempty"`
 	// Open says that other machines reach its server, and need no token.
 	Open bool `json:"open,omitempty"`
 }
@@ -99,10 +103,10 @@ func retryBusy(ctx context.Context, try func() error) error {
 }
 
 // announce adds where the server is reached, and whether by other machines.
-func (l *lock) announce(url, token string, beyond bool) error {
+func (l *lock) announce(url, token, from string, beyond bool) error {
 	l.who.Starting = false
 	if url != "" {
-		l.who.URL, l.who.Token, l.who.Open = url, token, beyond && token == ""
+		l.who.URL, l.who.Token, l.who.TokenFrom, l.who.Open = url, token, from, beyond && token == ""
 	}
 	return l.write()
 }

@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/moorebus/moorebus/pkg/embedded"
+)
+
+// ofUser begins what a lock file says of a server that takes the token of this user's file; the
+// beginning of the token's hash follows.
+const ofUser = "user:"
+
+// OperatorFile returns the file with the token by which this user's commands act on the server of
+// run and dev: $XDG_CONFIG_HOME/moorebus/operator, else ~/.config/moorebus/operator. It is not in
+// the data directory, so whoever reads that one can only watch.
+func OperatorFile(getenv func(string) string) (string, error) {
+	if dir := getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, appName, "operator"), nil
+	}
+	home := getenv("HOME")
+	if home == "" {
+		return "", NotConfigured("there is no home directory to keep the operator's token in: set HOME, XDG_CONFIG_HOME, or %s", natsToken)
+	}
+	return filepath.Join(home, ".config", appName, "operator"), nil
+}
+
+// ServeOperator has a server listen on loopback for this operator's other commands: those that have
+// the same NATS_TOKEN or MOOREBUS_TOKEN in their environment if this process has one, else those of
+// this user. All others that can read the data directory may watch.
+func (s *Serve) ServeOperator(getenv func(string) string) {
+	s.Listen = "127.0.0.1:0"
+	for _, name := range []string{natsToken, tokenVariable} {
+		if token := getenv(name); token != "" {
+			s.Token, s.TokenFrom = token, name
+			return
+		}
+	}
+	token, err := makeOperatorToken(getenv)
+	if err != nil {
+		// This process works without, and no other one can act on its runs.
+		Say("other commands can only watch the runs of this process, unless %s is set for both: %v", natsToken, err)
+		s.Token, s.TokenFrom = rand.Text(), natsToken
+		return
+	}
+	s.Token, s.TokenFrom = token, ofUser+hashOf(token)
+}
+
+func hashOf(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:4])
+}
+
+// makeOperatorToken returns this user's token. It makes the file if it is not there.
+func makeOperatorToken(getenv func(string) string) (string, error) {
+	file, err := OperatorFile(getenv)
+	if err != nil {
+		return "", err
+	}
+	if token, err := readOperatorToken(file); !errors.Is(err, fs.ErrNotExist) {
+		return token, err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return "", err
+	}
+	// Linked when it is whole, so that another process never reads a part of it.
+	draft, err := os.CreateTemp(filepath.Dir(file), "operator-*")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.Remove(draft.Name()) }()
+	_, err = draft.WriteString(rand.Text() + "\n")
+	if err := errors.Join(err, draft.Close()); err != nil {
+		return "", err
+	}
+	if err := os.Link(draft.Name(), file); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return readOperatorToken(file)
+}
+
+func readOperatorToken(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < 20 {
+		return "", fmt.Errorf("%s does not hold a token: remove it, and a new one is made", file)
+	}
+	return token, nil
+}
+
+// JoinToken returns the token with which this process joins the one that holds a data directory,
+// and what it would need to do more than watch; empty if it needs nothing more.
+func JoinToken(held embedded.Holder, getenv func(string) string) (token, needs string) {
+	hash, mine := strings.CutPrefix(held.TokenFrom, ofUser)
+	switch {
+	case held.TokenFrom == "": // no token is wanted, or an earlier build serves
+		return held.Token, ""
+	case !mine:
+		if token := getenv(held.TokenFrom); token != "" {
+			return token, ""
+		}
+		return held.Token, fmt.Sprintf("set %s as process %d has it", held.TokenFrom, held.PID)
+	}
+	if file, err := OperatorFile(getenv); err == nil {
+		if token, err := readOperatorToken(file); err == nil && hashOf(token) == hash {
+			return token, ""
+		}
+	}
+	return held.Token, fmt.Sprintf("run the command as the user of process %d, with the same HOME and XDG_CONFIG_HOME, or set %s for both", held.PID, natsToken)
+}
+
+// sayWatching says that this process can only watch.
+func sayWatching(needs string) {
+	if needs != "" {
+		Say("this command can only watch: to change something, %s", needs)
+	}
+}
