@@ -137,6 +137,7 @@ func TestModificationIsChecked(t *testing.T) {
 		"no object":        {"pay", `[1]`, "invalid_arguments", "pay"},
 		"against a schema": {"pay", `{"amount":"2"}`, "invalid_arguments", "amount"},
 		"surplus":          {"pay", `{"amount":2,"to":"me"}`, "invalid_arguments", "to"},
+		"in another case":  {"pay", `{"amount":2,"Amount":3}`, "invalid_arguments", "upper and lower case"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := r.held(c.tool, []string{"c1"})

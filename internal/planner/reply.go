@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -294,7 +295,11 @@ func (ch *replyChecker) refuse(call events.Call) (code, reason string) {
 	case slices.Contains(ch.blacklist, call.Name):
 		return codeBlacklisted, fmt.Sprintf("tool %q is blacklisted: do without it", call.Name)
 	}
-	if err := ch.validator.Validate(json.RawMessage(info.Schema), call.Arguments); err != nil {
+	err := ch.validator.Validate(json.RawMessage(info.Schema), call.Arguments)
+	if err == nil {
+		err = approval.Distinct(json.RawMessage(info.Schema), call.Arguments)
+	}
+	if err != nil {
 		return tool.CodeInvalidArguments, fmt.Sprintf("invalid arguments for %s: %s", call.Name, clean(err.Error()))
 	}
 	return "", ""

@@ -215,6 +215,10 @@ func refusals() []outcome {
 			},
 		},
 		{
+			name: "keys that differ in case alone", reply: ask(call("a", "alpha", `{"amount":1,"AMOUNT":1000}`)), leadTo: events.Planning,
+			check: invalidReply("", "invalid_arguments", `the keys "amount" and "AMOUNT" differ in upper and lower case only`),
+		},
+		{
 			name: "arguments that are no JSON", reply: ask(call("a", "pair", `{"a":`)), leadTo: events.Planning,
 			check: func(t *testing.T, p events.Payload) {
 				invalidReply("", "invalid_arguments", "")(t, p)

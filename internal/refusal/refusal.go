@@ -61,6 +61,7 @@ const (
 	CodeBadWebhook       = "bad_webhook"
 	CodeBlacklisted      = "blacklisted"
 	CodeBudgetExhausted  = "budget_exhausted"
+	CodeNoPrice          = "no_price"
 	CodeCallDiffers      = "call_differs"
 	CodeConflict         = "conflict"
 	CodeDiskFull         = "disk_full"

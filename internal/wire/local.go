@@ -174,4 +174,3 @@ func PutAgent(ctx context.Context, g AgentStore, namespace string, a events.Agen
 	_, err := g.PutAgent(ctx, namespace, a.Name, agentfile.Marshal(a), agentfile.JSON)
 	return err
 }
-

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/effects"
@@ -241,6 +242,9 @@ func withoutAnswer(d events.Decision) (string, bool) {
 }
 
 func (s *Decisions) validate(schema json.RawMessage, arguments string) error {
+	if err := approval.Distinct(schema, arguments); err != nil {
+		return err
+	}
 	if s.validator != nil {
 		return s.validator.Validate(schema, arguments)
 	}

@@ -126,7 +126,7 @@ func (a *Admission) current(ctx context.Context) (set, error) {
 	read, _, err := a.read(ctx)
 	switch {
 	case errors.Is(err, journal.ErrDenied):
-		read = set{} // Run says so
+		return nil, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "this gateway may not read the quotas, so it starts no runs: print the permissions again with moorebus init --print-permissions")
 	case err != nil && never:
 		return nil, err
 	case err != nil:
@@ -206,9 +206,14 @@ func (a *Admission) over(ctx context.Context, ns string, d *Daily, behind time.D
 	}
 	over = d.Tokens > 0 && u.used.Input+u.used.Output >= d.Tokens ||
 		d.CostUSD > 0 && u.used.CostUSD != nil && *u.used.CostUSD >= d.CostUSD
+	unknown := !over && d.CostUSD > 0 && u.used.Unpriced > 0
 	a.mu.Lock()
-	a.usage[ns], a.spent[ns] = u, over
+	a.usage[ns], a.spent[ns] = u, over || unknown
 	a.mu.Unlock()
+	if unknown {
+		return next, false, refusal.New(refusal.Invalid, refusal.CodeNoPrice, "the namespace %s has a budget of the day in US dollars, and the price of %d tokens of that day is not known: "+
+			"give planners --prices FILE with an entry for each model, which may be 0, or bound tokens instead", ns, u.used.Unpriced)
+	}
 	return next, over, nil
 }
 

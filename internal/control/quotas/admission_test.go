@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -232,6 +234,64 @@ func TestBudget(t *testing.T) {
 	require.NotContains(t, r.Types(second), "Admitted")
 	r.put("default", quotas.Quota{Active: 1, Daily: &quotas.Daily{Tokens: 101}})
 	require.Equal(t, second, r.admitted(second))
+}
+
+// TestBudgetWithoutPrices: a budget in dollars lets nothing through while it is not known what the
+// tokens of the day cost. A model that is the run's client costs nothing.
+func TestBudgetWithoutPrices(t *testing.T) {
+	r := newRig(t)
+	r.put("default", quotas.Quota{Daily: &quotas.Daily{CostUSD: 5}})
+	cost := 0.5
+	for i, of := range []struct {
+		provider string
+		cost     *float64
+	}{{events.ClientProvider, nil}, {"openai", &cost}, {"openai", nil}} {
+		run := r.start("x").RunID
+		answer := controltest.Answered("done")
+		answer.Usage = events.Usage{Input: 80, Output: 20, Total: 100, CostUSD: of.cost}
+		answer.Asked = &events.Asked{Provider: of.provider, Model: "m"}
+		r.Happens(run, events.Planning, answer)
+		require.Eventually(t, func() bool {
+			costs, err := r.Costs(t.Context(), "", "hour", time.Time{})
+			return err == nil && costs.Total.Input == int64(80*(i+1))
+		}, controltest.Patience, time.Millisecond)
+	}
+	require.Eventually(t, func() bool {
+		_, err := r.Start(t.Context(), "", request("x"))
+		return refusal.Is(err, refusal.CodeNoPrice) && strings.Contains(err.Error(), "100 tokens")
+	}, controltest.Patience, 10*time.Millisecond)
+	r.put("default", quotas.Quota{Daily: &quotas.Daily{Tokens: 1000}})
+	r.start("x")
+}
+
+type store ports.Quotas
+
+// unreadable are quotas that this process cannot read.
+type unreadable struct {
+	store
+	data []byte
+	err  error
+}
+
+func (u unreadable) Quotas(context.Context) ([]byte, uint64, error) { return u.data, 1, u.err }
+
+// TestUnreadableQuotas: quotas that cannot be read, or have a bound that this build does not know,
+// let nothing through.
+func TestUnreadableQuotas(t *testing.T) {
+	r := newRig(t)
+	for want, store := range map[string]unreadable{
+		"may not read the quotas": {err: journal.ErrDenied},
+		"cannot be read":          {data: []byte(`{"default": {"active": 1, "hourly": 7}}`)},
+		"the bus is away":         {err: errors.New("the bus is away")},
+	} {
+		c, err := control.New(control.Config{
+			Base: worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "other"}, Timers: r.bus, Directory: r.bus, Agents: r.bus,
+			Quotas: store,
+		})
+		require.NoError(t, err)
+		_, err = c.Start(t.Context(), "", request("x"))
+		require.ErrorContains(t, err, want)
+	}
 }
 
 // TestBadQuotas: what is wrong is refused, and says why.

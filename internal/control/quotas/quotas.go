@@ -8,6 +8,7 @@
 package quotas
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -126,8 +127,10 @@ func (a *Admission) read(ctx context.Context) (set, uint64, error) {
 		return nil, 0, err
 	}
 	var all set
-	if err := json.Unmarshal(data, &all); err != nil {
-		return nil, 0, fmt.Errorf("the stored quotas cannot be read: %w", err)
+	known := json.NewDecoder(bytes.NewReader(data))
+	known.DisallowUnknownFields() // a bound of a later build would not hold
+	if err := known.Decode(&all); err != nil {
+		return nil, 0, fmt.Errorf("the stored quotas cannot be read by this build: %w", err)
 	}
 	return all, revision, nil
 }

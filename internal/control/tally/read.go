@@ -74,6 +74,9 @@ type Use struct {
 	Output  int64    `json:"output"`
 	Cached  int64    `json:"cached"`
 	CostUSD *float64 `json:"cost_usd,omitempty" jsonschema:"Left out where no price is known."`
+	// Unpriced are tokens whose price is not known, without those of models that are the run's
+	// client.
+	Unpriced int64 `json:"-"`
 }
 
 func (s *sum) dollars() *float64 {
@@ -84,7 +87,9 @@ func (s *sum) dollars() *float64 {
 	return &cost
 }
 
-func (s *sum) asUse() Use { return Use{s.runs, s.calls, s.input, s.output, s.cached, s.dollars()} }
+func (s *sum) asUse() Use {
+	return Use{s.runs, s.calls, s.input, s.output, s.cached, s.dollars(), s.unpriced}
+}
 
 // dearer orders sums by cost, then tokens, then calls, the most first.
 func dearer(a, b *sum) int {

@@ -124,12 +124,14 @@ type sum struct {
 	runs, calls, failed, input, output, cached int64
 	cost                                       float64
 	priced                                     bool
+	// unpriced are tokens whose price is not known.
+	unpriced int64
 }
 
 func (s *sum) add(o sum) {
 	s.runs, s.calls, s.failed = s.runs+o.runs, s.calls+o.calls, s.failed+o.failed
 	s.input, s.output, s.cached = s.input+o.input, s.output+o.output, s.cached+o.cached
-	s.cost, s.priced = s.cost+o.cost, s.priced || o.priced
+	s.cost, s.priced, s.unpriced = s.cost+o.cost, s.priced || o.priced, s.unpriced+o.unpriced
 }
 
 // use adds tokens and money; u may be nil.
@@ -140,7 +142,9 @@ func (s *sum) use(u *events.Usage) {
 	s.input, s.output, s.cached = s.input+int64(max(0, u.Input)), s.output+int64(max(0, u.Output)), s.cached+int64(max(0, u.Cached))
 	if u.CostUSD != nil {
 		s.cost, s.priced = s.cost+max(0, *u.CostUSD), true
+		return
 	}
+	s.unpriced += int64(max(0, u.Input)) + int64(max(0, u.Output))
 }
 
 func newSpace() *space {
@@ -256,6 +260,9 @@ func (s *space) counts(r *Run, e Event) (all counted) {
 		all.replies.use(events.Billed(e.Data))
 		if facts := events.FactsOf(e.Data); facts != nil && facts.Asked != nil {
 			r.model = s.number(models, facts.Asked.Provider+"/"+facts.Asked.Model)
+			if facts.Asked.Provider == events.ClientProvider {
+				all.replies.unpriced = 0 // the client pays
+			}
 		} else if r.model == 0 {
 			r.model = s.number(models, "")
 		}
