@@ -100,6 +100,9 @@ func (d decoder) array(depth int) (any, error) {
 }
 
 func (d decoder) checkNumber(n json.Number) error {
+	if len(n) > maxDigits {
+		return fmt.Errorf("the number ending at byte %d has more than %d digits", d.InputOffset(), maxDigits)
+	}
 	i := strings.IndexAny(string(n), "eE")
 	if i < 0 {
 		return nil

@@ -31,7 +31,11 @@ type reporter struct {
 }
 
 func (r *reporter) violation(err *jsonschema.ValidationError, indent int) {
-	if what := wording(err); what != "" {
+	if len(r.lines) >= maxLines { // there may be millions, and to word one takes time
+		if len(err.Causes) == 0 {
+			r.left++
+		}
+	} else if what := wording(err); what != "" {
 		r.line(indent, err.InstanceLocation, what)
 		indent++
 	}
@@ -65,10 +69,6 @@ func wording(err *jsonschema.ValidationError) string {
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
 
 func (r *reporter) line(indent int, location []string, what string) {
-	if len(r.lines) >= maxLines {
-		r.left++
-		return
-	}
 	pointer := ""
 	for _, token := range location {
 		pointer += "/" + pointerEscapes.Replace(token)

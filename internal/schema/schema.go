@@ -3,8 +3,11 @@
 // A [Validator] takes the model's argument text and reports every violation, with its JSON
 // pointer, in words that a model can act on. Schemas are draft 2020-12 unless they name
 // another draft. `format` is an annotation, and `pattern` is an RE2 expression. Nothing is
-// loaded: a `$ref` to another document makes the schema invalid. Numbers of any length are
-// compared exactly.
+// loaded: a `$ref` to another document makes the schema invalid. Numbers are compared exactly.
+//
+// Schemas come from whoever may offer tools or define agents. So a schema has bounds, and one
+// that may branch too often for any value is invalid. A check has a budget of steps; one that
+// takes more fails.
 //
 // The error of an invalid schema wraps [ErrSchema]. Every other error is a *tool.Failure
 // with code invalid_arguments.
@@ -25,8 +28,9 @@ import (
 // ErrSchema says that the schema is invalid, not the arguments.
 var ErrSchema = errors.New("invalid JSON Schema")
 
-// defaultCacheSize is how many compiled schemas a [Validator] keeps by default.
-const defaultCacheSize = 256
+// defaultCacheSize is how many compiled schemas a [Validator] keeps by default, maxKept how much
+// they may take, see [bounded].
+const defaultCacheSize, maxKept = 256, 4 << 20
 
 // resourceURL names the compiled schema. Its scheme has no loader, so a relative reference
 // cannot be resolved.
@@ -45,8 +49,10 @@ type Validator struct {
 	size int
 
 	mu sync.Mutex
-	// cache has compiled schemas by their text. It is emptied when it is full.
+	// cache has compiled schemas by their text, kept is their size. It is emptied when it is
+	// full.
 	cache map[string]*bounded
+	kept  int
 }
 
 // New returns a Validator.
@@ -84,7 +90,7 @@ func (v *Validator) Validate(schema json.RawMessage, arguments string) error {
 	if err != nil {
 		return tool.Failf(tool.CodeInvalidArguments, "the arguments are not valid JSON: %v", err)
 	}
-	err = compiled.check(value, len(arguments))
+	err = compiled.check(value)
 	if err == nil {
 		return nil
 	}
@@ -108,8 +114,9 @@ func (v *Validator) compiled(schema json.RawMessage) (*bounded, error) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.cache) >= v.size {
+	if v.kept += s.size; len(v.cache) >= v.size || v.kept > maxKept {
 		clear(v.cache)
+		v.kept = s.size
 	}
 	v.cache[string(schema)] = s
 	return s, nil
@@ -123,27 +130,45 @@ func (refuse) Load(url string) (any, error) {
 		strings.TrimPrefix(url, "moorebus:///"))
 }
 
-func compile(schema json.RawMessage) (*bounded, error) {
+func compile(schema json.RawMessage) (s *bounded, err error) {
 	if len(schema) == 0 {
 		schema = json.RawMessage("{}")
+	}
+	if len(schema) > maxSize {
+		return nil, fmt.Errorf("%w: %w", ErrSchema, errLarge)
 	}
 	doc, err := decode(string(schema))
 	if err != nil {
 		return nil, fmt.Errorf("%w: not valid JSON: %w", ErrSchema, err)
 	}
+	var size extent
+	if err := size.add(doc, 0); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
+	}
+	var numbers measure
+	numbers.value(doc, 0)
+	b := &budget{number: numbers.number}
+	defer func() {
+		if p := recover(); p != nil { // the library is not made for foreign schemas
+			s, err = nil, fmt.Errorf("%w: it cannot be compiled: %v", ErrSchema, p)
+		}
+	}()
 	c := jsonschema.NewCompiler()
 	c.UseLoader(refuse{})
-	b := &budget{}
+	c.UseRegexpEngine(b.compilePattern)
 	c.RegisterVocabulary(b.vocabulary())
 	c.AssertVocabs()
 	if err := c.AddResource(resourceURL, doc); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
 	}
-	s, err := c.Compile(resourceURL)
+	made, err := c.Compile(resourceURL)
 	if err != nil {
 		return nil, schemaError(err)
 	}
-	return &bounded{s, b}, nil
+	if err := b.expand(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
+	}
+	return &bounded{made, b, len(schema) + size.pointers}, nil
 }
 
 // schemaError classifies the compiler's errors.
