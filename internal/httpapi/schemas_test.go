@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +22,29 @@ func TestToolsWithBadSchemasStartNothing(t *testing.T) {
 	require.Equal(t, "broken", a.text(t, "tool"))
 	require.Contains(t, a.text(t, "message"), "/properties/q/type", "the place in the schema")
 	r.fails(422, "bad_tool_schema", r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1,"patch":{"tools":["broken"]}}`))
+}
+
+// A schema that no check could take is refused wherever a client may give one.
+func TestSchemasThatBranchTooOften(t *testing.T) {
+	r := simulatedRig(t, nil)
+	defs := ""
+	for i := range 14 {
+		defs += fmt.Sprintf(`"d%d":{"anyOf":[%s]},`, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf(`{"$ref":"#/$defs/d%d"},`, i+1), 8), ","))
+	}
+	branching := `{"$ref":"#/$defs/d0","$defs":{` + defs + `"d14":{"required":["never"]}}}`
+	client := fmt.Sprintf(`{"name":"mine","description":"x","schema":%s}`, branching)
+	for code, agent := range map[string]string{
+		"bad_output_schema": `{"llm":{"provider":"openai"},"output_schema":` + branching + `}`,
+		"bad_tool_schema":   `{"llm":{"provider":"openai"},"client_tools":[` + client + `]}`,
+	} {
+		for _, a := range []answer{
+			r.fails(422, code, r.do("PUT", "/v1/agents/a", agent, "Content-Type", "application/json")),
+			r.fails(422, code, r.do("POST", "/v1/runs", `{"agent":`+agent+`,"task":"x"}`)),
+		} {
+			require.Contains(t, a.text(t, "message"), "branches too often")
+		}
+	}
+	require.JSONEq(t, `{"runs":[]}`, r.do("GET", "/v1/runs", "").body, "nothing was started")
 }
 
 func TestBudgetsOfZero(t *testing.T) {

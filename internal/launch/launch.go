@@ -122,6 +122,11 @@ func (l *Launcher) Check(a *events.Agent) error {
 			return refusal.New(refusal.Unprocessable, refusal.CodeBadEstimator, "config.%s", err.Error())
 		}
 	}
+	for _, t := range a.ClientTools {
+		if err := l.checkToolSchemas([]events.ToolSpec{t.Spec()}); err != nil {
+			return err
+		}
+	}
 	return l.checkOutputSchema(a.OutputSchema)
 }
 

@@ -71,6 +71,7 @@ func (b *budget) expand() error {
 		parts[p.schema] = p
 	}
 	known := map[*jsonschema.Schema]*expansion{}
+	most := 0
 	var visit func(*jsonschema.Schema) (expansion, error)
 	visit = func(s *jsonschema.Schema) (expansion, error) {
 		p := parts[s]
@@ -90,13 +91,12 @@ func (b *budget) expand() error {
 			if err != nil {
 				return e, err
 			}
-			if e.steps += x.steps; e.steps > maxSteps {
-				return e, fmt.Errorf("it branches too often: its anyOf, oneOf, allOf and $ref come to more than %d steps for one value", maxSteps)
-			}
+			e.steps = min(e.steps+x.steps, maxSteps+1)
 			e.chain = max(e.chain, x.chain)
 		}
 		e.chain++
 		b.chain = max(b.chain, e.chain)
+		most = max(most, e.steps)
 		known[s] = &e
 		return e, nil
 	}
@@ -104,6 +104,9 @@ func (b *budget) expand() error {
 		if _, err := visit(p.schema); err != nil {
 			return err
 		}
+	}
+	if may := b.allowance(measure{}); most > may {
+		return fmt.Errorf("it branches too often: its anyOf, oneOf, allOf and $ref come to more than %d steps for one value", may)
 	}
 	return nil
 }

@@ -53,16 +53,21 @@ type bounded struct {
 	size int
 }
 
-// check evaluates the schema for a value. An error of a deep value holds its path, every part
-// of a chain is compared with all of it, and numbers are computed with exactly: each makes a
-// step dearer.
+// allowance returns how many steps a check of a value may take. An error of a deep value holds
+// its path, every part of a chain is compared with all of it, and numbers are computed with
+// exactly: each makes a step dearer.
+func (b *budget) allowance(m measure) int {
+	return maxSteps / ((1 + m.depth/16) * (1 + b.chain/64) * max(1, m.number, b.number))
+}
+
+// check evaluates the schema for a value.
 func (s *bounded) check(value any) (err error) {
 	b := s.budget
 	var m measure
 	m.value(value, 0)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.left = maxSteps / ((1 + m.depth/16) * (1 + b.chain/64) * max(1, m.number, b.number))
+	b.left = b.allowance(m)
 	defer func() {
 		switch p := recover(); {
 		case p == nil:

@@ -120,7 +120,7 @@ func costs() map[string]map[string]cost {
 			"patterns of levels":           {levels(`{"patternProperties":{"a":{"$ref":"#/definitions/dNEXT"},"b":{"$ref":"#/definitions/dNEXT"}}}`), nest(40, `{"ab":%s}`, `1`)},
 			"choices":                      {`{"items":{"enum":[` + repeat(20_000, func(i int) string { return fmt.Sprintf("%d", i) }) + `]}}`, `[` + repeat(20_000, same("-1")) + `]`},
 			"large choices":                {`{"items":{"enum":[` + repeat(3000, func(i int) string { return fmt.Sprintf("[1,2,3,4,5,6,7,8,9,10,%d]", i) }) + `]}}`, `[` + repeat(10_000, same("[1,2,3,4,5,6,7,8,9,10,-1]")) + `]`},
-			"large numbers":                {`{"items":{"enum":[` + repeat(20_000, func(i int) string { return fmt.Sprintf("%de999", i) }) + `]}}`, `[` + repeat(20_000, same("-1e999")) + `]`},
+			"large numbers":                {`{"items":{"enum":[` + repeat(1000, func(i int) string { return fmt.Sprintf("%de999", i) }) + `]}}`, `[` + repeat(20_000, same("-1e999")) + `]`},
 			"a pattern of a long text":     {`{"properties":{"a":{"pattern":"(x+x+){1,100}y"}}}`, `{"a":"` + strings.Repeat("x", 900_000) + `"}`},
 			"patterns of names":            {`{"patternProperties":{` + repeat(1500, func(i int) string { return fmt.Sprintf(`"^[a-z]+%d$":true`, i) }) + `}}`, `{` + names + `}`},
 			"names":                        {`{"propertyNames":{"anyOf":[` + repeat(1500, func(i int) string { return fmt.Sprintf(`{"const":"%d"}`, i) }) + `]}}`, `{` + names + `}`},

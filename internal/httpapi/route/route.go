@@ -83,9 +83,9 @@ type (
 var (
 	RunCodes    = []string{refusal.CodeBadNamespace, refusal.CodeRunNotFound, refusal.CodeRunPurged, refusal.CodeParentGone, refusal.CodeUnknownTable}
 	ChangeCodes = slices.Concat(RunCodes, []string{refusal.CodeRunEnded, refusal.CodeConflict, refusal.CodeTooLarge})
-	AgentCodes  = []string{refusal.CodeBadNamespace, refusal.CodeBadAgent, refusal.CodeBadApproval, refusal.CodeBadEstimator, refusal.CodeBadOutputSchema}
+	AgentCodes  = []string{refusal.CodeBadNamespace, refusal.CodeBadAgent, refusal.CodeBadApproval, refusal.CodeBadEstimator, refusal.CodeBadOutputSchema, refusal.CodeBadToolSchema}
 	PinCodes    = slices.Concat(AgentCodes, []string{
-		refusal.CodeAmbiguousTool, refusal.CodeBadToolSchema, refusal.CodePending, refusal.CodeUnknownProvider,
+		refusal.CodeAmbiguousTool, refusal.CodePending, refusal.CodeUnknownProvider,
 		refusal.CodeUnknownTool, refusal.CodeUnknownRef, refusal.CodeEmptyTask, refusal.CodeBadRunID, refusal.CodeRunExists, refusal.CodeRunPurged, refusal.CodeConflict,
 		refusal.CodeTooManyQueued, refusal.CodeBudgetExhausted, refusal.CodeNoPrice,
 	})
