@@ -270,7 +270,7 @@ and when it ends another one goes on with it.`,
 	local.share = true
 	cmd.Flags().StringSliceVar(&names, "agents", nil, "names of the stored agents to offer, with commas (default all)")
 	cmd.Flags().StringVar(&listen, "listen", "", "`address` to serve streamable HTTP on, instead of stdin and stdout")
-	cmd.AddCommand(loginCommand())
+	cmd.AddCommand(loginCommand(), pinCommand(), pinDiffCommand())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var listener net.Listener
 		if listen != "" {

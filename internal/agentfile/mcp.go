@@ -19,6 +19,10 @@ type MCP struct {
 	// File is the path of the file; [ReadTools] and [ReadFile] make it relative to
 	// the tool file.
 	File string `json:"file"`
+	// Pinned is the path of the file of pinned definitions, relative as File; empty: none.
+	Pinned string `json:"pinned,omitempty"`
+	// TrustHints lets the annotations of all servers lower class and risk of their tools.
+	TrustHints bool `json:"trust_hints,omitempty"`
 	// Servers are the settings by server name.
 	Servers map[string]MCPTools `json:"servers,omitempty"`
 }
@@ -30,8 +34,18 @@ type MCPTools struct {
 	Risk    tool.Risk       `json:"risk,omitempty"`
 	Effect  tool.Effect     `json:"effect,omitempty"`
 	Timeout events.Duration `json:"timeout,omitempty"`
+	// TrustHints is that of the server; nil: as [MCP] says.
+	TrustHints *bool `json:"trust_hints,omitempty"`
 	// Tools are the tools that are offered, by the server's own names. Default: all.
 	Tools []string `json:"tools,omitempty"`
+}
+
+// Trusts reports whether the annotations of a server may lower class and risk of its tools.
+func (m *MCP) Trusts(server string) bool {
+	if own := m.Servers[server].TrustHints; own != nil {
+		return *own
+	}
+	return m.TrustHints
 }
 
 // decodeMCP reads the key mcp.
@@ -44,6 +58,9 @@ func decodeMCP(node *strict.Node) (*MCP, error) {
 	}
 	if m.File == "" {
 		return nil, node.Errorf("mcp", "names no file; write mcp: .mcp.json, or mcp: {file: .mcp.json, servers: …}")
+	}
+	if m.Pinned == "" && node.Get("pinned") != nil {
+		return nil, node.Errorf("mcp.pinned", "names no file; write the file that `moorebus mcp pin` is to make, such as mcp-pins.json")
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(m.Servers)) {
@@ -247,10 +264,15 @@ func (r *mcpServer) expand(name, path string, x *expander) (s MCPServer) {
 	return s
 }
 
-// locate makes the path of the MCP servers relative to the tool file's folder.
+// locate makes the paths of the MCP servers and of their pins relative to the tool file's folder.
 func (f *ToolFile) locate(toolFile string) {
-	if f != nil && f.MCP != nil && !filepath.IsAbs(f.MCP.File) {
-		f.MCP.File = filepath.Join(filepath.Dir(toolFile), f.MCP.File)
+	if f == nil || f.MCP == nil {
+		return
+	}
+	for _, path := range []*string{&f.MCP.File, &f.MCP.Pinned} {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(filepath.Dir(toolFile), *path)
+		}
 	}
 }
 

@@ -105,36 +105,37 @@ func TestMalformedToolFiles(t *testing.T) {
 		data string
 		want []string
 	}{
-		"unknown key":      {"tools:\n- builtin: calculator\n  efect: pure\n", []string{"line 3", "tools[0].efect", "did you mean effect?"}},
-		"nested":           {"tools:\n- name: a\n  http:\n    ulr: x\n", []string{"line 4", "tools[0].http.ulr", "unknown key"}},
-		"none of three":    {"tools:\n- name: a\n", []string{"line 2", "tools[0]", "exactly one"}},
-		"two of three":     {"tools:\n- {name: a, builtin: x, exec: {command: [y]}}\n", []string{"line 2", "exactly one"}},
-		"name":             {"tools:\n- {name: a b, builtin: x}\n", []string{"line 2", "tools[0].name"}},
-		"twice":            {"tools:\n- {builtin: x}\n- {name: x, builtin: y}\n", []string{"line 3", "tools[1].name", "tools[0]"}},
-		"effect":           {"tools:\n- {builtin: x,\n   effect: sometimes}\n", []string{"line 3", "tools[0].effect", "idempotent"}},
-		"risk":             {"tools:\n- {builtin: x, risk: none}\n", []string{"tools[0].risk"}},
-		"pool":             {"tools:\n- {builtin: x, pool: A.B}\n", []string{"tools[0].pool"}},
-		"reserved pool":    {"tools:\n- {builtin: x, pool: agents}\n", []string{"tools[0].pool", "reserved"}},
-		"timeout":          {"tools:\n- {builtin: x, timeout: fast}\n", []string{"tools[0].timeout"}},
-		"negative timeout": {"tools:\n- {builtin: x, timeout: -1s}\n", []string{"tools[0].timeout"}},
-		"retries":          {"tools:\n- {builtin: x, retries: -1}\n", []string{"tools[0].retries"}},
-		"breaker":          {"tools:\n- {builtin: x, breaker: {open: -1s}}\n", []string{"tools[0].breaker", "{off: true}"}},
-		"breaker's key":    {"tools:\n- {builtin: x, breaker: {fails: 1}}\n", []string{"tools[0].breaker.fails", "unknown key"}},
-		"url":              {"tools:\n- {name: x, http: {url: /search}}\n", []string{"tools[0].http.url"}},
-		"no url":           {"tools:\n- {name: x, http: {method: GET}}\n", []string{"tools[0].http.url", "missing"}},
-		"no command":       {"tools:\n- {name: x, exec: {command: []}}\n", []string{"tools[0].exec.command"}},
-		"schema":           {"tools:\n- {builtin: x, schema: 3}\n", []string{"tools[0].schema"}},
-		"sandbox":          {"tools:\n- {name: x, exec: {command: [y]}, sandbox: loose}\n", []string{"tools[0].sandbox", "use strict or off"}},
-		"network of none":  {"tools:\n- {builtin: x, network: host}\n", []string{"tools[0].network", "exec tools alone"}},
-		"read of none":     {"tools:\n- {builtin: x, read: [/srv]}\n", []string{"tools[0].read", "exec tools alone"}},
-		"sandbox of none":  {"tools:\n- {builtin: x, sandbox: off}\n", []string{"tools[0].sandbox", "exec tools alone"}},
-		"root":             {"tools:\n- {builtin: x, root: /}\n", []string{"tools[0].root"}},
-		"hosts":            {"tools:\n- {builtin: x, hosts: [a]}\n", []string{"tools[0].hosts"}},
-		"mcp without file": {"tools: []\nmcp: {servers: {}}\n", []string{"line 2", "mcp", "names no file"}},
-		"mcp's key":        {"tools: []\nmcp:\n  file: a\n  server: {}\n", []string{"line 4", "mcp.server", "unknown key"}},
-		"mcp's risk":       {"mcp:\n  file: a\n  servers: {x: {risk: some}}\n", []string{"line 3", "mcp.servers.x.risk", "is not a risk"}},
-		"mcp's pool":       {"mcp:\n  file: a\n  servers: {x: {pool: agents}}\n", []string{"line 3", "mcp.servers.x.pool", "reserved"}},
-		"names, not tools": {"tools: [search]\n", []string{"line 1", "tools[0]", "want a mapping"}},
+		"unknown key":       {"tools:\n- builtin: calculator\n  efect: pure\n", []string{"line 3", "tools[0].efect", "did you mean effect?"}},
+		"nested":            {"tools:\n- name: a\n  http:\n    ulr: x\n", []string{"line 4", "tools[0].http.ulr", "unknown key"}},
+		"none of three":     {"tools:\n- name: a\n", []string{"line 2", "tools[0]", "exactly one"}},
+		"two of three":      {"tools:\n- {name: a, builtin: x, exec: {command: [y]}}\n", []string{"line 2", "exactly one"}},
+		"name":              {"tools:\n- {name: a b, builtin: x}\n", []string{"line 2", "tools[0].name"}},
+		"twice":             {"tools:\n- {builtin: x}\n- {name: x, builtin: y}\n", []string{"line 3", "tools[1].name", "tools[0]"}},
+		"effect":            {"tools:\n- {builtin: x,\n   effect: sometimes}\n", []string{"line 3", "tools[0].effect", "idempotent"}},
+		"risk":              {"tools:\n- {builtin: x, risk: none}\n", []string{"tools[0].risk"}},
+		"pool":              {"tools:\n- {builtin: x, pool: A.B}\n", []string{"tools[0].pool"}},
+		"reserved pool":     {"tools:\n- {builtin: x, pool: agents}\n", []string{"tools[0].pool", "reserved"}},
+		"timeout":           {"tools:\n- {builtin: x, timeout: fast}\n", []string{"tools[0].timeout"}},
+		"negative timeout":  {"tools:\n- {builtin: x, timeout: -1s}\n", []string{"tools[0].timeout"}},
+		"retries":           {"tools:\n- {builtin: x, retries: -1}\n", []string{"tools[0].retries"}},
+		"breaker":           {"tools:\n- {builtin: x, breaker: {open: -1s}}\n", []string{"tools[0].breaker", "{off: true}"}},
+		"breaker's key":     {"tools:\n- {builtin: x, breaker: {fails: 1}}\n", []string{"tools[0].breaker.fails", "unknown key"}},
+		"url":               {"tools:\n- {name: x, http: {url: /search}}\n", []string{"tools[0].http.url"}},
+		"no url":            {"tools:\n- {name: x, http: {method: GET}}\n", []string{"tools[0].http.url", "missing"}},
+		"no command":        {"tools:\n- {name: x, exec: {command: []}}\n", []string{"tools[0].exec.command"}},
+		"schema":            {"tools:\n- {builtin: x, schema: 3}\n", []string{"tools[0].schema"}},
+		"sandbox":           {"tools:\n- {name: x, exec: {command: [y]}, sandbox: loose}\n", []string{"tools[0].sandbox", "use strict or off"}},
+		"network of none":   {"tools:\n- {builtin: x, network: host}\n", []string{"tools[0].network", "exec tools alone"}},
+		"read of none":      {"tools:\n- {builtin: x, read: [/srv]}\n", []string{"tools[0].read", "exec tools alone"}},
+		"sandbox of none":   {"tools:\n- {builtin: x, sandbox: off}\n", []string{"tools[0].sandbox", "exec tools alone"}},
+		"root":              {"tools:\n- {builtin: x, root: /}\n", []string{"tools[0].root"}},
+		"hosts":             {"tools:\n- {builtin: x, hosts: [a]}\n", []string{"tools[0].hosts"}},
+		"pins without file": {"mcp: {file: .mcp.json, pinned: \"\"}\n", []string{"line 1", "mcp.pinned", "names no file"}},
+		"mcp without file":  {"tools: []\nmcp: {servers: {}}\n", []string{"line 2", "mcp", "names no file"}},
+		"mcp's key":         {"tools: []\nmcp:\n  file: a\n  server: {}\n", []string{"line 4", "mcp.server", "unknown key"}},
+		"mcp's risk":        {"mcp:\n  file: a\n  servers: {x: {risk: some}}\n", []string{"line 3", "mcp.servers.x.risk", "is not a risk"}},
+		"mcp's pool":        {"mcp:\n  file: a\n  servers: {x: {pool: agents}}\n", []string{"line 3", "mcp.servers.x.pool", "reserved"}},
+		"names, not tools":  {"tools: [search]\n", []string{"line 1", "tools[0]", "want a mapping"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := agentfile.ParseTools([]byte(c.data), agentfile.Auto)
@@ -288,10 +289,15 @@ llm: {provider: openai}
 tools: [{builtin: calculator}]
 mcp:
   file: /etc/mcp.json
-  servers: {a: {pool: web, risk: low, effect: pure, timeout: 5s, tools: [read]}}
+  pinned: pins.json
+  trust_hints: true
+  servers: {a: {pool: web, risk: low, effect: pure, timeout: 5s, tools: [read]}, b: {trust_hints: false}}
 `), agentfile.Options{})
 	require.NoError(t, err)
 	require.Equal(t, "/etc/mcp.json", docs.Tools.MCP.File)
+	require.Equal(t, filepath.Join(dir, "pins.json"), docs.Tools.MCP.Pinned)
+	require.Equal(t, []bool{true, false, true}, []bool{docs.Tools.MCP.Trusts("a"), docs.Tools.MCP.Trusts("b"), docs.Tools.MCP.Trusts("c")})
+	require.False(t, tools.MCP.Trusts("a"), "nobody says so")
 	a := docs.Tools.MCP.Servers["a"]
 	require.Equal(t, agentfile.MCPTools{Pool: "web", Risk: tool.Low, Effect: tool.Pure, Timeout: a.Timeout, Tools: []string{"read"}}, a)
 	_, _, err = agentfile.ReadMCP(filepath.Join(dir, "none"), variables(nil))

@@ -74,7 +74,7 @@ const fullTools = `{"tools": [
  {"name": "n", "exec": {"command": ["wc", "-w"]}, "network": "host", "read": ["/srv"], "require": ["landlock"]},
  {"builtin": "read_file", "root": "docs"}, {"builtin": "http_get", "hosts": ["example.com"]}, {"agent": "a"}, {"handoff": "b"},
  {"name": "f", "a2a": "http://localhost/card", "headers": {"A": "b"}}, {"service": "text", "pool": "web"}],
- "mcp": {"file": ".mcp.json", "servers": {"s": {"pool": "web", "risk": "low", "effect": "once", "timeout": "3s", "tools": ["x"]}}}}`
+ "mcp": {"file": ".mcp.json", "pinned": "pins.json", "trust_hints": true, "servers": {"s": {"trust_hints": false, "pool": "web", "risk": "low", "effect": "once", "timeout": "3s", "tools": ["x"]}}}}`
 
 const fullProviders = `{"mine": {"kind": "openai", "base_url": "http://localhost:1/v1", "api_key": "k", "model": "m", "headers": {"A": "b"}, "query": {"a": "b"},
  "extra_body": {"x": 1}, "like": "ollama", "capabilities": {"efforts": ["low"], "api": "chat", "body": {"x": 1}, "max_reply": 5}}, "other": {"kind": "anthropic", "api_key_env": "KEY", "max_tokens": 5}, "renewed": {"kind": "openai", "api_key_command": ["print-token"], "api_key_ttl": "5m"}}`

@@ -64,12 +64,15 @@ var toolKeys = []key{
 	{"approval.expr", "The expression of the policy expr, over tool, arguments, risk and run.", []limit{example(`tool == "pay" && arguments.amount > 100`)}},
 	{"mcp", "The file of MCP servers whose tools are added: its path, or {file, servers}.", []limit{there}},
 	{"mcp.file", "The path of the file, relative to this one.", []limit{there}},
+	{"mcp.pinned", "The path of the file of pinned definitions, relative to this one, which `moorebus mcp pin` writes. What is not pinned, or has changed since, is not offered. Default: everything is.", []limit{there}},
+	{"mcp.trust_hints", "Whether the annotations of all servers may lower class and risk of their tools. Default: false.", nil},
 	{"mcp.servers", "How the tools of a server are offered, by its name.", nil},
 	{"mcp.servers.*", "The settings of one server.", nil},
 	{"mcp.servers.*.pool", "The pool of the server's tools.", []limit{named(emptyOr(name))}},
 	{"mcp.servers.*.risk", "Their risk.", []limit{risks}},
 	{"mcp.servers.*.effect", "What a repeated call of them does.", []limit{effects}},
 	{"mcp.servers.*.timeout", "How long a call may take.", nil},
+	{"mcp.servers.*.trust_hints", "Whether the annotations of the server may do that. Default: mcp.trust_hints.", nil},
 	{"mcp.servers.*.tools", "The tools that are offered, by the server's own names. Default: all.", nil},
 }
 

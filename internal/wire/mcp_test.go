@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/mcppins"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -67,6 +69,22 @@ mcp: {file: .mcp.json, servers: {web: {pool: remote, risk: critical, tools: [one
 		_, ok = r.Lookup("web.one")
 		require.False(t, ok)
 	}
+}
+
+// Without the file of pins nothing starts.
+func TestPinsThatAreNotThere(t *testing.T) {
+	file := mcpTools(t, "mcp: {file: .mcp.json, pinned: pins.json}", `{"mcpServers": {"a": {"command": "x"}}}`)
+	_, _, err := wire.ActorTools(file, nil, false)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, "mcp.pinned: ")
+	require.ErrorContains(t, err, "moorebus mcp pin")
+	pins := filepath.Join(filepath.Dir(file), "pins.json")
+	require.NoError(t, os.WriteFile(pins, []byte(`{"version": 2}`), 0o600))
+	_, _, err = wire.ActorTools(file, nil, false)
+	require.ErrorContains(t, err, "version: 2 is not known")
+	require.NoError(t, mcppins.New().Write(pins))
+	_, _, err = wire.ActorTools(file, nil, false)
+	require.NoError(t, err)
 }
 
 func TestMCPServersThatCannotBe(t *testing.T) {

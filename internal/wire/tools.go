@@ -20,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/mcppins"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/toolset"
@@ -239,13 +240,38 @@ func ActorTools(file string, pools []string, services bool) (*toolset.Registry, 
 	return registry, secrets, nil
 }
 
-// mcpServers makes the sources of a file of MCP servers, and returns the secrets in
-// it. It reports keys of other programs on standard error.
+// mcpServers makes the sources of a file of MCP servers, and returns the secrets in it.
 func mcpServers(m *agentfile.MCP) ([]tool.Source, []string, error) {
 	if m == nil {
 		return nil, nil, nil
 	}
 	hideFiles(m.File)
+	all, secrets, err := MCPServers(m)
+	if err != nil {
+		return nil, nil, err
+	}
+	if m.Pinned != "" {
+		hideFiles(m.Pinned)
+		if _, err := mcppins.Read(m.Pinned); err != nil { // before the first server starts
+			return nil, nil, fmt.Errorf("mcp.pinned: %w; look at the tools of the servers with `moorebus mcp diff`, and pin them with `moorebus mcp pin`", err)
+		}
+	}
+	var sources []tool.Source
+	var errs []error
+	for _, o := range all {
+		made, err := mcptool.New(o)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", m.File, err))
+			continue
+		}
+		sources = append(sources, made)
+	}
+	return sources, secrets, errors.Join(errs...)
+}
+
+// MCPServers returns the servers of a tool file's key mcp, and the secrets in them. It reports
+// keys of other programs on standard error.
+func MCPServers(m *agentfile.MCP) (all []mcptool.Options, secrets []string, err error) {
 	servers, notes, err := agentfile.ReadMCP(m.File, os.LookupEnv)
 	if err != nil {
 		return nil, nil, fmt.Errorf("mcp: %w", err)
@@ -262,28 +288,33 @@ func mcpServers(m *agentfile.MCP) ([]tool.Source, []string, error) {
 			errs = append(errs, fmt.Errorf("mcp.servers.%s: %s has no such server", name, m.File))
 		}
 	}
-	var sources []tool.Source
-	var secrets []string
 	for _, s := range servers {
-		made, err := mcptool.New(mcpOptions(s, m.Servers[s.Name]))
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", m.File, err))
-			continue
-		}
-		sources, secrets = append(sources, made), append(secrets, mcpSecrets(s)...)
+		all, secrets = append(all, mcpOptions(s, m)), append(secrets, mcpSecrets(s)...)
 	}
-	return sources, secrets, errors.Join(errs...)
+	return all, secrets, errors.Join(errs...)
 }
 
-func mcpOptions(s agentfile.MCPServer, over agentfile.MCPTools) mcptool.Options {
+func mcpOptions(s agentfile.MCPServer, m *agentfile.MCP) mcptool.Options {
+	over := m.Servers[s.Name]
 	var oauth *mcptool.OAuth
 	if o := s.OAuth; o != nil {
 		oauth = &mcptool.OAuth{
 			ClientID: o.ClientID, ClientSecret: o.ClientSecret, TokenURL: o.TokenURL, Issuer: o.Issuer, Scopes: o.Scopes, TokenFile: o.TokenFile,
 		}
 	}
+	var pinned func() (map[string]string, error)
+	if m.Pinned != "" {
+		pinned = func() (map[string]string, error) { // a running process learns what is pinned later
+			file, err := mcppins.Read(m.Pinned)
+			if err != nil {
+				return nil, err
+			}
+			return file.Digests(s.Name), nil
+		}
+	}
 	return mcptool.Options{
 		OAuth: oauth, Name: s.Name, Command: s.Command, Env: environment(s.Env), Dir: s.Dir, URL: s.URL, Headers: s.Headers, Tools: over.Tools,
+		TrustHints: m.Trusts(s.Name), Pinned: pinned,
 		Over: tool.Definition{Pool: over.Pool, Risk: over.Risk, Effect: over.Effect, Timeout: time.Duration(over.Timeout)},
 	}
 }

@@ -39,14 +39,19 @@ type listing struct {
 	left map[string]string
 	// found has the names of all wanted tools that the server has.
 	found []string
-	size  int
-	read  int
+	// pins are the digests of the definitions that are accepted; nil: of all. said has the
+	// definitions of the accepted tools.
+	pins map[string]string
+	said map[string]json.RawMessage
+	size int
+	read int
 }
 
 // list reads the server's tools page by page, up to the bounds, and adds those for its
 // resources and prompts.
 func (s *server) list(ctx context.Context, session *mcp.ClientSession) (*listing, error) {
-	l := &listing{left: map[string]string{}}
+	l := &listing{left: map[string]string{}, said: map[string]json.RawMessage{}}
+	unpinned := s.heed(l)
 	has := session.InitializeResult().Capabilities
 	if has == nil {
 		has = &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}
@@ -66,6 +71,9 @@ func (s *server) list(ctx context.Context, session *mcp.ClientSession) (*listing
 	}
 	s.guide(l, session.InitializeResult().Instructions)
 	s.missing(l)
+	if unpinned != nil {
+		l.withhold(unpinned)
+	}
 	return l, nil
 }
 
@@ -142,6 +150,10 @@ func (s *server) guide(l *listing, instructions string) {
 	if instructions == "" || len(l.tools) == 0 {
 		return
 	}
+	if err := l.pinInstructions(instructions); err != nil {
+		l.left["instructions"] = "the server's instructions for the model: " + err.Error()
+		return
+	}
 	said := fmt.Sprintf("Instructions of the server %s for its tools: %s", s.opts.Name, truncate.Prefix(instructions, maxGuide))
 	if len(said)*len(l.tools) > maxListed {
 		l.left["instructions"] = fmt.Sprintf("the server's instructions for %d tools are longer than %d KiB; offer fewer of its tools", len(l.tools), maxListed>>10)
@@ -169,6 +181,12 @@ func (s *server) add(l *listing, t tooled) (full bool) {
 	size := sizeOf(def.Description) + len(def.Schema)
 	if err == nil && l.size+size > maxListed {
 		err = fmt.Errorf("descriptions and schemas of the tools are longer than %d KiB", maxListed>>10)
+	}
+	if err == nil {
+		var said json.RawMessage
+		if said, err = saidOf(t); err == nil {
+			err = l.pin(t.Name, said)
+		}
 	}
 	if err != nil {
 		l.reject(t.Name, err)
@@ -237,7 +255,10 @@ func (s *server) definition(t *mcp.Tool) (tool.Definition, error) {
 	if err := schema.Check(input); err != nil { // it would stop the start of the process
 		return tool.Definition{}, fmt.Errorf("input schema: %w", err)
 	}
-	effect, risk := classes(t.Annotations)
+	effect, risk := tool.Once, tool.High
+	if s.opts.TrustHints {
+		effect, risk = classes(t.Annotations)
+	}
 	def := tool.Definition{
 		Name: toolName(s.opts.Name, t.Name), Description: truncate.Prefix(t.Description, maxDescription), Schema: input,
 		Effect: effect, Risk: risk,
@@ -245,7 +266,7 @@ func (s *server) definition(t *mcp.Tool) (tool.Definition, error) {
 	return tool.Redefine(&remote{def: def}, s.opts.Over).Definition().WithDefaults(), nil
 }
 
-// classes derives class and risk from annotations, see the package comment.
+// classes derives class and risk from annotations that are trusted, see the package comment.
 func classes(a *mcp.ToolAnnotations) (tool.Effect, tool.Risk) {
 	if a == nil {
 		a = &mcp.ToolAnnotations{}

@@ -283,26 +283,29 @@ func TestSuiteHTTP(t *testing.T) {
 
 func TestDefinitions(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, r *rig) {
-		byName := map[string]tool.Definition{}
-		for _, d := range r.Definitions() {
-			byName[d.Name] = d
-		}
-		for name, want := range map[string]struct {
-			effect tool.Effect
-			risk   tool.Risk
-		}{
-			"srv.echo": {tool.Idempotent, tool.Low},
-			"srv.key":  {tool.Idempotent, tool.Medium},
-			"srv.fail": {tool.Once, tool.High},
-		} {
-			require.Equal(t, want.effect, byName[name].Effect, name)
-			require.Equal(t, want.risk, byName[name].Risk, name)
-			require.Equal(t, "does "+strings.TrimPrefix(name, "srv."), byName[name].Description)
-			require.JSONEq(t, `{"type":"object"}`, string(byName[name].Schema))
-			require.Equal(t, "default", byName[name].Pool)
-		}
-	})
+	type class struct {
+		effect tool.Effect
+		risk   tool.Risk
+	}
+	most := class{tool.Once, tool.High}
+	for trusted, want := range map[bool]map[string]class{
+		true:  {"srv.echo": {tool.Idempotent, tool.Low}, "srv.key": {tool.Idempotent, tool.Medium}, "srv.fail": most},
+		false: {"srv.echo": most, "srv.key": most, "srv.fail": most},
+	} {
+		both(t, func(t *testing.T, r *rig) {
+			byName := map[string]tool.Definition{}
+			for _, d := range r.Definitions() {
+				byName[d.Name] = d
+			}
+			for name, want := range want {
+				require.Equal(t, want.effect, byName[name].Effect, name)
+				require.Equal(t, want.risk, byName[name].Risk, name)
+				require.Equal(t, "does "+strings.TrimPrefix(name, "srv."), byName[name].Description)
+				require.JSONEq(t, `{"type":"object"}`, string(byName[name].Schema))
+				require.Equal(t, "default", byName[name].Pool)
+			}
+		}, func(o *Options) { o.TrustHints = trusted })
+	}
 }
 
 func TestClosedReadOnlyIsPure(t *testing.T) {

@@ -88,7 +88,7 @@ func TestNpmFilesystem(t *testing.T) {
 	bin := npm(t, filesystem)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
-	r := start(t, Options{Name: "srv", Command: []string{filepath.Join(bin, "mcp-server-filesystem"), dir}})
+	r := start(t, Options{Name: "srv", Command: []string{filepath.Join(bin, "mcp-server-filesystem"), dir}, TrustHints: true})
 	require.True(t, r.has("read_text_file"), r.log.String())
 	file := filepath.Join(dir, "a.txt")
 	arguments, err := json.Marshal(map[string]string{"path": file, "content": "written by a tool"})

@@ -10,8 +10,8 @@
 // # Tools
 //
 // The server's tool t is announced as `server.t`. Characters that a name cannot have
-// become `_`. Class and risk come from the tool's annotations; a missing annotation has
-// the protocol's default:
+// become `_`. Its class is once and its risk high, which are the protocol's defaults, whatever
+// the server says. With [Options.TrustHints] they come from the tool's annotations:
 //
 //	readOnlyHint                    pure if openWorldHint is false, else idempotent; risk low
 //	idempotentHint                  idempotent, else once
@@ -20,8 +20,11 @@
 // A server with resources has the tools list_resources and read_resource too, and one with
 // prompts list_prompts and get_prompt. The server's instructions are the tools' Guide.
 //
-// Annotations are claims of the server. A server that lies can have a call made twice, or
-// without an approval. [Options.Over] overrides them.
+// Annotations are claims of the server. A server that is trusted and lies can have a call made
+// twice, or without an approval. [Options.Over] overrides class and risk in any case.
+//
+// A server may change what it says of a tool at any time. With [Options.Pinned] only the
+// definitions that somebody has accepted are offered; each list is compared with them.
 //
 // # Results
 //
@@ -107,6 +110,13 @@ type Options struct {
 	// Over overrides the definition of every tool with its set fields, except name,
 	// description and schema.
 	Over tool.Definition
+	// TrustHints derives class and risk from the server's annotations, which may lower them.
+	TrustHints bool
+	// Pinned returns the digests ([Digest]) of the definitions that are accepted, by the server's
+	// own names of the tools, and that of its instructions as [PinOfInstructions]. Other
+	// definitions are not offered. It is called for each list of the server, and with an error
+	// nothing is offered. Nil: every definition is accepted.
+	Pinned func() (map[string]string, error)
 	// Tools are the tools that are offered, by the server's own names or by patterns such as
 	// `list_*`. Default: all.
 	Tools []string

@@ -156,6 +156,7 @@ func TestWrongMetadata(t *testing.T) {
 		"agents":   {named("x", "pool", "agents"), `pool \"agents\" is not`, nil},
 		"json":     {named("x", "schema", "{"), "moorebus.schema: it is not a JSON object", nil},
 		"schema":   {named("x", "schema", `{"type":"wrong"}`), "moorebus.schema: ", nil},
+		"branches": {named("x", "schema", branching()), "moorebus.schema: invalid JSON Schema: it branches too often", nil},
 		"key":      {named("x", "descripton", "x"), "moorebus.descripton: there is no such key", nil},
 		"log":      {named("x"), "belongs to Moorebus or to the server", []micro.EndpointOpt{micro.WithEndpointSubject("moore.0.default.acting.none.default.x")}},
 		"api":      {named("x"), "belongs to Moorebus or to the server", []micro.EndpointOpt{micro.WithEndpointSubject("$JS.API.STREAM.PURGE.MOORE_0")}},
@@ -412,4 +413,13 @@ func TestLargeAnswers(t *testing.T) {
 	r.await("small", nil)
 	require.Eventually(t, func() bool { return r.logs.count("is larger than 256 KiB") == 1 }, patience, time.Millisecond)
 	require.Len(t, r.Definitions(), 1)
+}
+
+// branching is a schema that no check could take.
+func branching() string {
+	defs := ""
+	for i := range 14 {
+		defs += fmt.Sprintf(`"d%d":{"anyOf":[%s{}]},`, i, strings.Repeat(fmt.Sprintf(`{"$ref":"#/$defs/d%d"},`, i+1), 8))
+	}
+	return `{"$ref":"#/$defs/d0","$defs":{` + defs + `"d14":{}}}`
 }
