@@ -161,8 +161,8 @@ func TestCostIsBounded(t *testing.T) {
 				took := time.Since(began)
 				runtime.ReadMemStats(&after)
 				t.Logf("compiled in %s, checked in %s, %d MB", compiled, took-compiled, (after.TotalAlloc-before.TotalAlloc)>>20)
-				require.Less(t, took, 30*time.Second, "two seconds on a machine with nothing else to do")
-				require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<30))
+				require.Less(t, took, 30*time.Second, "half a second on a machine with nothing else to do")
+				require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(2<<30), "most of it garbage, and a fifth of it without the race detector")
 				var f *tool.Failure
 				switch why {
 				case "":

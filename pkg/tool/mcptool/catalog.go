@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -32,20 +33,30 @@ const (
 	maxLeft = 20
 )
 
+var errListed = fmt.Errorf("descriptions and schemas of the tools are longer than %d KiB", maxListed>>10)
+
 // listing is the accepted part of a server's list of tools.
 type listing struct {
 	tools []tool.Tool
-	// left has the reason of each rejected tool, by name.
-	left map[string]string
+	// left has the reason of each rejected tool, by name, and unnamed counts those that it does
+	// not have.
+	left    map[string]string
+	unnamed int
 	// found has the names of all wanted tools that the server has.
 	found []string
 	// pins are the digests of the definitions that are accepted; nil: of all. said has the
 	// definitions of the accepted tools.
 	pins map[string]string
 	said map[string]json.RawMessage
-	size int
-	read int
+	// size is that of the accepted definitions, checked that of all whose schemas were compiled,
+	// read that of all. spent is how long the definitions took.
+	size, checked, read int
+	spent               time.Duration
 }
+
+// calm is how long the next list waits, so that a server with expensive schemas that keeps
+// changing its list does not take a core.
+func (l *listing) calm() time.Duration { return max(relistEvery, 10*l.spent) }
 
 // list reads the server's tools page by page, up to the bounds, and adds those for its
 // resources and prompts.
@@ -177,10 +188,12 @@ func (s *server) add(l *listing, t tooled) (full bool) {
 		return true
 	}
 	l.found = append(l.found, t.Name)
-	def, err := s.definition(t.Tool)
+	began := time.Now()
+	defer func() { l.spent += time.Since(began) }()
+	def, err := s.definition(t.Tool, l)
 	size := sizeOf(def.Description) + len(def.Schema)
 	if err == nil && l.size+size > maxListed {
-		err = fmt.Errorf("descriptions and schemas of the tools are longer than %d KiB", maxListed>>10)
+		err = errListed
 	}
 	if err == nil {
 		var said json.RawMessage
@@ -201,9 +214,11 @@ func (s *server) add(l *listing, t tooled) (full bool) {
 
 // reject notes why a tool is rejected, up to maxLeft tools.
 func (l *listing) reject(name string, why error) {
-	if len(l.left) < maxLeft {
-		l.left[truncate.Prefix(name, maxName)] = why.Error()
+	if len(l.left) >= maxLeft {
+		l.unnamed++
+		return
 	}
+	l.left[truncate.Prefix(name, maxName)] = why.Error()
 }
 
 // cut notes that the list is longer.
@@ -222,11 +237,14 @@ func (s *server) missing(l *listing) {
 
 // report logs the rejected tools, unless they are the same as before.
 func (l *listing) report(before *listing, logger *slog.Logger) {
-	if maps.Equal(l.left, before.left) {
+	if maps.Equal(l.left, before.left) && l.unnamed == before.unnamed {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.left)) {
 		logger.Warn("a tool of an MCP server is left out", "tool", name, "reason", l.left[name], "taken", len(l.tools))
+	}
+	if l.unnamed > 0 {
+		logger.Warn("more tools of an MCP server are left out", "tools", l.unnamed)
 	}
 }
 
@@ -240,7 +258,7 @@ func sizeOf(v any) int {
 }
 
 // definition makes the tool's definition.
-func (s *server) definition(t *mcp.Tool) (tool.Definition, error) {
+func (s *server) definition(t *mcp.Tool, l *listing) (tool.Definition, error) {
 	input, err := compact(t.InputSchema)
 	switch {
 	case err != nil:
@@ -251,6 +269,9 @@ func (s *server) definition(t *mcp.Tool) (tool.Definition, error) {
 		return tool.Definition{}, errors.New("its input schema is not an object")
 	case t.Name == "":
 		return tool.Definition{}, errors.New("it has no name")
+	}
+	if l.checked += len(input); l.checked > maxListed {
+		return tool.Definition{}, errListed
 	}
 	if err := schema.Check(input); err != nil { // it would stop the start of the process
 		return tool.Definition{}, fmt.Errorf("input schema: %w", err)

@@ -61,7 +61,7 @@ func stdio(t *testing.T, mode string) (Options, string, string) {
 	dir := t.TempDir()
 	pids, hangs := filepath.Join(dir, "pids"), filepath.Join(dir, "hangs")
 	return Options{
-		Name: "srv", Command: []string{self}, Env: []string{modeEnv + "=" + asMode + mode, fastExit, "PIDFILE=" + pids, "HANGFILE=" + hangs},
+		Name: "srv", Command: []string{self}, TrustHints: true, Env: []string{modeEnv + "=" + asMode + mode, fastExit, "PIDFILE=" + pids, "HANGFILE=" + hangs},
 	}, pids, hangs
 }
 
@@ -208,7 +208,7 @@ func (w *web) ServeHTTP(res http.ResponseWriter, req *http.Request) {
 
 func startWeb(t *testing.T, w *web, change ...func(*Options)) *rig {
 	t.Helper()
-	o := Options{Name: "srv", URL: w.URL, Headers: map[string]string{"Authorization": "Bearer abc"}}
+	o := Options{Name: "srv", TrustHints: true, URL: w.URL, Headers: map[string]string{"Authorization": "Bearer abc"}}
 	for _, c := range change {
 		c(&o)
 	}

@@ -157,6 +157,7 @@ func TestServerWithoutPins(t *testing.T) {
 	warnings := strings.Count(r.log.String(), "is left out")
 	require.NotZero(t, warnings)
 	require.LessOrEqual(t, warnings, maxLeft+1)
+	require.Contains(t, r.log.String(), `msg="more tools of an MCP server are left out" mcp_server=srv tools=9981`)
 }
 
 func TestDigest(t *testing.T) {
@@ -191,4 +192,22 @@ func TestToolThatIsListedTwice(t *testing.T) {
 	require.Equal(t, "harmless", l.tools[0].Definition().Description)
 	require.Contains(t, l.left["a"], "twice")
 	require.Contains(t, string(l.said["a"]), "harmless")
+}
+
+// What a list of foreign schemas costs is bounded: so many bytes of them are looked at, and the
+// next list waits longer than this one took.
+func TestCostOfAList(t *testing.T) {
+	t.Parallel()
+	s := &server{opts: Options{Name: "srv"}}
+	l := &listing{left: map[string]string{}, said: map[string]json.RawMessage{}}
+	unusable := map[string]any{"$ref": "https://example.org/s.json", "description": strings.Repeat("x", 60<<10)}
+	for i := range 10 {
+		s.add(l, tooled{Tool: &mcp.Tool{Name: fmt.Sprint(i), InputSchema: unusable}})
+	}
+	require.Contains(t, l.left["3"], "may only refer to itself")
+	require.Contains(t, l.left["4"], "longer than 256 KiB")
+	require.Empty(t, l.tools)
+	require.Positive(t, l.spent)
+	require.Equal(t, relistEvery, (&listing{}).calm())
+	require.Equal(t, time.Minute, (&listing{spent: 6 * time.Second}).calm())
 }

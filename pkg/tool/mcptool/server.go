@@ -148,7 +148,7 @@ func (s *server) serve(ctx context.Context, logger *slog.Logger, a *announcer) (
 func (s *server) watch(ctx context.Context, ses *session, before *listing, logger *slog.Logger, a *announcer) error {
 	probe := time.NewTimer(s.probe)
 	defer probe.Stop()
-	calm := time.NewTimer(relistEvery)
+	calm := time.NewTimer(before.calm())
 	defer calm.Stop()
 	silent := 0
 	for {
@@ -174,7 +174,7 @@ func (s *server) watch(ctx context.Context, ses *session, before *listing, logge
 			next = min(next, probeAgain)
 		}
 		probe.Reset(next)
-		calm.Reset(relistEvery)
+		calm.Reset(before.calm())
 	}
 }
 
