@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -203,7 +204,7 @@ func (f *form) check(content map[string]any) error {
 		switch _, text := value.(string); {
 		case !known:
 			return fmt.Errorf("there is no field %s", name)
-		case len(field.Enum) > 0 && !slices.Contains(field.Enum, value):
+		case len(field.Enum) > 0 && !slices.ContainsFunc(field.Enum, func(choice any) bool { return reflect.DeepEqual(choice, value) }):
 			return fmt.Errorf("%s is not one of %v", name, field.Enum)
 		case field.Type == "string" && !text:
 			return fmt.Errorf("%s is not a text", name)

@@ -176,3 +176,14 @@ func TestElicitationWithoutAHuman(t *testing.T) {
 	require.Equal(t, tool.CodeInputRequired, f.Code)
 	require.ErrorContains(t, errors.New(f.Message), "nobody can be asked here: The MCP server srv asks: Really order?")
 }
+
+// Choices of a form may be anything, and so may an answer.
+func TestChoicesThatAreNoTexts(t *testing.T) {
+	t.Parallel()
+	f := form{Properties: map[string]field{"a": {Enum: []any{map[string]any{"b": 1.0}, []any{}}}}}
+	for answer, fits := range map[string]bool{`{"a":{"b":1}}`: true, `{"a":[]}`: true, `{"a":{"b":2}}`: false, `{"a":[1]}`: false, `{"a":"x"}`: false} {
+		content, err := f.parse(answer)
+		require.NoError(t, err)
+		require.Equal(t, fits, f.check(content) == nil, answer)
+	}
+}
