@@ -36,24 +36,25 @@ tool file then offers these definitions only: a tool that is new or that has cha
 left out until somebody looks at it (moorebus mcp diff) and pins it. Processes that run
 notice within 30 s.
 
-With SERVER only the pins of these servers are replaced. If one server does not answer,
-nothing is written.`,
+It shows what it accepts as diff does: a server may say something else than it said when
+it was last looked at. With SERVER only the pins of these servers are replaced. If one
+server does not answer, nothing is written.`,
 		Example: `  moorebus mcp pin --tools tools.yaml
   moorebus mcp pin files search`,
 	}
 	return pinning(cmd, func(p *pins) error {
-		before := mcppins.New()
-		if p.named { // the pins of the others stay
-			var err error
-			if before, err = mcppins.Read(p.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		before, err := mcppins.Read(p.path)
+		if err != nil {
+			if p.named && !errors.Is(err, fs.ErrNotExist) { // the pins of the others stay
 				return err
 			}
+			before = mcppins.New()
 		}
 		now, err := p.ask()
 		if err != nil {
 			return err
 		}
-		if before != nil {
+		if p.named {
 			for name, server := range before.Servers {
 				if _, asked := now.Servers[name]; !asked {
 					now.Servers[name] = server
@@ -62,6 +63,9 @@ nothing is written.`,
 		}
 		if err := now.Write(p.path); err != nil {
 			return err
+		}
+		for _, name := range p.compared(before) {
+			writePinDiff(p.out, name, before.Servers[name], now.Servers[name])
 		}
 		for _, name := range p.names {
 			cli.Say("%s: %d tools are pinned in %s", terminal.Visible(name), len(now.Servers[name].Tools), p.path)
