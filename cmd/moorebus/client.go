@@ -208,7 +208,7 @@ func (c *client) newControl(logger *slog.Logger) (err error) {
 	c.controller, err = process.Controller(control.Config{
 		CheckScript: scripted.CheckScript,
 		StallAfter:  4 * firstCheck, // a gateway checks every quarter of it
-		Webhooks:    webhooks.Settings{Allowed: webhooks.Loopback()},
+		Webhooks:    webhooks.Settings{Allowed: webhooks.Loopback(), Client: true},
 	})
 	c.control = c.controller
 	return err

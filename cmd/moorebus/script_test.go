@@ -27,6 +27,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -160,6 +161,7 @@ func startBus(dir string) (b *bus, stop func(), err error) {
 	}
 	host, err := host.New(host.Options{
 		Listener: listener, Token: testToken, Bus: opened, Providers: map[string]llm.Caller{providers.Scripted: scripted.New()}, Tools: tools, Logger: quiet,
+		Webhooks: webhooks.Settings{Allowed: webhooks.Loopback()},
 	})
 	if err != nil {
 		return nil, nil, err

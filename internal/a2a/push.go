@@ -44,7 +44,7 @@ func shown(p webhooks.Push) pushConfig {
 }
 
 // push is what a configuration asks for. The error says what is wrong with it.
-func (c *pushConfig) push() (webhooks.Push, error) {
+func (f *Face) push(ctx context.Context, c *pushConfig) (webhooks.Push, error) {
 	p := webhooks.Push{ID: c.ID, URL: c.URL, Token: c.Token}
 	if c.Authentication != nil {
 		p.Scheme, p.Credentials = c.Authentication.Scheme, c.Authentication.Credentials
@@ -52,12 +52,12 @@ func (c *pushConfig) push() (webhooks.Push, error) {
 	if c.Tenant != "" {
 		return p, badRequest("tenant: is not supported; the header Moorebus-Namespace names the namespace")
 	}
-	return p, p.Check()
+	return p, f.cfg.Control.CheckPush(ctx, p)
 }
 
 // putPush stores a configuration for a task. Updates after event n are sent.
 func (f *Face) putPush(ctx context.Context, to target, c pushConfig, n uint64) (pushConfig, error) {
-	p, err := c.push()
+	p, err := f.push(ctx, &c)
 	if err != nil {
 		return c, err
 	}

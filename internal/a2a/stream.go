@@ -57,7 +57,7 @@ func (f *Face) deliver(r *http.Request, data []byte) (*sendRequest, target, erro
 	}
 	push := s.Configuration.Push
 	if push != nil { // what is wrong with it is said before anything happens
-		if _, err := push.push(); err != nil {
+		if _, err := f.push(ctx, push); err != nil {
 			return nil, target{}, err
 		}
 	}

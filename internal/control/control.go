@@ -213,7 +213,7 @@ func New(cfg Config) (*Controller, error) {
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
 	c.Keeper = dead.New(a, c.Forker)
-	c.Hooks = webhooks.New(webhooks.Config{Settings: cfg.Webhooks, Access: a, Store: cfg.WebhookStore, Leases: cfg.Leases, Logger: cfg.Logger})
+	c.Hooks = webhooks.New(webhooks.Config{Settings: cfg.Webhooks, Access: a, Store: cfg.WebhookStore, Leases: cfg.Leases, Positions: cfg.Positions, Logger: cfg.Logger})
 	c.Admission = quotas.New(quotas.Config{
 		Access: a, Lister: lister, Store: cfg.Quotas, Leases: cfg.Leases, Positions: cfg.Positions, Logger: cfg.Logger,
 	})

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -38,7 +37,7 @@ const (
 // that are allowed, whatever a name resolves to.
 type Sender struct {
 	client  *http.Client
-	allowed []netip.Prefix
+	allowed Networks
 
 	mu sync.Mutex
 	// hosts have the places of those who post to a host.
@@ -51,7 +50,7 @@ type host struct {
 }
 
 // NewSender returns a Sender that reaches public addresses, and those of the allowed networks.
-func NewSender(allowed []netip.Prefix) *Sender {
+func NewSender(allowed Networks) *Sender {
 	s := &Sender{allowed: allowed, hosts: map[string]*host{}}
 	dialer := &net.Dialer{Timeout: dialTime, Control: s.control}
 	s.client = &http.Client{
@@ -65,35 +64,10 @@ func NewSender(allowed []netip.Prefix) *Sender {
 	return s
 }
 
-// special are networks that reach no other machine of the internet, besides those that package
-// netip knows: shared, reserved and test networks, and those that hold IPv4 addresses.
-var special = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.88.99.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
-	netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("100::/64"),
-	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
-}
-
-// MayReach reports whether messages may go to an address, whatever its form.
-func (s *Sender) MayReach(address netip.Addr) bool {
-	address = address.Unmap().WithZone("")
-	within := func(p netip.Prefix) bool { return p.Contains(address) }
-	return slices.ContainsFunc(s.allowed, within) ||
-		address.IsGlobalUnicast() && !address.IsPrivate() && !slices.ContainsFunc(special, within)
-}
-
-// errForbidden says that the operator does not allow an address.
-type errForbidden struct{ address string }
-
-func (e *errForbidden) Error() string {
-	return fmt.Sprintf("the address %s is not public; the operator of the gateway may allow it with --webhook-allow", e.address)
-}
-
 // control is called with the address of each connection before it is made.
 func (s *Sender) control(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
-	if err != nil || !s.MayReach(at.Addr()) {
+	if err != nil || !s.allowed.MayReach(at.Addr()) {
 		return &errForbidden{address}
 	}
 	return nil
@@ -141,6 +115,9 @@ func (s *Sender) Post(ctx context.Context, m Message) (o Outcome) {
 	began := time.Now()
 	defer func() { o.Took = time.Since(began) }()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL, bytes.NewReader(m.Body))
+	if err == nil {
+		err = s.allowed.Check(req.URL)
+	}
 	if err == nil {
 		for name, value := range m.Header {
 			req.Header.Set(name, value)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +79,7 @@ func TestHeaders(t *testing.T) {
 // Only public addresses are reached, in whatever form an address is written.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
-	s := webhook.NewSender([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")})
+	s := webhook.Networks{netip.MustParsePrefix("10.1.0.0/16")}
 	for _, public := range []string{"8.8.8.8", "2606:4700::1111", "10.1.2.3", "::ffff:10.1.2.3"} {
 		require.True(t, s.MayReach(netip.MustParseAddr(public)), public)
 	}
@@ -89,6 +90,41 @@ func TestAddresses(t *testing.T) {
 	} {
 		require.False(t, s.MayReach(netip.MustParseAddr(inner)), inner)
 	}
+}
+
+// A URL is refused whose host nobody can reach, however it is written, and no other.
+func TestURLs(t *testing.T) {
+	t.Parallel()
+	parse := func(text string) *url.URL {
+		u, err := url.Parse(text)
+		require.NoError(t, err, text)
+		return u
+	}
+	networks := webhook.Networks{netip.MustParsePrefix("10.1.0.0/16")}
+	for _, fine := range []string{
+		"https://8.8.8.8/x", "https://10.1.2.3", "https://[::ffff:10.1.2.3]:8443", "https://hooks.example", "https://hooks.example.:65535/", "https://HOOKS.Example",
+		"https://hooks", "https://a_b.example", "https://grüße.example", "https://0xabcg.example", "https://localhost.example", "https://1.2.3.4.example",
+	} {
+		require.NoError(t, networks.Check(parse(fine)), fine)
+	}
+	for text, why := range map[string]string{
+		"https://169.254.169.254/latest": "169.254.169.254 is not public", "https://127.0.0.1": "not public", "https://10.2.0.1": "not public",
+		"https://[::1]": "not public", "https://[fe80::1%25eth0]": "not public", "https://[::ffff:169.254.169.254]": "not public", "https://[::ffff:a9fe:a9fe]": "not public",
+		"https://[64:ff9b::a9fe:a9fe]": "not public", "https://localhost": "localhost is not public", "https://LOCALHOST.": "not public", "https://a.localhost": "not public",
+		"https://１６９.２５４.１６９.２５４": "not public", "https://169。254。169。254": "not public", "https://ⓛocalhost": "not public",
+		"https://2852039166": "four decimal numbers", "https://0xa9fea9fe": "four decimal numbers", "https://0251.0376.0251.0376": "four decimal numbers",
+		"https://169.254.43518": "four decimal numbers", "https://0x7F.1": "four decimal numbers", "https://127.0.0.1.": "four decimal numbers", "https://x.0x": "four decimal numbers", "https://1": "four decimal numbers",
+		"https://a..b": "neither", "https://.": "neither", "https://*.example": "neither", "https://-a.example": "neither", "https://a-.example": "neither",
+		"https://" + strings.Repeat("a", 64) + ".example": "neither", "https://" + strings.Repeat("a.", 130) + "example": "neither",
+		"https://hooks.example:0": "no port", "https://hooks.example:65536": "no port",
+	} {
+		require.ErrorContains(t, networks.Check(parse(text)), why, text)
+	}
+	this := webhook.Networks(loopback)
+	for _, text := range []string{"http://localhost:80", "http://a.localhost", "http://127.1.2.3", "http://[::ffff:127.0.0.1]"} {
+		require.NoError(t, this.Check(parse(text)), text)
+	}
+	require.ErrorContains(t, this.Check(parse("http://0x7f.1")), "four decimal numbers", "no message goes there, whatever is allowed")
 }
 
 // A receiver says when it wants to be asked again, as seconds or as a date. What it says else is not

@@ -59,8 +59,14 @@ func (h *Hooks) deliver(ctx context.Context) error {
 			d.end()
 		}
 	}()
-	for {
+	for noted := false; ; {
 		err := h.look(ctx, log, running)
+		if err == nil && !noted {
+			noted = true
+			if err := h.noteReach(ctx); err != nil { // whoever delivers does so without it
+				h.cfg.Logger.Warn("commands on the bus do not know which networks webhooks may reach", "reason", err)
+			}
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -76,8 +76,15 @@ func (h *hook) key() string {
 	return key(kindHook, h.Namespace, h.Name)
 }
 
-// Check returns what is wrong with a push: a bad_webhook.
-func (p *Push) Check() error {
+// CheckPush returns what is wrong with a push: a bad_webhook.
+func (h *Hooks) CheckPush(ctx context.Context, p Push) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	return h.checkReach(ctx, p.URL)
+}
+
+func (p *Push) check() error {
 	if err := checkURL(p.URL, false); err != nil {
 		return err
 	}
@@ -102,7 +109,7 @@ func (h *Hooks) PutPush(ctx context.Context, ns string, p Push) (Push, error) {
 	if p.ID == "" {
 		p.ID = uuid.NewString()
 	}
-	if err := p.Check(); err != nil {
+	if err := h.CheckPush(ctx, p); err != nil {
 		return p, err
 	}
 	w := &hook{Namespace: ns, Name: p.Run + "-" + hashed(p.ID), URL: p.URL, Push: &p, Made: time.Now().UTC()}

@@ -18,7 +18,7 @@ func TestHeadersOfPushes(t *testing.T) {
 		if scheme == "" {
 			p.Credentials = ""
 		}
-		require.NoError(t, p.Check())
+		require.NoError(t, p.check())
 		var m webhook.Message
 		p.address(&m, "application/a2a+json")
 		require.Equal(t, want, m.Header["Authorization"])
@@ -32,7 +32,7 @@ func TestHeadersOfPushes(t *testing.T) {
 		"authentication.scheme":      {URL: "https://example.org/", Credentials: "c"},
 		"authentication.credentials": {URL: "https://example.org/", Scheme: "Bearer", Credentials: "a\nb"},
 	} {
-		err := p.Check()
+		err := p.check()
 		require.True(t, refusal.Is(err, refusal.CodeBadWebhook), what)
 		require.ErrorContains(t, err, what+":")
 	}

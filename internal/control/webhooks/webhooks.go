@@ -12,6 +12,7 @@
 package webhooks
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -19,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -41,6 +43,9 @@ type Settings struct {
 	ConsoleURL string
 	// Allowed are networks that webhooks may reach besides public addresses.
 	Allowed []netip.Prefix
+	// Client says that another process delivers, so that its networks count where a webhook is
+	// put, as far as it has noted them.
+	Client bool
 	// Schedule are the pauses after each failed attempt. A notice is given up after
 	// one attempt more. Default: that of Standard Webhooks, three days.
 	Schedule []time.Duration
@@ -68,7 +73,9 @@ type Config struct {
 	Store ports.Webhooks
 	// Leases choose the process that delivers. Nil: none does.
 	Leases ports.Leases
-	Logger *slog.Logger
+	// Positions keep the networks that it allows. Nil: other processes do not know them.
+	Positions ports.Positions
+	Logger    *slog.Logger
 }
 
 // Hooks keeps webhooks, and delivers to them in [Hooks.Run]. It is safe for concurrent use.
@@ -109,6 +116,55 @@ const (
 	kindDead  = "dead"
 	kindRetry = "retry"
 )
+
+// noteReach keeps which networks this process allows, for commands in other processes.
+func (h *Hooks) noteReach(ctx context.Context) error {
+	data, err := json.Marshal(h.cfg.Allowed)
+	if err != nil || h.cfg.Positions == nil {
+		return err
+	}
+	was, revision, err := h.cfg.Positions.Position(ctx, lease)
+	switch {
+	case err != nil && !errors.Is(err, journal.ErrNotFound):
+		return err
+	case err == nil && bytes.Equal(was, data):
+		return nil
+	}
+	_, err = h.cfg.Positions.PutPosition(ctx, lease, data, revision)
+	return err
+}
+
+// reach returns the networks of the process that delivers, or delivered last.
+func (h *Hooks) reach(ctx context.Context) (webhook.Networks, error) {
+	if !h.cfg.Client || h.cfg.Positions == nil {
+		return h.cfg.Allowed, nil
+	}
+	data, _, err := h.cfg.Positions.Position(ctx, lease)
+	if errors.Is(err, journal.ErrNotFound) {
+		return h.cfg.Allowed, nil
+	}
+	var noted webhook.Networks
+	if err == nil {
+		err = json.Unmarshal(data, &noted)
+	}
+	return noted, err
+}
+
+// checkReach refuses a URL to which nothing can ever be delivered.
+func (h *Hooks) checkReach(ctx context.Context, text string) error {
+	u, err := url.Parse(text)
+	if err != nil {
+		return bad("url: is not a URL")
+	}
+	allowed, err := h.reach(ctx)
+	if err != nil {
+		return err
+	}
+	if err := allowed.Check(u); err != nil {
+		return bad("url: %s", err.Error())
+	}
+	return nil
+}
 
 func key(kind, ns, name string, more ...string) string {
 	return strings.Join(append([]string{kind, ns, name}, more...), ".")
@@ -151,6 +207,9 @@ func (h *Hooks) PutWebhook(ctx context.Context, ns, name string, c Change) (Info
 	ns, err := h.checked(ns, cmp.Or(name, "?"))
 	if err == nil {
 		err = c.check()
+	}
+	if err == nil {
+		err = h.checkReach(ctx, c.URL)
 	}
 	if err != nil {
 		return Info{}, err

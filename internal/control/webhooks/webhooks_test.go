@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -189,9 +190,17 @@ func TestGone(t *testing.T) {
 func TestForbiddenAddresses(t *testing.T) {
 	t.Parallel()
 	r, got := newRig(t, webhooks.Settings{}), newReceiver(t)
+	anything, stopAnything := r.gateway(t, webhooks.Settings{Allowed: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}})
+	defer stopAnything()
 	target := strings.Replace(got.URL, "127.0.0.1", "localhost", 1)
 	for _, url := range []string{got.URL, target, "http://[::ffff:169.254.169.254]/latest", "http://10.0.0.1", "https://[64:ff9b::a9fe:a9fe]/", "https://[fd00::1]/", "http://0.0.0.0:1/"} {
-		r.put("inner", webhooks.Change{URL: url + "?token=hidden", AllowHTTP: true})
+		change := webhooks.Change{URL: url + "?token=hidden", AllowHTTP: true}
+		_, err := r.PutWebhook(t.Context(), "", "inner", change)
+		require.True(t, refusal.Is(err, refusal.CodeBadWebhook), "%v", err)
+		require.ErrorContains(t, err, "not public", url)
+		require.NotContains(t, err.Error(), "hidden")
+		_, err = anything.PutWebhook(t.Context(), "", "inner", change)
+		require.NoError(t, err, url)
 		tested, err := r.TestWebhook(t.Context(), "", "inner")
 		require.NoError(t, err)
 		require.False(t, tested.Delivered)
@@ -210,7 +219,8 @@ func TestForbiddenAddresses(t *testing.T) {
 		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(http.StatusTemporaryRedirect)
 	})
-	r.put("inner", webhooks.Change{URL: got.URL})
+	_, err = allowed.PutWebhook(t.Context(), "", "inner", webhooks.Change{URL: got.URL})
+	require.NoError(t, err)
 	tested, err := allowed.TestWebhook(t.Context(), "", "inner")
 	require.NoError(t, err)
 	require.Equal(t, webhooks.Tested{Status: 307, Error: tested.Error, Took: tested.Took}, tested)
@@ -309,6 +319,23 @@ func TestOlderBus(t *testing.T) {
 	require.Empty(t, done)
 	stop()
 	require.NoError(t, <-done)
+}
+
+// A command on the bus refuses what the gateway that delivers may not reach, and nothing else.
+func TestReachOfTheGateway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, webhooks.Settings{Allowed: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
+	c, err := control.New(control.Config{
+		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "command"},
+		Timers: r.bus, Directory: r.bus, Agents: r.bus, Webhooks: webhooks.Settings{Allowed: loopback, Client: true}, WebhookStore: r.bus, Leases: r.bus, Positions: r.bus,
+	})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := c.PutWebhook(t.Context(), "", "x", webhooks.Change{URL: "https://10.1.2.3/"})
+		return err == nil
+	}, patience, 20*time.Millisecond)
+	_, err = c.PutWebhook(t.Context(), "", "x", webhooks.Change{URL: "http://127.0.0.1:1/"})
+	require.True(t, refusal.Is(err, refusal.CodeBadWebhook), "%v", err)
 }
 
 // Requests that cannot be are refused.
