@@ -74,7 +74,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	task := slices.Concat(route.RunCodes, []string{refusal.CodeAgentNotFound, refusal.CodeTaskNotFound, refusal.CodeBadParameter, refusal.CodeNotFound})
 	follow := slices.Concat(task, []string{refusal.CodeUnsupported, refusal.CodeTooManyStreams})
 	send := slices.Concat(task, route.PinCodes, route.InputCodes, route.DecisionCodes, []string{
-		refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodeKeyReused, refusal.CodeBadWebhook,
+		refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodeBadWebhook,
 	})
 	const example = `{"message": {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "What is 1+1?"}]}}`
 	rows := []route.Route{

@@ -213,7 +213,6 @@ func TestRefusals(t *testing.T) {
 		"a part of two":          {"POST", "/v1/a2a/cashier/message:send", message("m", "", `{"text": "x", "url": "http://localhost/x"}`), nil, 400, "INVALID_PARAMS"},
 		"a file of no type":      {"POST", "/v1/a2a/cashier/message:send", message("m", "", `{"raw": "AAAA"}`), nil, 400, "CONTENT_TYPE_NOT_SUPPORTED"},
 		"a tenant":               {"POST", "/v1/a2a/cashier/message:send", `{"tenant": "t"}`, nil, 400, "INVALID_PARAMS"},
-		"another message's id":   {"POST", "/v1/a2a/cashier/message:send", message("m-1", "", `{"text": "Something else."}`), nil, 400, "INVALID_PARAMS"},
 		"words for a decision":   {"POST", "/v1/a2a/cashier/message:send", message("m-2", id, `{"text": "Perhaps."}`), nil, 422, "ANSWER_NEEDED"},
 		"a decision on no call":  {"POST", "/v1/a2a/cashier/message:send", message("m-2", id, `{"data": {"call_id": "x", "decision": "approved"}}`), nil, 404, "UNKNOWN_CALL"},
 		"another task's context": {"POST", "/v1/a2a/cashier/message:send", strings.Replace(message("m-2", id, text), `"messageId"`, `"contextId": "c", "messageId"`, 1), nil, 400, "INVALID_PARAMS"},

@@ -1,12 +1,14 @@
 package a2a
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -175,7 +177,7 @@ func (f *Face) openTask(ctx context.Context, to target, m *message) (string, err
 			return "", taskNotFound(m.TaskID)
 		}
 		if err == nil && m.ContextID != "" && m.ContextID != c.contextID {
-			err = badRequest("message.contextId: task %s belongs to context %s", m.TaskID, c.contextID)
+			err = badRequest("message.contextId: task %s belongs to another context; leave it out", m.TaskID)
 		}
 		return m.TaskID, err
 	}
@@ -199,8 +201,14 @@ func (f *Face) openTask(ctx context.Context, to target, m *message) (string, err
 
 // start starts the run of a message, or finds the one that it started.
 func (f *Face) start(ctx context.Context, to *target, m *message, s said) error {
-	to.run = events.RequestID(to.agent, m.MessageID)
-	found, err := f.started(ctx, to, s)
+	before, err := f.startedBefore(ctx, to, m, s)
+	if before || err != nil {
+		return err
+	}
+	if to.run, err = f.runOf(to, m); err != nil {
+		return err
+	}
+	found, err := f.started(ctx, to, nil)
 	if found || err != nil {
 		return err
 	}
@@ -215,21 +223,64 @@ func (f *Face) start(ctx context.Context, to *target, m *message, s said) error 
 	result, err := f.cfg.Control.Start(ctx, to.ns, req)
 	to.n = result.N
 	if refusal.Is(err, refusal.CodeRunExists) {
-		_, err = f.started(ctx, to, s) // by the same request
+		_, err = f.started(ctx, to, nil) // by the same request
 	}
 	return err
 }
 
-// started reports whether the run of a message is there. An error is that it was started by
-// another message with the same id.
-func (f *Face) started(ctx context.Context, to *target, s said) (bool, error) {
-	found := false
-	err := f.view(ctx, to.ns, to.agent, to.run, func(run *runlog.Run) error {
-		mem := run.Memory()
-		found, to.n = true, mem.N
-		if want := events.TextOf(s.content); len(s.content) > 0 && mem.Task != want {
-			return refusal.New(refusal.Invalid, refusal.CodeKeyReused, "message.messageId: another message had this id; give every message its own").
-				With(map[string]any{"run": to.run})
+// runOf returns the id of the run that a message starts. It follows from all that the message says:
+// the same message again finds its run, and whoever knows or guesses the id of somebody else's
+// message learns nothing of that one's task.
+func (f *Face) runOf(to *target, m *message) (string, error) {
+	ns, err := f.cfg.Control.CheckNamespace(to.ns)
+	if err != nil {
+		return "", err
+	}
+	said := struct {
+		Message, Context string
+		Parts            []part
+	}{m.MessageID, m.ContextID, slices.Clone(m.Parts)}
+	for i := range said.Parts {
+		if len(said.Parts[i].Data) == 0 {
+			continue
+		}
+		// A client may write the same data with other blanks, and its keys in another order.
+		d := json.NewDecoder(bytes.NewReader(said.Parts[i].Data))
+		d.UseNumber()
+		var data any
+		if err := d.Decode(&data); err != nil {
+			return "", badRequest("message.parts[%d].data: %s", i, err.Error())
+		}
+		if said.Parts[i].Data, err = json.Marshal(data); err != nil {
+			return "", err
+		}
+	}
+	all, err := json.Marshal(said)
+	return events.RequestID(ns+"\x00"+to.agent, string(all)), err
+}
+
+// startedBefore is started for a message that came first to an earlier build, where the id of a run
+// followed from that of the message alone. A run of another message is none.
+func (f *Face) startedBefore(ctx context.Context, to *target, m *message, s said) (bool, error) {
+	to.run = events.RequestID(to.agent, m.MessageID)
+	task := ""
+	found, err := f.started(ctx, to, &task)
+	if refusal.Is(err, refusal.CodeRunPurged, refusal.CodeUnknownTable, refusal.CodeParentGone) {
+		return false, nil
+	}
+	if !found || err != nil || task != events.TextOf(s.content) {
+		return false, err
+	}
+	c, err := f.conversation(ctx, *to)
+	return c.contextID == cmp.Or(m.ContextID, to.run), err
+}
+
+// started reports whether the run of a message is there. task gets its task; may be nil.
+func (f *Face) started(ctx context.Context, to *target, task *string) (found bool, err error) {
+	err = f.view(ctx, to.ns, to.agent, to.run, func(run *runlog.Run) error {
+		found, to.n = true, run.Memory().N
+		if task != nil {
+			*task = run.Memory().Task
 		}
 		return nil
 	})

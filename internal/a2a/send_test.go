@@ -1,11 +1,15 @@
 package a2a_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -65,4 +69,68 @@ func TestTraceContext(t *testing.T) {
 		return
 	}
 	t.Fatal("the task is no run")
+}
+
+// The id of a message tells nothing of the task that somebody else began with it: another message
+// with the same id begins a task of its own, in its own context and namespace, and only the same
+// message finds the task again.
+func TestMessageIDsTellNoTask(t *testing.T) {
+	t.Parallel()
+	_, url := serve(t, nil)
+	base := url + "/v1/a2a/counter"
+	in := func(context, body string) string {
+		return strings.Replace(body, `"messageId"`, `"contextId": "`+context+`", "messageId"`, 1)
+	}
+	first := in("mine", message("m-1", "", `{"text": "Count."}`, `{"data": {"a": 1, "b": [1.0, null]}}`))
+	send := func(body string, header ...string) string {
+		status, sent := call(t, "POST", base+"/message:send", body, header...)
+		require.Equal(t, http.StatusOK, status, sent)
+		return field(sent, "task", "id").(string)
+	}
+	mine := send(first)
+	require.NotEqual(t, events.RequestID("counter", "m-1"), mine, "it follows from the id alone")
+	require.Equal(t, mine, send(first))
+	require.Equal(t, mine, send(in("mine", message("m-1", "", `{"text": "Count."}`, `{"data": { "b": [1.0, null], "a": 1 }}`))), "the same in other words of JSON")
+	require.Equal(t, mine, send(strings.Replace(first, `{"message"`, `{"configuration": {"returnImmediately": true}, "message"`, 1)))
+
+	known := map[string]bool{mine: true}
+	for what, body := range map[string]string{
+		"other words":   in("mine", message("m-1", "", `{"text": "Count!"}`, `{"data": {"a": 1, "b": [1.0, null]}}`)),
+		"other data":    in("mine", message("m-1", "", `{"text": "Count."}`, `{"data": {"a": 2, "b": [1.0, null]}}`)),
+		"other context": in("yours", message("m-1", "", `{"text": "Count."}`, `{"data": {"a": 1, "b": [1.0, null]}}`)),
+		"no context":    message("m-1", "", `{"text": "Count."}`, `{"data": {"a": 1, "b": [1.0, null]}}`),
+		"a picture":     in("mine", message("m-1", "", `{"text": "Count."}`, `{"raw": "iVBORw0KGgo=", "mediaType": "image/png"}`)),
+	} {
+		id := send(body)
+		require.False(t, known[id], what)
+		known[id] = true
+	}
+	status, refused := call(t, "POST", base+"/message:send", first, "Moorebus-Namespace", "other")
+	require.Equal(t, http.StatusNotFound, status, refused)
+	require.NotContains(t, fmt.Sprint(refused), mine)
+	status, refused = call(t, "POST", base+"/message:send", in("yours", message("m-2", mine, `{"text": "More."}`)))
+	require.Equal(t, http.StatusBadRequest, status, refused)
+	require.NotContains(t, fmt.Sprint(refused), "context mine")
+}
+
+// A message that came first to an earlier build finds its run, and another message with its id does
+// not.
+func TestMessageOfAnEarlierBuild(t *testing.T) {
+	t.Parallel()
+	gateway, url := serve(t, nil)
+	before := events.RequestID("counter", "m-1")
+	_, err := gateway.Start(t.Context(), "", control.StartRequest{
+		AgentName: "counter", RunID: before, Task: "Count.", MessageID: "m-1", Custom: map[string]json.RawMessage{"a2a": json.RawMessage(`{"context_id": "mine"}`)},
+	})
+	require.NoError(t, err)
+	for body, same := range map[string]bool{
+		`"contextId": "mine", "parts": [{"text": "Count."}]`:  true,
+		`"contextId": "mine", "parts": [{"text": "Count!"}]`:  false,
+		`"contextId": "yours", "parts": [{"text": "Count."}]`: false,
+		`"parts": [{"text": "Count."}]`:                       false,
+	} {
+		status, sent := call(t, "POST", url+"/v1/a2a/counter/message:send", `{"message": {"messageId": "m-1", "role": "ROLE_USER", `+body+`}}`)
+		require.Equal(t, http.StatusOK, status, sent)
+		require.Equal(t, same, field(sent, "task", "id") == before, body)
+	}
 }

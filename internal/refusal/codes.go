@@ -47,7 +47,7 @@ func Meanings() map[string]Meaning {
 		CodeInternal:           {[]Kind{Internal}, "The gateway failed; its log has the reason."},
 		CodeInterrupted:        {[]Kind{Conflict}, "Calls of the thread wait for decisions, named in `interrupts`; answer them in `resume`."},
 		CodeInvalidArguments:   {[]Kind{Unprocessable}, "The new arguments do not match the tool's schema."},
-		CodeKeyReused:          {[]Kind{Conflict, Invalid}, "The idempotency key was used for another request; in A2A (400), the `messageId` for another message."},
+		CodeKeyReused:          {[]Kind{Conflict}, "The idempotency key was used for another request."},
 		CodeMethodNotAllowed:   {[]Kind{WrongMethod}, "The path exists, but not with this method; the header `Allow` has those that it has."},
 		CodeNoContent:          {[]Kind{Unprocessable}, "The reply has no content and no calls, and no chunks were posted for it."},
 		CodeNoPlanner:          {[]Kind{Unavailable}, "No planner stored the reply in time; post the same again."},
