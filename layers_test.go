@@ -109,7 +109,8 @@ var lower = map[string][]string{
 	"internal/seccomp":          {},
 	"internal/tracecontext":     {},
 	"internal/spanid":           {"internal/tracecontext", "pkg/reducer"},
-	"internal/oauth":            {},
+	"internal/httpserver":       {},
+	"internal/oauth":            {"internal/httpserver"},
 	"internal/webhook":          {"internal/retry"},
 	"internal/truncate":         {},
 	"internal/diskspace":        {},
@@ -293,7 +294,7 @@ func mayImport(dir string) (may []string, everything, known bool) {
 	case partsOf[dir] != "":
 		return ofRole(partsOf[dir]), false, true
 	case onTop[dir] != "":
-		may = append(ofRole(onTop[dir]), onTop[dir])
+		may = append(ofRole(onTop[dir]), onTop[dir], "internal/httpserver")
 		for part := range onTop {
 			if onTop[path.Dir(part)] == onTop[dir] {
 				may = append(may, part) // the parts of the HTTP API serve every face of it

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -53,8 +54,11 @@ type localFlags struct {
 	keep          keepFlags
 	// clients are the limits for HTTP clients, if the command serves HTTP.
 	clients *wire.HTTPFlags
-	// hosts are the host names that HTTP requests may use.
-	hosts []string
+	// hosts are the host names that HTTP requests may use, tls its settings; nil: no TLS.
+	// encrypt are the flags of TLS; may be nil.
+	hosts   []string
+	tls     *tls.Config
+	encrypt *cli.TLSFlags
 	// tools are the tools of the host, once it runs.
 	tools *toolset.Registry
 }
@@ -112,6 +116,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		return err
 	}
 	defer stopMetrics()
+	registry.ReadCertificates(f.encrypt.Ends)
 	options, err := f.options(docs, listener, logger)
 	if err != nil {
 		return err
@@ -137,6 +142,9 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		exectool.Hide(conn.Where)
 	}
 	exectool.Hide(f.providers, f.prices)
+	if f.encrypt != nil {
+		exectool.Hide(f.encrypt.Key())
+	}
 	f.tools, f.dir = options.Tools, conn.Where
 	wire.Connect(f.tools, conn.Bus.Conn())
 	defer f.tools.Start(ctx, logger)()
@@ -244,7 +252,7 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	}
 	return host.Options{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
-		Instance: f.role.Instance, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
+		Instance: f.role.Instance, Listener: listener, TLS: f.tls, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
 		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait(), Webhooks: hooks, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -187,9 +188,10 @@ func devCommand() *cobra.Command {
 keeps them up until Ctrl-C. --agent stores the agents of the file under their names.
 --tools gives it tools. --nats-listen lets other processes (further planners, actors,
 taps) join the bus; they must present NATS_TOKEN if it is set here. Beyond loopback
---listen needs MOOREBUS_TOKEN and --nats-listen NATS_TOKEN, unless --insecure-no-auth
-says otherwise. Neither is encrypted: on a network use a nats-server with TLS and a
-user for each role.
+--listen needs MOOREBUS_TOKEN or --client-ca, and --nats-listen NATS_TOKEN, unless
+--insecure-no-auth says otherwise. --tls-cert and --tls-key encrypt --listen. Nothing
+encrypts --nats-listen: on a network use a nats-server with TLS and a user for each
+role.
 
 With --keep-ended or --keep-bytes it archives and purges ended runs once an hour, as
 moorebus purge does.`,
@@ -200,16 +202,22 @@ moorebus purge does.`,
 	local := addLocalFlags(cmd)
 	local.keep.add(cmd.Flags())
 	local.clients = wire.AddHTTPFlags(cmd.Flags())
+	local.encrypt = cli.AddTLSFlags(cmd.Flags(), os.Getenv)
 	cmd.Flags().StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		docs, err := local.documents()
 		if err != nil {
 			return err
 		}
-		listener, err := cli.Listen(cmd.Flags(), "listen", listen, wire.TokenVariable, os.Getenv)
+		logger, err := local.log.Logger()
 		if err != nil {
 			return err
 		}
+		listener, config, err := local.encrypt.Listen(listen, wire.TokenVariable, logger)
+		if err != nil {
+			return err
+		}
+		local.tls = config
 		local.hosts = local.clients.Hosts(listen)
 		defer func() { _ = listener.Close() }()
 		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *host.Host, bus session.Bus) error {
@@ -218,7 +226,7 @@ moorebus purge does.`,
 					return err
 				}
 			}
-			cli.Say("moorebus is up: http://%s/ (Ctrl-C ends it; runs continue when it starts again)", listener.Addr())
+			cli.Say("moorebus is up: %s://%s/ (Ctrl-C ends it; runs continue when it starts again)", local.encrypt.Scheme(), listener.Addr())
 			sayUnreadable(ctx, bus)
 			<-ctx.Done()
 			return nil
@@ -252,7 +260,8 @@ approvals and answers.
 
 It speaks over stdin and stdout, or with --listen over streamable HTTP at /mcp, where
 MOOREBUS_TOKEN is the bearer token that clients must send. It may be empty on loopback
-only, unless --insecure-no-auth says otherwise.
+only, unless --insecure-no-auth says otherwise or --client-ca lets in only clients with
+a certificate. --tls-cert and --tls-key encrypt it.
 
 The agents are those stored on the bus, which needs workers (moorebus dev, or the
 roles). With --agent FILE it is that agent only, on an embedded server in this
@@ -269,17 +278,25 @@ and when it ends another one goes on with it.`,
 	local = addLocalFlagsBeside(cmd, bus)
 	local.share = true
 	cmd.Flags().StringSliceVar(&names, "agents", nil, "names of the stored agents to offer, with commas (default all)")
+	local.encrypt = cli.AddTLSFlags(cmd.Flags(), os.Getenv)
 	cmd.Flags().StringVar(&listen, "listen", "", "`address` to serve streamable HTTP on, instead of stdin and stdout")
 	cmd.AddCommand(loginCommand(), pinCommand(), pinDiffCommand())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var listener net.Listener
+		if listen == "" && local.encrypt.Given() {
+			return cli.Usage("--tls-cert, --tls-key and --client-ca are of a listener: give --listen too")
+		}
 		if listen != "" {
-			tcp, err := cli.Listen(cmd.Flags(), "listen", listen, wire.TokenVariable, os.Getenv)
+			logger, err := local.log.Logger()
+			if err != nil {
+				return err
+			}
+			tcp, config, err := local.encrypt.Listen(listen, wire.TokenVariable, logger)
 			if err != nil {
 				return err
 			}
 			defer func() { _ = tcp.Close() }()
-			listener = tcp
+			listener, local.tls = tcp, config
 		}
 		if local.agentFile != "" {
 			if len(names) > 0 || cmd.Flags().Changed("nats") {
@@ -295,7 +312,7 @@ and when it ends another one goes on with it.`,
 			if c.offline() {
 				return errors.New("no process runs agents there: start `moorebus dev`, name a bus with NATS_URL, or give --agent FILE")
 			}
-			return serveMCP(ctx, listener, mcpserve.Options{
+			return serveMCP(ctx, listener, local.tls, mcpserve.Options{
 				Log: c.Bus, Store: c.store, Control: c.controller, Namespace: c.namespace, Names: names,
 			})
 		})
@@ -316,14 +333,14 @@ func mcpLocal(ctx context.Context, local *localFlags, listener net.Listener) err
 		if err := local.awaitTools(ctx, h); err != nil {
 			return err
 		}
-		return serveMCP(ctx, listener, mcpserve.Options{
+		return serveMCP(ctx, listener, local.tls, mcpserve.Options{
 			Log: bus, Store: h.Store(), Control: h.Gateway(), Namespace: local.namespace, Agent: docs.Agent,
 		})
 	})
 }
 
 // serveMCP serves on the listener, or on stdin and stdout without one.
-func serveMCP(ctx context.Context, listener net.Listener, o mcpserve.Options) error {
+func serveMCP(ctx context.Context, listener net.Listener, config *tls.Config, o mcpserve.Options) error {
 	s, err := mcpserve.New(ctx, o)
 	if err != nil {
 		return err
@@ -331,6 +348,10 @@ func serveMCP(ctx context.Context, listener net.Listener, o mcpserve.Options) er
 	if listener == nil {
 		return s.Serve(ctx, mcpserve.Lines(os.Stdin, terminal.Stdout))
 	}
-	cli.Say("serving MCP at http://%s%s", listener.Addr(), mcpserve.Path)
-	return s.ServeHTTP(ctx, listener, os.Getenv(wire.TokenVariable))
+	scheme := "http"
+	if config != nil {
+		scheme = "https"
+	}
+	cli.Say("serving MCP at %s://%s%s", scheme, listener.Addr(), mcpserve.Path)
+	return s.ServeHTTP(ctx, listener, config, os.Getenv(wire.TokenVariable))
 }

@@ -53,6 +53,37 @@ func TestWatch(t *testing.T) {
 	require.Nil(t, certs.EndsOf(func() (tls.ConnectionState, error) { return tls.ConnectionState{}, errors.New("no TLS") }))
 }
 
+// Files that cannot be used are refused, and what a careless operator should know is logged.
+func TestWatchFiles(t *testing.T) {
+	dir := t.TempDir()
+	made := func(sub string, lifetime time.Duration, ago time.Duration) certs.Files {
+		_, err := certs.Make(certs.Options{Dir: filepath.Join(dir, sub), Server: "server", For: lifetime, Now: time.Now().Add(-ago)})
+		require.NoError(t, err)
+		return certs.Files{Cert: filepath.Join(dir, sub, "server.pem"), Key: filepath.Join(dir, sub, "server.key")}
+	}
+	good, ended := made("good", time.Hour, 0), made("ended", time.Hour, 2*time.Hour)
+	for what, f := range map[string]certs.Files{
+		"does not match":              {Cert: good.Cert, Key: ended.Key},
+		"is a directory":              {Cert: dir, Key: good.Key},
+		"no such file":                {Cert: good.Cert, Key: good.Key, ClientCA: filepath.Join(dir, "none")},
+		"has no certificate in PEM":   {Cert: good.Cert, Key: good.Key, ClientCA: good.Key},
+		"failed to find any PEM data": {Cert: os.DevNull, Key: good.Key},
+	} {
+		_, err := certs.WatchFiles(f, nil)
+		require.ErrorContains(t, err, what)
+	}
+	log := func(f certs.Files) string {
+		var logged bytes.Buffer
+		_, err := certs.WatchFiles(f, slog.New(slog.NewTextHandler(&logged, nil)))
+		require.NoError(t, err)
+		return logged.String()
+	}
+	require.Empty(t, log(good))
+	require.Contains(t, log(ended), "it ended on")
+	require.NoError(t, os.Chmod(good.Key, 0o644))
+	require.Contains(t, log(good), "every user of this machine can read the key")
+}
+
 // shake connects and returns what the client sees.
 func shake(t *testing.T, dir string, config *tls.Config) func() (tls.ConnectionState, error) {
 	t.Helper()

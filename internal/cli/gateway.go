@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/pflag"
@@ -16,12 +17,17 @@ const (
 	urlVariable   = "MOOREBUS_URL"
 	tokenVariable = "MOOREBUS_TOKEN"
 	caVariable    = "MOOREBUS_CA"
+	// The variables of the client's own certificate.
+	certVariable    = "MOOREBUS_CERT"
+	certKeyVariable = "MOOREBUS_CERT_KEY"
 )
 
-// GatewayFlags say that a command goes through a gateway instead of the bus: --url, --token and
-// --ca, or MOOREBUS_URL, MOOREBUS_TOKEN and MOOREBUS_CA.
+// GatewayFlags say that a command goes through a gateway instead of the bus: --url, --token, --ca,
+// --cert and --cert-key, or MOOREBUS_URL, MOOREBUS_TOKEN, MOOREBUS_CA, MOOREBUS_CERT and
+// MOOREBUS_CERT_KEY.
 type GatewayFlags struct {
 	url, token, ca string
+	cert, key      string
 	getenv         func(string) string
 }
 
@@ -31,6 +37,8 @@ func AddGatewayFlags(flags *pflag.FlagSet, getenv func(string) string) *GatewayF
 	flags.StringVar(&f.url, "url", "", "`URL` of a gateway to use instead of a bus (default "+urlVariable+")")
 	flags.StringVar(&f.token, "token", "", "bearer `token` of the gateway (default "+tokenVariable+")")
 	flags.StringVar(&f.ca, "ca", "", "`file` of the certificates that sign the gateway's, in PEM (default "+caVariable+", else those of the system)")
+	flags.StringVar(&f.cert, "cert", "", "`file` of this client's certificate, in PEM, for a gateway with --client-ca (default "+certVariable+")")
+	flags.StringVar(&f.key, "cert-key", "", "`file` of the certificate's key, in PEM (default "+certKeyVariable+")")
 	return f
 }
 
@@ -48,8 +56,8 @@ func (f *GatewayFlags) Gateway(bus *BusFlags) (o gatewayclient.Options, from str
 	case f.url != "":
 		o.URL, from = f.url, "--url"
 	case onBus || named == "":
-		if f.token != "" || f.ca != "" {
-			return o, "", Usage("--token and --ca are of a gateway: name it with --url or %s", urlVariable)
+		if f.token != "" || f.ca != "" || f.cert != "" || f.key != "" {
+			return o, "", Usage("--token, --ca, --cert and --cert-key are of a gateway: name it with --url or %s", urlVariable)
 		}
 		return o, "", nil
 	case f.getenv("NATS_URL") != "" || f.getenv("NATS_CONTEXT") != "":
@@ -58,6 +66,10 @@ func (f *GatewayFlags) Gateway(bus *BusFlags) (o gatewayclient.Options, from str
 		o.URL, from = named, urlVariable
 	}
 	o.Token, o.CA = cmp.Or(f.token, f.getenv(tokenVariable)), cmp.Or(f.ca, f.getenv(caVariable))
+	o.Cert, o.Key = cmp.Or(f.cert, f.getenv(certVariable)), cmp.Or(f.key, f.getenv(certKeyVariable))
+	if (o.Cert == "") != (o.Key == "") {
+		return o, "", Usage("--cert and --cert-key belong together, and so do %s and %s: give both, or neither", certVariable, certKeyVariable)
+	}
 	return o, from, nil
 }
 
@@ -72,6 +84,8 @@ func OpenGateway(ctx context.Context, o gatewayclient.Options, from string) (*ga
 	switch {
 	case refusal.Is(err, refusal.CodeUnauthorized):
 		return nil, NotConfigured("the gateway %s does not accept the token: set %s or --token", o.URL, tokenVariable)
+	case errors.Is(err, gatewayclient.ErrCertificateWanted):
+		return nil, NotConfigured("%s: %w: give --cert and --cert-key, or set %s and %s", o.URL, err, certVariable, certKeyVariable)
 	case err != nil:
 		return nil, fmt.Errorf("the gateway %s, by %s: %w", o.URL, from, err)
 	}

@@ -2,10 +2,14 @@ package cli
 
 import (
 	"net"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/certs"
 )
 
 // listenFlags are the flags of a command that serves others.
@@ -37,6 +41,31 @@ func TestListenersBeyondLoopbackNeedCredentials(t *testing.T) {
 		require.NoError(t, err, allowed.address)
 		require.NoError(t, listener.Close())
 	}
+}
+
+// A listener with --client-ca asks for credentials, and one with a certificate alone does not.
+func TestClientCertificatesAreCredentials(t *testing.T) {
+	dir := t.TempDir()
+	_, err := certs.Make(certs.Options{Dir: dir, Server: "server", For: time.Hour, Now: time.Now()})
+	require.NoError(t, err)
+	listen := func(args ...string) error {
+		flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
+		AddRoleFlags(flags)
+		f := AddTLSFlags(flags, env())
+		require.NoError(t, flags.Parse(append(args, "--tls-cert", filepath.Join(dir, "server.pem"), "--tls-key", filepath.Join(dir, "server.key"))))
+		listener, config, err := f.Listen("0.0.0.0:0", "MOOREBUS_TOKEN", quiet)
+		if err != nil {
+			return err
+		}
+		require.Equal(t, "https", f.Scheme())
+		require.WithinDuration(t, time.Now().Add(time.Hour), f.Ends()["http"], time.Minute)
+		require.NotNil(t, config)
+		return listener.Close()
+	}
+	require.NoError(t, listen("--client-ca", filepath.Join(dir, "ca.pem")))
+	err = listen()
+	require.Equal(t, ExitConfig, exitCode(t.Context(), err))
+	require.ErrorContains(t, err, "set MOOREBUS_TOKEN")
 }
 
 func TestNATSListenersBeyondLoopbackNeedCredentials(t *testing.T) {

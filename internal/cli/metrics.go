@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/moorebus/moorebus/internal/httpserver"
 )
 
 // metricsVariable is the environment's --metrics-listen.
@@ -46,12 +48,8 @@ func (p *Probe) Ready(ctx context.Context) error {
 	return (*check)(ctx)
 }
 
-const (
-	// probeTimeout bounds one check of readiness. Probes wait for 5 s.
-	probeTimeout = 4 * time.Second
-	// headerTimeout bounds the time for a request's header.
-	headerTimeout = 5 * time.Second
-)
+// probeTimeout bounds one check of readiness. Probes wait for 5 s.
+const probeTimeout = 4 * time.Second
 
 // ServeMetrics serves /metrics, /healthz and /readyz where --metrics-listen says, until stop
 // is called; without the flag it does nothing. /healthz is 200 from the start, /readyz as the
@@ -72,11 +70,11 @@ func (f *MetricsFlag) ServeMetrics(metrics http.Handler, probe *Probe, logger *s
 	if err != nil {
 		return nil, NotConfigured("--metrics-listen: %w", err)
 	}
-	server := &http.Server{Handler: probes(metrics, probe), ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn)}
+	server := httpserver.New(httpserver.Options{Handler: probes(metrics, probe), Logger: logger})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.ServeUntilClosed(listener); err != nil {
 			logger.Warn("metrics are no longer served", "reason", err)
 		}
 	}()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/moorebus/moorebus/internal/httpserver"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -135,10 +136,6 @@ func HostNames(address string) []string {
 	return []string{host}
 }
 
-// profileHeader bounds how long a client of the profiles may take to ask. What it
-// asks for takes as long as it wants: it is a profile of some time.
-const profileHeader = 5 * time.Second
-
 // ServePprof serves the process's profiles where --pprof says, until stop is called;
 // without the flag it does nothing. An address without a host is on loopback. An invalid
 // address is a usage error. If nothing can listen there, or the address is not loopback
@@ -158,11 +155,11 @@ func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	server := &http.Server{Handler: profiles(), ReadHeaderTimeout: profileHeader, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn)}
+	server := httpserver.New(httpserver.Options{Handler: profiles(), Logger: logger})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.ServeUntilClosed(listener); err != nil {
 			logger.Warn("profiles are no longer served", "reason", err)
 		}
 	}()

@@ -358,7 +358,7 @@ func flushed(findings []natsbus.Finding) []natsbus.Finding {
 // Listener checks MOOREBUS_LISTEN, if it is set.
 func (d *Checks) Listener(r *Report) {
 	address := d.Getenv("MOOREBUS_LISTEN")
-	if address == "" || d.Getenv(wire.TokenVariable) != "" {
+	if address == "" || d.Getenv(wire.TokenVariable) != "" || d.Getenv(cli.ClientCAVariable) != "" {
 		return
 	}
 	at, err := net.ResolveTCPAddr("tcp", address)
@@ -366,7 +366,7 @@ func (d *Checks) Listener(r *Report) {
 	case err != nil:
 		r.Add(AreaHTTP, finding(natsbus.Bad, "use HOST:PORT", "MOOREBUS_LISTEN: %v", err))
 	case !at.IP.IsLoopback():
-		r.Add(AreaHTTP, finding(natsbus.Bad, "set MOOREBUS_TOKEN, or listen on 127.0.0.1",
+		r.Add(AreaHTTP, finding(natsbus.Bad, "set MOOREBUS_TOKEN or MOOREBUS_CLIENT_CA, or listen on 127.0.0.1",
 			"MOOREBUS_LISTEN=%s without MOOREBUS_TOKEN: gateway and dev refuse to start, and with --insecure-no-auth everybody who reaches it can start runs", address))
 	}
 }

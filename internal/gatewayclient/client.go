@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/httpapi"
@@ -39,13 +40,21 @@ type Options struct {
 	Token string
 	// CA is a file of certificates (PEM) that sign the gateway's; empty: those of the system.
 	CA string
+	// Cert and Key are files of the client's own certificate (PEM), for a gateway that wants one.
+	// They are read for each connection. May be empty.
+	Cert, Key string
 }
+
+// ErrCertificateWanted says that a gateway lets in only clients with a certificate.
+var ErrCertificateWanted = errors.New("the gateway lets in only clients with a certificate")
 
 // Client speaks to one gateway. It is safe for concurrent use.
 type Client struct {
 	base, token string
 	http        *http.Client
 	shards      int
+	// wanted says that the gateway asked for a certificate, and there is none.
+	wanted *atomic.Bool
 
 	mu sync.Mutex
 	// marks are the last records that were read of runs.
@@ -78,6 +87,21 @@ func New(o Options) (*Client, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	transport.ResponseHeaderTimeout = requestTimeout
+	wanted := new(atomic.Bool)
+	transport.TLSClientConfig = &tls.Config{GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		wanted.Store(true)
+		return new(tls.Certificate), nil // what the gateway says then is lost if it hangs up first
+	}}
+	if o.Cert != "" {
+		read := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+			return &pair, err
+		}
+		if _, err := read(nil); err != nil {
+			return nil, fmt.Errorf("%s and %s: %w", o.Cert, o.Key, err)
+		}
+		transport.TLSClientConfig.GetClientCertificate = read
+	}
 	if o.CA != "" {
 		pem, err := os.ReadFile(o.CA)
 		if err != nil {
@@ -87,10 +111,10 @@ func New(o Options) (*Client, error) {
 		if !roots.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("%s has no certificate in PEM", o.CA)
 		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+		transport.TLSClientConfig.RootCAs = roots
 	}
 	return &Client{
-		base: base, token: o.Token, marks: map[events.Run]mark{},
+		base: base, token: o.Token, wanted: wanted, marks: map[events.Run]mark{},
 		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}, nil
 }
@@ -162,9 +186,13 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	resp, err := c.http.Do(req)
+	if err != nil && c.wanted.Load() {
+		return nil, ErrCertificateWanted
+	}
 	if err != nil {
 		return nil, away(err)
 	}
+	c.wanted.Store(false) // it asked in vain, and answers all the same
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
@@ -176,11 +204,17 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 }
 
 // away makes the error of a connection one that a later attempt may not meet. A certificate that
-// nobody signed stays what it is.
+// nobody signed stays what it is, and so does TLS that the gateway refuses or has not.
 func away(err error) error {
 	var unsigned *tls.CertificateVerificationError
-	if errors.As(err, &unsigned) || errors.Is(err, context.Canceled) {
+	var remote *net.OpError
+	switch {
+	case errors.As(err, &unsigned), errors.Is(err, context.Canceled):
 		return err
+	case errors.As(err, &remote) && remote.Op == "remote error": // an alert of TLS
+		return fmt.Errorf("the gateway refuses this client's certificate, or its TLS: %w", err)
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return fmt.Errorf("%w; the gateway has no TLS, so its URL begins with http", err)
 	}
 	return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "%s", err.Error())
 }

@@ -5,6 +5,7 @@ package host
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,8 +72,9 @@ type Options struct {
 	// Instance names the host in its events, and among those that share the bus.
 	// Default: the name of the program, the machine, the process id and a number.
 	Instance string
-	// Listener, Token and Hosts are those of HTTP, see httpapi.Config; nil: no HTTP.
+	// Listener, TLS, Token and Hosts are those of HTTP, see httpapi.Config; nil: no HTTP.
 	Listener net.Listener
+	TLS      *tls.Config
 	Token    string
 	Hosts    []string
 	// MaxStreams and MaxClientStreams bound the event streams of HTTP, see
@@ -320,7 +322,7 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 	}
 	h.threads = face.Run
 	h.http, err = httpapi.New(httpapi.Config{
-		Control: h.gateway, Feed: o.Bus, Listener: o.Listener, Token: o.Token, Hosts: o.Hosts,
+		Control: h.gateway, Feed: o.Bus, Listener: o.Listener, TLS: o.TLS, Token: o.Token, Hosts: o.Hosts,
 		Faces:      []route.Face{face, a2a.New(a2a.Config{Control: h.gateway, Feed: o.Bus, Agent: o.A2AAgent, Token: o.Token != ""})},
 		MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Metrics: o.Metrics.Handler(), Logger: o.Logger,
 	})

@@ -70,7 +70,7 @@ func TestServeWaitingLeavesTheListener(t *testing.T) {
 		require.NoError(t, err)
 		return resp.StatusCode, string(body)
 	}
-	end := ServeWaiting(listener, slog.New(slog.DiscardHandler))
+	end := ServeWaiting(listener, nil, slog.New(slog.DiscardHandler))
 	code, _ := get("/healthz")
 	require.Equal(t, http.StatusOK, code)
 	code, body := get("/readyz")

@@ -160,10 +160,11 @@ func (s *Server) outermost(next http.Handler) http.Handler {
 	})
 }
 
-// hostAllowed protects a server without a token from DNS rebinding by web pages.
+// hostAllowed protects a server without a token from DNS rebinding by web pages. With TLS, the certificate
+// does.
 func (s *Server) hostAllowed(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	if s.cfg.Token != "" || !ok || s.cfg.Listener == nil && !local.IP.IsLoopback() {
+	if s.cfg.Token != "" || r.TLS != nil || !ok || s.cfg.Listener == nil && !local.IP.IsLoopback() {
 		return true // an application's own public server checks its names itself
 	}
 	host := r.Host

@@ -11,6 +11,7 @@ package httpapi
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +25,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/httpapi/web"
+	"github.com/moorebus/moorebus/internal/httpserver"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/sharedlog"
@@ -38,8 +40,10 @@ type Config struct {
 	Feed    journal.Feed
 	// Faces answer further requests.
 	Faces []route.Face
-	// Listener is served by Run. Nil: Run serves nothing, see Handler.
+	// Listener is served by Run, with TLS if there are settings of it. Nil: Run serves
+	// nothing, see Handler.
 	Listener net.Listener
+	TLS      *tls.Config
 	// Token is the bearer token that requests must send. Empty: none.
 	Token string
 	// Hosts are host names that requests to a server without a token may use, besides
@@ -147,10 +151,7 @@ func (s *Server) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	server := &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
-	}
+	server := httpserver.New(httpserver.Options{Handler: s.handler, TLS: s.cfg.TLS, WriteTimeout: s.cfg.WriteTimeout, Logger: s.cfg.Logger})
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(s.cfg.Listener) }()
 	select {
@@ -168,10 +169,10 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// ServeWaiting serves a listener until the bus is there: /healthz is 200, everything else 503.
+// ServeWaiting serves a listener, with TLS unless config is nil, until the bus is there: /healthz is 200, everything else 503.
 // The returned function stops that and leaves the listener to a [Server]. Connections that
 // come in between wait.
-func ServeWaiting(listener *net.TCPListener, logger *slog.Logger) (end func() error) {
+func ServeWaiting(listener *net.TCPListener, config *tls.Config, logger *slog.Logger) (end func() error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_ = route.WriteJSON(w, http.StatusOK, health{"ok"}) // a client that is gone needs no error
@@ -179,7 +180,7 @@ func ServeWaiting(listener *net.TCPListener, logger *slog.Logger) (end func() er
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "waiting for the bus"))
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn)}
+	server := httpserver.New(httpserver.Options{Handler: mux, TLS: config, Logger: logger})
 	// No connection outlives this server: the next request must reach the next one.
 	server.SetKeepAlivesEnabled(false)
 	ended := make(chan error, 1)

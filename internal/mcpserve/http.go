@@ -4,14 +4,15 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
-	"log/slog"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/moorebus/moorebus/internal/httpserver"
 )
 
 // Path is where streamable HTTP is served.
@@ -20,24 +21,24 @@ const Path = "/mcp"
 // idleSession is how long an idle client keeps its session.
 const idleSession = time.Hour
 
+// maxBody bounds a request's body, in bytes. A run's first event may have 1 MiB.
+const maxBody = 4 << 20
+
 // drain is how long calls may take to end after ctx ended: their runs are cancelled.
 const drain = 5 * time.Second
 
 // ServeHTTP serves clients on a listener until ctx ends. If token is not empty, every request
 // must send it as a bearer token. Cross-origin requests are refused, and over loopback so are
-// requests for other host names.
-func (s *Server) ServeHTTP(ctx context.Context, listener net.Listener, token string) error {
+// requests for other host names. config has the settings of TLS; nil: nothing is encrypted.
+func (s *Server) ServeHTTP(ctx context.Context, listener net.Listener, config *tls.Config, token string) error {
 	defer s.cancelOpen(ctx)
 	defer s.calls.Wait()
 	defer s.shutDown()
 	defer s.watch(ctx)()
-	server := &http.Server{
-		Handler: s.handler(token), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		BaseContext: func(net.Listener) context.Context { return s.ending }, // event streams end with the calls
-		ErrorLog:    slog.NewLogLogger(s.o.Logger.Handler(), slog.LevelWarn),
-	}
+	// Event streams end with the calls.
+	server := httpserver.New(httpserver.Options{Handler: s.handler(token), TLS: config, Context: s.ending, Logger: s.o.Logger})
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
+	go func() { failed <- server.ServeUntilClosed(listener) }()
 	select {
 	case err := <-failed:
 		return err
@@ -49,10 +50,7 @@ func (s *Server) ServeHTTP(ctx context.Context, listener net.Listener, token str
 	if err := server.Shutdown(grace); err != nil {
 		_ = server.Close() // Shutdown's error is enough
 	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return <-failed
 }
 
 func (s *Server) handler(token string) http.Handler {
@@ -71,7 +69,7 @@ func (s *Server) handler(token string) http.Handler {
 		}
 		sessions.ServeHTTP(w, r)
 	})))
-	return http.NewCrossOriginProtection().Handler(mux)
+	return http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(mux, maxBody))
 }
 
 // authorized refuses requests without the token, if there is one.

@@ -103,7 +103,7 @@ var (
 	Batches         = histogram(everyRole, "moorebus_append_batch_appends", "Appends that were stored as one atomic batch (group commit); 1 is a lone append.", numbers)
 	Flushes         = histogram(server, "moorebus_flush_records", "Records that one flush to the disk covered (group flush).", numbers)
 	FlushTime       = histogram(server, "moorebus_flush_duration_seconds", "Time of one flush to the disk (group flush).", seconds)
-	CertificateLeft = gauge(everyRole, "moorebus_certificate_left_seconds", "Time until a certificate of the bus ends, negative afterwards; certificate is server or authority. Of a role: as they were when it connected.", Label{Name: "certificate"})
+	CertificateLeft = gauge(everyRole, "moorebus_certificate_left_seconds", "Time until a certificate ends, negative afterwards; certificate is server or authority, those of the bus, or http, that of the process's own HTTP. Of the bus, a role has them as they were when it connected.", Label{Name: "certificate"})
 
 	DiskFree   = gauge(server, "moorebus_disk_free_bytes", "Free space of the file system that has the data directory.")
 	DiskTotal  = gauge(server, "moorebus_disk_size_bytes", "Size of the file system that has the data directory.")

@@ -14,6 +14,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"golang.org/x/oauth2"
+
+	"github.com/moorebus/moorebus/internal/httpserver"
 )
 
 // LoginOptions configure [Login]. URL, TokenFile, Transport and Show are required.
@@ -55,7 +57,7 @@ func Login(ctx context.Context, o LoginOptions) error {
 		return err
 	}
 	back := &callback{results: make(chan callbackResult, 1), address: "http://" + listener.Addr().String() + callbackPath}
-	served := &http.Server{Handler: back, ReadHeaderTimeout: tokenTimeout}
+	served := httpserver.New(httpserver.Options{Handler: back})
 	ended := make(chan error, 1)
 	go func() { ended <- served.Serve(listener) }()
 	defer func() {

@@ -2,6 +2,7 @@ package roles
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -34,6 +35,8 @@ func Gateway() *cobra.Command {
 	var flags *pflag.FlagSet
 	var redact []string
 	var listener *net.TCPListener
+	var encrypt *cli.TLSFlags
+	var encryption *tls.Config
 	var endWaiting func() error
 	var hooks webhooks.Settings
 	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
@@ -42,11 +45,12 @@ starts, messages, decisions, cancelling. It also owns the timers: approvals expi
 runs end at their deadline, and stalled work is driven again twice and then given up.
 One of several gateways delivers to webhooks.
 Set MOOREBUS_TOKEN to require a bearer token. Without one it listens on loopback
-only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, and
-/healthz 200.`,
+only, unless --insecure-no-auth says otherwise or --client-ca lets in only clients
+with a certificate. Without a bus it answers 503, and /healthz 200.`,
 		func(all *pflag.FlagSet) {
 			flags = all
 			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
+			encrypt = cli.AddTLSFlags(flags, os.Getenv)
 			waits = wire.AddGatewayFlags(flags)
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
 			clients = wire.AddHTTPFlags(flags)
@@ -58,13 +62,13 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 			if namespace != "" && !events.ValidToken(namespace) {
 				return cli.Usage("--namespace: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", namespace)
 			}
-			if listener, err = cli.Listen(flags, "listen", listen, wire.TokenVariable, os.Getenv); err != nil {
+			if listener, encryption, err = encrypt.Listen(listen, wire.TokenVariable, slog.Default()); err != nil {
 				return err
 			}
 			if hooks, err = waits.Webhooks(listener); err != nil {
 				return errors.Join(err, listener.Close())
 			}
-			endWaiting = httpapi.ServeWaiting(listener, slog.Default())
+			endWaiting = httpapi.ServeWaiting(listener, encryption, slog.Default())
 			return nil
 		},
 		func(ctx context.Context, r wire.Role) error {
@@ -84,7 +88,7 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 				return errors.Join(err, listener.Close())
 			}
 			server, err := httpapi.New(httpapi.Config{
-				Control: c, Feed: r.Bus, Listener: listener, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
+				Control: c, Feed: r.Bus, Listener: listener, TLS: encryption, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
 				Faces:      []route.Face{face, a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(wire.TokenVariable) != ""})},
 				MaxStreams: clients.Streams(r.Logger), MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Metrics: r.Metrics.Handler(), Logger: r.Logger,
 			})
@@ -92,7 +96,8 @@ only, unless --insecure-no-auth says otherwise. Without a bus it answers 503, an
 				return errors.Join(err, listener.Close())
 			}
 			r.Ready(c.Ready)
-			r.Logger.Info("listening", "address", listener.Addr().String())
+			r.Metrics.ReadCertificates(encrypt.Ends)
+			r.Logger.Info("listening", "url", encrypt.Scheme()+"://"+listener.Addr().String()+"/")
 			return worker.RunAll(ctx, c.Run, server.Run, face.Run)
 		})
 }
