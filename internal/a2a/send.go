@@ -205,7 +205,11 @@ func (f *Face) start(ctx context.Context, to *target, m *message, s said) error 
 	if before || err != nil {
 		return err
 	}
-	if to.run, err = f.runOf(to, m); err != nil {
+	ns, err := f.cfg.Control.CheckNamespace(to.ns)
+	if err == nil {
+		to.run, err = runOf(ns, to.agent, m)
+	}
+	if err != nil {
 		return err
 	}
 	found, err := f.started(ctx, to, nil)
@@ -231,11 +235,7 @@ func (f *Face) start(ctx context.Context, to *target, m *message, s said) error 
 // runOf returns the id of the run that a message starts. It follows from all that the message says:
 // the same message again finds its run, and whoever knows or guesses the id of somebody else's
 // message learns nothing of that one's task.
-func (f *Face) runOf(to *target, m *message) (string, error) {
-	ns, err := f.cfg.Control.CheckNamespace(to.ns)
-	if err != nil {
-		return "", err
-	}
+func runOf(ns, agent string, m *message) (string, error) {
 	said := struct {
 		Message, Context string
 		Parts            []part
@@ -248,15 +248,16 @@ func (f *Face) runOf(to *target, m *message) (string, error) {
 		d := json.NewDecoder(bytes.NewReader(said.Parts[i].Data))
 		d.UseNumber()
 		var data any
-		if err := d.Decode(&data); err != nil {
-			return "", badRequest("message.parts[%d].data: %s", i, err.Error())
+		err := d.Decode(&data)
+		if err == nil {
+			said.Parts[i].Data, err = json.Marshal(data)
 		}
-		if said.Parts[i].Data, err = json.Marshal(data); err != nil {
-			return "", err
+		if err != nil {
+			return "", badRequest("message.parts[%d].data: %s", i, err.Error())
 		}
 	}
 	all, err := json.Marshal(said)
-	return events.RequestID(ns+"\x00"+to.agent, string(all)), err
+	return events.RequestID(ns+"\x00"+agent, string(all)), err
 }
 
 // startedBefore is started for a message that came first to an earlier build, where the id of a run

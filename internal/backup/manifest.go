@@ -36,6 +36,8 @@ const (
 	// lockName is the file that the process which writes has locked.
 	lockName = ".lock"
 	format   = "moorebus-backup"
+	// maxShards is more than any bus has.
+	maxShards = 1 << 16
 	// version grows when an older build cannot restore the directory.
 	version = 1
 )
@@ -116,7 +118,29 @@ func readManifest(dir string) (*Manifest, error) {
 	if m.Format != format || m.Version != version {
 		return nil, fmt.Errorf("%s: a %s of version %d, this build reads %s of version %d", manifestName, m.Format, m.Version, format, version)
 	}
+	if err := m.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", manifestName, ErrDamaged, err)
+	}
 	return &m, nil
+}
+
+// check holds a manifest to what [Take] writes: whoever can write the file can make its checksum.
+func (m *Manifest) check() error {
+	if m.Shards < 1 || m.Shards > maxShards {
+		return fmt.Errorf("shards: %d is not 1 to %d", m.Shards, maxShards)
+	}
+	for _, inc := range m.Increments {
+		if len(inc.Cuts) != m.Shards || len(inc.Log) > m.Shards {
+			return fmt.Errorf("increment %d: has %d cuts and files of %d shards, want %d", inc.Number, len(inc.Cuts), len(inc.Log), m.Shards)
+		}
+	}
+	for _, f := range m.files() {
+		folder, _, _ := strings.Cut(filepath.ToSlash(f.Path), "/")
+		if !filepath.IsLocal(f.Path) || folder != logFolder && folder != bucketFolder {
+			return fmt.Errorf("%q is no file of a backup", f.Path)
+		}
+	}
+	return nil
 }
 
 // write puts the manifest in the place of the one before it.

@@ -71,7 +71,7 @@ type rig struct {
 	stop func() error
 }
 
-func newRig(t *testing.T, b controltest.Bus, tweak func(*config)) *rig {
+func newRig(t testing.TB, b controltest.Bus, tweak func(*config)) *rig {
 	r := &rig{World: controltest.NewWorld(t, b)}
 	r.announce("a", searchTool)
 	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
