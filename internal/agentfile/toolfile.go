@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/bytesize"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -76,12 +77,15 @@ type ToolEntry struct {
 
 	Breaker *Breaker `json:"breaker,omitempty"`
 
-	// Sandbox is the sandbox of a program: strict (the default) or off. Network is none (the
-	// default) or host, Read what it may read besides, Require what its sandbox must have.
-	Sandbox string   `json:"sandbox,omitempty"`
-	Network string   `json:"network,omitempty"`
-	Read    []string `json:"read,omitempty"`
-	Require []string `json:"require,omitempty"`
+	// Sandbox is the sandbox of a program: strict (the default), bwrap, runsc or off. Network is none
+	// (the default) or host, Read what it may read besides, Require what its sandbox must have. Memory
+	// and Processes bound all processes of a call together.
+	Sandbox   string        `json:"sandbox,omitempty"`
+	Network   string        `json:"network,omitempty"`
+	Read      []string      `json:"read,omitempty"`
+	Require   []string      `json:"require,omitempty"`
+	Memory    bytesize.Size `json:"memory,omitempty"`
+	Processes int           `json:"processes,omitempty"`
 	// Root is the directory that the builtin read_file is confined to.
 	Root string `json:"root,omitempty"`
 	// Hosts are the hosts that the builtin http_get may reach.
@@ -89,7 +93,7 @@ type ToolEntry struct {
 }
 
 // sandboxHolds is what a tool can require of its sandbox: [exectool.Holds].
-var sandboxHolds = []string{"pidns", "ipcns", "netns", "mountns", "landlock", "seccomp"}
+var sandboxHolds = []string{"pidns", "ipcns", "netns", "mountns", "landlock", "seccomp", "cgroup"}
 
 // HTTPTool is a tool behind a URL.
 type HTTPTool struct {
@@ -286,10 +290,10 @@ func (t *ToolEntry) problems() []error {
 	}
 	if t.Sandbox != "" && t.Exec == nil {
 		bad(".sandbox", "belongs to exec tools alone")
-	} else if !slices.Contains([]string{"", "strict", "off"}, t.Sandbox) {
-		bad(".sandbox", "%q is not known; use strict or off", t.Sandbox)
+	} else if !slices.Contains([]string{"", "strict", "bwrap", "runsc", "off"}, t.Sandbox) {
+		bad(".sandbox", "%q is not known; use strict, bwrap, runsc or off", t.Sandbox)
 	}
-	for key, set := range map[string]bool{".network": t.Network != "", ".read": len(t.Read) > 0, ".require": len(t.Require) > 0} {
+	for key, set := range map[string]bool{".network": t.Network != "", ".read": len(t.Read) > 0, ".require": len(t.Require) > 0, ".memory": t.Memory != 0, ".processes": t.Processes != 0} {
 		if set && t.Exec == nil {
 			bad(key, "belongs to exec tools alone")
 		}

@@ -124,7 +124,7 @@ func TestMalformedToolFiles(t *testing.T) {
 		"no url":            {"tools:\n- {name: x, http: {method: GET}}\n", []string{"tools[0].http.url", "missing"}},
 		"no command":        {"tools:\n- {name: x, exec: {command: []}}\n", []string{"tools[0].exec.command"}},
 		"schema":            {"tools:\n- {builtin: x, schema: 3}\n", []string{"tools[0].schema"}},
-		"sandbox":           {"tools:\n- {name: x, exec: {command: [y]}, sandbox: loose}\n", []string{"tools[0].sandbox", "use strict or off"}},
+		"sandbox":           {"tools:\n- {name: x, exec: {command: [y]}, sandbox: loose}\n", []string{"tools[0].sandbox", "use strict, bwrap, runsc or off"}},
 		"network of none":   {"tools:\n- {builtin: x, network: host}\n", []string{"tools[0].network", "exec tools alone"}},
 		"read of none":      {"tools:\n- {builtin: x, read: [/srv]}\n", []string{"tools[0].read", "exec tools alone"}},
 		"sandbox of none":   {"tools:\n- {builtin: x, sandbox: off}\n", []string{"tools[0].sandbox", "exec tools alone"}},

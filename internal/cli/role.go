@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/moorebus/moorebus/internal/bytesize"
 	"github.com/moorebus/moorebus/internal/httpserver"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -184,29 +185,7 @@ func profiles() http.Handler {
 }
 
 // Size is a number of bytes as a flag, with or without a unit: 500MiB.
-type Size int64
-
-// String returns the number.
-func (s *Size) String() string { return strconv.FormatInt(int64(*s), 10) }
-
-// Type is how help names the value.
-func (s *Size) Type() string { return "size" }
-
-// Set reads a number with or without a unit.
-func (s *Size) Set(text string) error {
-	number := strings.TrimRight(text, "kKMGTiB")
-	units := map[string]int64{
-		"": 1, "B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-		"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
-	}
-	unit, known := units[text[len(number):]]
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || !known || n <= 0 || n > (1<<62)/unit {
-		return errors.New("is not a size; use a whole number with a unit, such as 500MiB or 20GiB")
-	}
-	*s = Size(n * unit)
-	return nil
-}
+type Size = bytesize.Size
 
 // NotNegative has numbers and durations among the flags refuse values below 0, with a
 // usage error.

@@ -12,7 +12,8 @@
 //
 // # Sandbox
 //
-// On Linux the command runs in a sandbox unless [Options].Sandbox is [Off]:
+// On Linux the command runs in a sandbox unless [Options].Sandbox is [Off]. [Bwrap] and [Runsc] hold
+// it with other programs; the following is [Strict]:
 //
 //   - It can write only below its working directory ([Options].Dir, else this process's
 //     directory), and in its own temporary folders: TMPDIR, on the disk, and /tmp, /var/tmp and
@@ -28,8 +29,9 @@
 //     them. If the kernel allows it, it does not see them at all.
 //   - It gains no privileges: setuid programs have no effect. Root keeps only its power
 //     over files, users and ports. System calls that lead out of sandboxes are refused.
-//   - A file may have 1 GiB, and 4096 files may be open. There are no core dumps. In a user
-//     namespace the command has at most 1024 processes.
+//   - A file may have 1 GiB, and 4096 files may be open. There are no core dumps. All processes of a
+//     call together have at most [Options].Memory and [Options].Processes, if a control group is
+//     delegated to this process. Otherwise they are at most 1024 in a user namespace.
 //   - When the call is over, everything that the command started is killed, including
 //     processes in sessions of their own.
 //
@@ -54,6 +56,7 @@
 package exectool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +83,14 @@ const (
 	defaultMaxOutput = 8 << 20
 	// defaultPath is the PATH of a command where Env sets none.
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// The bounds of a call where its tool has none, and the least of each.
+const (
+	DefaultMemory    = 2 << 30
+	MinMemory        = 16 << 20
+	DefaultProcesses = 1024
+	MinProcesses     = 1
 )
 
 // maxErrorOutput is how much of the end of standard error a failure shows.
@@ -109,9 +120,16 @@ type Options struct {
 	// Require lists what the sandbox must have ([Holds]). Where the system lacks one of them, the
 	// command is not started.
 	Require []string
+	// Memory bounds what all processes of a call have in memory together, in bytes, with files in
+	// /tmp. Processes bounds their number, from [MinProcesses] on. Both need a control group that was
+	// delegated to this process. Default: [DefaultMemory] and [DefaultProcesses].
+	Memory    int64
+	Processes int
 	// Logger hears once of what the sandbox lacks here. Default: nobody does.
 	Logger *slog.Logger
 
+	// asked says that Memory or Processes is not the default.
+	asked bool
 	// flat leaves out the namespaces, as a kernel may that has none.
 	flat bool
 }
@@ -147,8 +165,8 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 	if opts.Sandbox == "" {
 		opts.Sandbox = Strict
 	}
-	if opts.Sandbox != Strict && opts.Sandbox != Off {
-		errs = append(errs, fmt.Errorf("tool %q: sandbox %q is not known; use %s or %s", def.Name, opts.Sandbox, Strict, Off))
+	if !slices.Contains(Sandboxes, opts.Sandbox) {
+		errs = append(errs, fmt.Errorf("tool %q: sandbox %q is not known; use one of %v", def.Name, opts.Sandbox, Sandboxes))
 	}
 	errs = append(errs, opts.checkSandbox(def.Name)...)
 	if err := errors.Join(errs...); err != nil {
@@ -161,6 +179,8 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 		opts.MaxOutput = defaultMaxOutput
 	}
 	opts.MaxOutput = min(opts.MaxOutput, math.MaxInt32)
+	opts.asked = opts.Memory != 0 || opts.Processes != 0
+	opts.Memory, opts.Processes = cmp.Or(opts.Memory, DefaultMemory), cmp.Or(opts.Processes, DefaultProcesses)
 	opts.Command, opts.Env = slices.Clone(opts.Command), slices.Clone(opts.Env)
 	return &execTool{def: def, opts: opts}, nil
 }
@@ -180,7 +200,18 @@ func (o *Options) checkSandbox(name string) (errs []error) {
 			errs = append(errs, fmt.Errorf("tool %q: require: there is no sandbox; remove sandbox: off", name))
 		case hold == HoldsNetwork && o.Network == Host:
 			errs = append(errs, fmt.Errorf("tool %q: require: %s contradicts network: host", name, hold))
+		case o.Sandbox == Runsc && (hold == HoldsFiles || hold == HoldsCalls):
+			errs = append(errs, fmt.Errorf("tool %q: require: sandbox: runsc has a kernel of its own, and %s is of the system's; remove it", name, hold))
 		}
+	}
+	if o.Sandbox == Off && (o.Memory != 0 || o.Processes != 0) {
+		errs = append(errs, fmt.Errorf("tool %q: memory and processes are bounds of a sandbox; remove them, or sandbox: off", name))
+	}
+	if o.Memory != 0 && o.Memory < MinMemory {
+		errs = append(errs, fmt.Errorf("tool %q: memory: %d bytes are too few; at least 16MiB are needed", name, o.Memory))
+	}
+	if o.Processes != 0 && o.Processes < MinProcesses {
+		errs = append(errs, fmt.Errorf("tool %q: processes: must be at least %d, is %d", name, MinProcesses, o.Processes))
 	}
 	if o.Sandbox == Off && len(o.Read) > 0 {
 		errs = append(errs, fmt.Errorf("tool %q: read: without a sandbox the command can read everything; remove it, or sandbox: off", name))
@@ -225,7 +256,7 @@ func (t *execTool) run(ctx context.Context, call tool.Call) (is State, result st
 		return is, "", fmt.Errorf("the command was stopped: %w", ctx.Err())
 	}
 	if box != nil {
-		is, err = box.verdict(err)
+		is, err = box.verdict(err, stderr.String())
 	}
 	var none *notStarted
 	var unknown *tool.Failure
@@ -249,14 +280,14 @@ var errFlat = errors.New("left out")
 // it no namespaces of its own, the sandbox does without. The sandbox is to be closed
 // also if it fails.
 func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.Writer) (*exec.Cmd, *sandbox, error) {
-	var without error
+	var without shortfall
 	if t.opts.flat {
-		without = errFlat
+		without.namespaces = errFlat
 	}
 	for {
 		cmd := t.command(ctx, call)
 		cmd.Stdout, cmd.Stderr = stdout, stderr
-		if t.opts.Sandbox != Strict || cmd.Err != nil {
+		if t.opts.Sandbox == Off || runtime.GOOS != "linux" || cmd.Err != nil {
 			return cmd, nil, feed(cmd, call.Arguments)
 		}
 		box, err := enclose(cmd, &t.opts, without)
@@ -265,10 +296,12 @@ func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.
 		}
 		err = feed(cmd, call.Arguments)
 		box.started()
-		if err == nil || without != nil || ctx.Err() != nil || shortage.Is(err) { // for a shortage nobody gets a weaker sandbox
+		if err == nil || ctx.Err() != nil || shortage.Is(err) || !without.more(box, t.opts.Sandbox, err) { // for a shortage nobody gets a weaker sandbox
 			return cmd, box, err
 		}
-		without = errors.Join(err, box.close())
+		if err := box.close(); err != nil {
+			return nil, nil, err
+		}
 	}
 }
 

@@ -47,6 +47,8 @@ type grants struct {
 	Dir, Temp string
 	// Read may be read and Write be written as well. Hide is in none of them.
 	Read, Write, Hide []string
+	// Names has what in Read has another name, by that.
+	Names map[string]string `json:"-"`
 }
 
 // readable is what any command may read: programs, libraries, and how the system names users, hosts
@@ -79,7 +81,7 @@ func grant(dir, temp, program string, args, read []string) (grants, error) {
 	if err != nil {
 		return grants{}, err
 	}
-	g := grants{Dir: wd, Temp: temp, Hide: concealed()}
+	g := grants{Dir: wd, Temp: temp, Hide: concealed(), Names: map[string]string{}}
 	if dir == "" && everything(wd) {
 		g.Dir = temp
 	} else {
@@ -89,8 +91,12 @@ func grant(dir, temp, program string, args, read []string) (grants, error) {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(wd, path)
 		}
-		if real, err := filepath.EvalSymlinks(path); err == nil && !slices.Contains(g.Read, real) {
+		real, err := filepath.EvalSymlinks(path)
+		if err == nil && !slices.Contains(g.Read, real) {
 			g.Read = append(g.Read, real)
+		}
+		if path = filepath.Clean(path); err == nil && path != real {
+			g.Names[path] = real
 		}
 	}
 	add(program)

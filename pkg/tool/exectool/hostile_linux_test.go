@@ -1,11 +1,14 @@
 package exectool
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -144,4 +147,34 @@ func newTerminal(t *testing.T) (screen, keyboard *os.File) {
 	keyboard, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	require.NoError(t, err)
 	return screen, keyboard
+}
+
+// bomb starts processes until it may not.
+func bomb() int {
+	for range 200 {
+		if err := exec.Command("sleep", "infinity").Start(); err != nil {
+			outcome("another process", err)
+			return 0
+		}
+	}
+	outcome("200 processes", nil)
+	return 0
+}
+
+// memory tries to lift its bounds, and uses 400 MiB.
+func memory() int {
+	for pattern, value := range map[string]string{"memory.max": "max", "pids.max": "max", "cgroup.procs": "0"} {
+		for _, depth := range []string{"", "*", "*/*", "*/*/*"} {
+			files, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup", depth, pattern))
+			for _, file := range files {
+				_ = os.WriteFile(file, []byte(value), 0)
+			}
+		}
+	}
+	var all [][]byte
+	for range 25 {
+		all = append(all, bytes.Repeat([]byte{1}, 16<<20))
+	}
+	fmt.Println("used all of it", len(all))
+	return 0
 }

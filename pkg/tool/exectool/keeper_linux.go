@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,9 +30,13 @@ import (
 // init makes a process that was started as a keeper one, before anything of the
 // program itself runs.
 func init() {
-	if len(os.Args) > 0 && os.Args[0] == keeperName {
+	args := os.Args
+	if len(args) > 1 && strings.HasPrefix(args[0], openFiles) {
+		args = args[1:]
+	}
+	if len(args) > 0 && args[0] == keeperName {
 		// Not os.Exit: a keeper has nothing to wait for.
-		syscall.Exit(keep(os.Args))
+		syscall.Exit(keep(args))
 	}
 }
 
@@ -54,6 +59,9 @@ func keep(args []string) int {
 	if err != nil {
 		return say(words, failed(err, &order{}))
 	}
+	if err := json.NewEncoder(words).Encode(report{}); err != nil {
+		return 1
+	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -66,6 +74,7 @@ func keep(args []string) int {
 }
 
 func say(words *os.File, r report) int {
+	r.Ended = true
 	if err := json.NewEncoder(words).Encode(r); err != nil || r.Error != "" || r.Wait != 0 {
 		return 1
 	}
@@ -78,9 +87,13 @@ func (o *order) lacks(what string, err error) {
 
 // enter makes use of the namespaces.
 func (o *order) enter() {
-	o.Held = append(o.Held, HoldsProcesses, HoldsIPC)
+	o.holds()
+	if o.By == Bwrap {
+		o.Held = append(o.Held, HoldsView)
+		o.Grants.Hide = nil
+		return
+	}
 	if !o.Network {
-		o.Held = append(o.Held, HoldsNetwork)
 		if err := loopback(); err != nil {
 			o.lacks("a loopback interface", err)
 		}
@@ -93,9 +106,25 @@ func (o *order) enter() {
 	o.Grants.Hide = nil // it is hidden now
 }
 
+// holds notes the namespaces of the command.
+func (o *order) holds() {
+	if o.By != "" {
+		o.Held = append(o.Held, string(o.By))
+	}
+	o.Held = append(o.Held, HoldsProcesses, HoldsIPC)
+	if !o.Network {
+		o.Held = append(o.Held, HoldsNetwork)
+	}
+}
+
 // run starts the command, waits for its end or a signal, and kills what is left.
 func (o order) run(words *os.File, stop <-chan os.Signal) int {
-	o.limit()
+	if o.By != Runsc { // it limits the command, and needs more itself
+		o.limit()
+	}
+	if o.Bound {
+		threads()
+	}
 	pid, err := o.start()
 	if err != nil {
 		return say(words, failed(err, &o))
@@ -116,7 +145,7 @@ func (o order) run(words *os.File, stop <-chan os.Signal) int {
 	if stopped {
 		return 1
 	}
-	return say(words, report{Wait: uint32(status), Held: o.Held, Missing: o.Missing})
+	return say(words, report{Wait: uint32(status), Held: o.Held, Missing: o.Missing, Unbounded: o.Unbounded})
 }
 
 // limit sets the bounds that hold for each process of the command.
@@ -144,12 +173,23 @@ func (o *order) limit() {
 // start starts the command on a thread that can write and gain nothing. The thread
 // is not the keeper's first one, so the command may not even signal the keeper.
 func (o *order) start() (pid int, err error) {
+	if o.Bound {
+		defer soonest()()
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread()                                                      // and never unlocked: the thread ends here
+		runtime.LockOSThread() // and never unlocked: the thread ends here
+		if o.By == Runsc {
+			o.holds()
+			o.Held = append(o.Held, HoldsView)
+			if err = o.check(); err == nil {
+				pid, err = o.fork()
+			}
+			return
+		}
 		_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) // older kernels have none
-		if err := dropCapabilities(); err != nil {
+		if err := dropCapabilities(); err != nil && o.By != Bwrap {                 // which has dropped all
 			o.lacks("a root without power over the system", err)
 		}
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -158,13 +198,46 @@ func (o *order) start() (pid int, err error) {
 		if err = o.restrict(); err != nil {
 			return
 		}
-		pid, err = syscall.ForkExec(o.Path, o.Args, &syscall.ProcAttr{
-			Dir: o.Grants.Dir, Env: os.Environ(), Files: []uintptr{0, 1, 2},
-			Sys: &syscall.SysProcAttr{Setpgid: o.Inside}, // else the actor ends it with the keeper's group
-		})
+		pid, err = o.fork()
 	}()
 	<-done
 	return pid, err
+}
+
+// fork starts the command.
+func (o *order) fork() (pid int, err error) {
+	return syscall.ForkExec(o.Path, o.Args, &syscall.ProcAttr{
+		Dir: o.Grants.Dir, Env: os.Environ(), Files: []uintptr{0, 1, 2},
+		Sys: &syscall.SysProcAttr{Setpgid: o.Inside}, // else the actor ends it with the keeper's group
+	})
+}
+
+// soonest has the kernel end what this process starts before others for want of memory, until it is
+// undone. The keeper has its bound with the command, and is to say what became of that.
+func soonest() (undo func()) {
+	const badness = "/proc/self/oom_score_adj"
+	before, err := os.ReadFile(badness)
+	if err != nil || os.WriteFile(badness, []byte("1000"), 0) != nil {
+		return func() {} // then the keeper may end first, and the outcome is not known
+	}
+	return func() { _ = os.WriteFile(badness, before, 0) } // it was that
+}
+
+// threads starts threads that the keeper may need later, when the command has used up its processes.
+func threads() {
+	var all, ready sync.WaitGroup
+	for range 8 {
+		all.Add(1)
+		ready.Add(1)
+		go func() {
+			defer all.Done()
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			ready.Done()
+			ready.Wait()
+		}()
+	}
+	all.Wait()
 }
 
 // restrict takes from this thread, and what it starts, what a command does not need. The error says
@@ -189,9 +262,18 @@ func (o *order) restrict() error {
 	} else {
 		o.Held = append(o.Held, HoldsCalls)
 	}
+	return o.check()
+}
+
+// check reports what the tool's settings require and does not hold.
+func (o *order) check() error {
+	// A command that may write everywhere could lift its bound.
+	if o.Bound && (slices.Contains(o.Held, HoldsFiles) || slices.Contains(o.Held, HoldsView)) {
+		o.Held = append(o.Held, HoldsBounds)
+	}
 	for _, name := range o.Require {
 		if !slices.Contains(o.Held, name) {
-			return fmt.Errorf("the tool requires %s, which its sandbox does not have here: it has %v, and lacks %s", name, o.Held, strings.Join(o.Missing, ", "))
+			return fmt.Errorf("the tool requires %s, which its sandbox does not have here: it has %v, and lacks %s", name, o.Held, strings.Join(append(o.Missing, o.Unbounded), ", "))
 		}
 	}
 	return nil

@@ -12,11 +12,17 @@ import (
 // Sandbox says how a command is kept in.
 type Sandbox string
 
-// The kinds of sandboxes. Strict is the default.
+// The kinds of sandboxes. Strict is the default. Bwrap and Runsc are those of other programs, Bubblewrap
+// and gVisor, which must be installed.
 const (
 	Strict Sandbox = "strict"
+	Bwrap  Sandbox = "bwrap"
+	Runsc  Sandbox = "runsc"
 	Off    Sandbox = "off"
 )
+
+// Sandboxes lists the kinds.
+var Sandboxes = []Sandbox{Strict, Bwrap, Runsc, Off}
 
 // Network says what a command in a sandbox may reach of the network.
 type Network string
@@ -29,7 +35,7 @@ const (
 
 // What holds a command in a sandbox, as [Options].Require and [State].Held name it: namespaces of
 // processes, of shared memory and queues, of the network and of mounts, with a file system view of
-// its own; Landlock, for files; seccomp, for system calls.
+// its own; Landlock, for files; seccomp, for system calls; a control group, for memory and processes.
 const (
 	HoldsProcesses = "pidns"
 	HoldsIPC       = "ipcns"
@@ -37,13 +43,18 @@ const (
 	HoldsView      = "mountns"
 	HoldsFiles     = "landlock"
 	HoldsCalls     = "seccomp"
+	HoldsBounds    = "cgroup"
 )
 
 // Holds lists what a sandbox can have.
-var Holds = []string{HoldsProcesses, HoldsIPC, HoldsNetwork, HoldsView, HoldsFiles, HoldsCalls}
+var Holds = []string{HoldsProcesses, HoldsIPC, HoldsNetwork, HoldsView, HoldsFiles, HoldsCalls, HoldsBounds}
 
 // State is what held a command, and what did not, with the reasons.
-type State struct{ Held, Missing []string }
+type State struct {
+	Held, Missing []string
+	// Unbounded says why memory and number of processes have no bound; empty if they have one.
+	Unbounded string
+}
 
 // exited is the end of a command that was no success.
 type exited struct{ state string }

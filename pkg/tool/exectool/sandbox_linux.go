@@ -1,6 +1,7 @@
 package exectool
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/moorebus/moorebus/internal/shortage"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"golang.org/x/sys/unix"
 )
@@ -21,11 +23,31 @@ type sandbox struct {
 	tmp string
 	// words is what the keeper writes its report on, says the end that is read.
 	says, words *os.File
+	// bound is the call's control group, nil without one, and bundle what runsc gets.
+	bound  *bound
+	bundle string
 }
 
-// enclose makes a command that was not started yet one in a sandbox, in namespaces of
-// its own unless without says why there are none.
-func enclose(cmd *exec.Cmd, opts *Options, without error) (*sandbox, error) {
+// shortfall says why a sandbox has no namespaces, and no control group; nil: it has.
+type shortfall struct{ namespaces, bounds error }
+
+// more leaves out what may be why a sandbox could not be started. It reports whether there is
+// something. A control group may be forbidden alone, so it is tried without it first.
+func (f *shortfall) more(s *sandbox, kind Sandbox, err error) bool {
+	switch {
+	case s.bound != nil:
+		f.bounds = err
+	case kind == Strict && f.namespaces == nil:
+		*f = shortfall{namespaces: err}
+	default:
+		return false
+	}
+	return true
+}
+
+// enclose makes a command that was not started yet one in a sandbox, with namespaces and a control
+// group of its own unless without says why there are none.
+func enclose(cmd *exec.Cmd, opts *Options, without shortfall) (*sandbox, error) {
 	tmp, err := os.MkdirTemp("", "moorebus-tool-")
 	if err == nil {
 		tmp, err = filepath.EvalSymlinks(tmp)
@@ -46,20 +68,54 @@ func enclose(cmd *exec.Cmd, opts *Options, without error) (*sandbox, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	o := order{Inside: without == nil, Network: opts.Network == Host, Require: opts.Require, Grants: g, Path: cmd.Path, Args: cmd.Args}
-	if without == nil {
-		ownNamespaces(cmd, o.Network)
-	} else {
-		o.lacks("a process namespace of its own", without)
+	o := order{Inside: without.namespaces == nil, Network: opts.Network == Host, Require: opts.Require, Grants: g, Path: cmd.Path, Args: cmd.Args}
+	if err := s.setBounds(cmd, &o, opts, without.bounds); err != nil {
+		return nil, errors.Join(err, s.close())
 	}
-	cmd.Path, cmd.Args = selfPath, o.arguments()
 	cmd.Env = append([]string{"TMPDIR=" + tmp}, cmd.Env...)
 	cmd.ExtraFiles = []*os.File{s.words}
+	switch {
+	case opts.Sandbox == Bwrap:
+		err = underBwrap(cmd, &o)
+	case opts.Sandbox == Runsc:
+		s.bundle, err = underRunsc(cmd, &o)
+	case without.namespaces == nil:
+		ownNamespaces(cmd, o.Network)
+	default:
+		o.lacks("a process namespace of its own", without.namespaces)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	if opts.Sandbox != Bwrap {
+		cmd.Path, cmd.Args = selfPath, o.arguments()
+	}
 	if !o.Inside { // the end of a namespace's first process is everybody's
 		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it kills the rest
 	}
 	cmd.WaitDelay = 2 * sweepTime
 	return s, nil
+}
+
+// setBounds gives the call a control group of its own, in which it is started. why says why there is
+// none.
+func (s *sandbox) setBounds(cmd *exec.Cmd, o *order, opts *Options, why error) error {
+	if why == nil {
+		s.bound, why = newBound(opts.Memory, opts.Processes)
+	}
+	switch {
+	case shortage.Is(why):
+		return why
+	case why == nil:
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(s.bound.files.Fd())
+		o.Bound = true
+	case opts.asked:
+		o.lacks("the bounds memory and processes", why)
+	}
+	if why != nil {
+		o.Unbounded = why.Error()
+	}
+	return nil
 }
 
 // ownNamespaces has the command start in namespaces of its own, also of the network unless it has
@@ -83,24 +139,43 @@ func (s *sandbox) started() { _ = s.words.Close() }
 
 // verdict returns what the keeper reported, and how the command ended: nil for
 // success, a [*notStarted], an [*exited], or a [*tool.Failure] if that is not known. waited is what waiting for the keeper
-// came to.
-func (s *sandbox) verdict(waited error) (is State, err error) {
+// came to, and printed what there is on standard error.
+func (s *sandbox) verdict(waited error, printed string) (is State, err error) {
 	said, err := io.ReadAll(s.says)
 	var r report
-	if err == nil {
-		err = json.Unmarshal(said, &r)
+	if err == nil && len(said) == 0 {
+		return is, &notStarted{reason: fmt.Sprintf("its sandbox was not made (%v): %s", waited, strings.TrimSpace(printed))}
 	}
+	for reports := json.NewDecoder(bytes.NewReader(said)); err == nil && !r.Ended; {
+		err = reports.Decode(&r) // the first one says that there is a keeper
+	}
+	is = State{Held: r.Held, Missing: r.Missing, Unbounded: r.Unbounded}
 	switch {
 	case err != nil && waited != nil:
 		return is, tool.Failf(tool.CodeUnreachable, "the sandbox of the command broke, how it ended is not known: %v", waited)
 	case err != nil:
 		return is, tool.Failf(tool.CodeUnreachable, "the sandbox of the command ended without a report, how it ended is not known")
 	case r.Error != "":
-		return State{r.Held, r.Missing}, &notStarted{r.Error, r.Errno}
+		return is, &notStarted{r.Error, r.Errno}
 	case r.Wait != 0:
-		return State{r.Held, r.Missing}, &exited{state: stateOf(syscall.WaitStatus(r.Wait))}
+		return is, s.end(syscall.WaitStatus(r.Wait))
 	}
-	return State{r.Held, r.Missing}, nil
+	return is, nil
+}
+
+// end is how a command ended that did not succeed.
+func (s *sandbox) end(w syscall.WaitStatus) error {
+	e := &exited{state: stateOf(w)}
+	if s.bound != nil && s.bound.overMemory() {
+		e.state += ": it had more memory than its tool allows (memory: in the tool file)"
+		return e
+	}
+	if s.bundle != "" {
+		if err := runscVerdict(s.bundle, w); err != nil {
+			return err
+		}
+	}
+	return e
 }
 
 // close removes what the sandbox took.
@@ -110,6 +185,12 @@ func (s *sandbox) close() error {
 		if f != nil {
 			_ = f.Close() // one is closed already
 		}
+	}
+	if s.bound != nil {
+		errs = append(errs, s.bound.close())
+	}
+	if s.bundle != "" {
+		errs = append(errs, os.RemoveAll(s.bundle))
 	}
 	return errors.Join(append(errs, os.RemoveAll(s.tmp))...)
 }
@@ -142,8 +223,12 @@ func Conceal() error {
 
 // order is what the keeper is to do, as its arguments.
 type order struct {
-	// Inside says that the keeper has namespaces of its own.
-	Inside bool
+	// By is whose sandbox it is, if it is not the keeper's. Inside says that the keeper has namespaces
+	// of its own, and Bound that it has a control group, Unbounded why not.
+	By        Sandbox `json:",omitempty"`
+	Inside    bool
+	Bound     bool
+	Unbounded string
 	// Network says that the command has the system's network. Require is what must hold.
 	Network bool
 	Require []string
@@ -155,8 +240,12 @@ type order struct {
 	Args   []string `json:"-"`
 }
 
-// keeperName is the keeper's own name, by which it knows that it is one.
+// keeperName is the keeper's own name, by which it knows that it is one, or its first argument if it
+// was started by an open file.
 const keeperName = "moorebus-sandbox"
+
+// openFiles is where a program finds its open files.
+const openFiles = "/proc/self/fd/"
 
 // selfPath is this program, also after its file was replaced.
 const selfPath = "/proc/self/exe"
@@ -183,15 +272,18 @@ func orderOf(args []string) (order, error) {
 // started.
 type report struct {
 	Held, Missing []string
+	Unbounded     string
 	Error         string
 	// Errno is what the system said, 0 if the error is another one.
 	Errno syscall.Errno
 	Wait  uint32
+	// Ended is false in the first report, by which a keeper says that there is one.
+	Ended bool
 }
 
 // failed is the report of a command that could not be started.
 func failed(err error, o *order) report {
-	r := report{Error: err.Error(), Held: o.Held, Missing: o.Missing}
+	r := report{Error: err.Error(), Held: o.Held, Missing: o.Missing, Unbounded: o.Unbounded}
 	errors.As(err, &r.Errno)
 	return r
 }

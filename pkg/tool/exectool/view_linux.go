@@ -18,8 +18,9 @@ func shared() []string { return []string{"/tmp", "/var/tmp", "/dev/shm", os.Temp
 
 const (
 	// sharedSize bounds each of the shared folders, which are in memory. TMPDIR is on the disk.
-	sharedSize = "size=256m"
-	nothing    = "size=0,nr_inodes=2,mode=000"
+	sharedBytes = 256 << 20
+	sharedSize  = "size=256m"
+	nothing     = "size=0,nr_inodes=2,mode=000"
 )
 
 // ownView gives this process's mount namespace a /proc of its own processes, a /dev with harmless
@@ -72,7 +73,25 @@ func ownView(g grants) error {
 	if err := cover(g.Hide, g.Write); err != nil {
 		return err
 	}
+	if err := keepGroups(); err != nil {
+		return err
+	}
 	return os.Chdir(g.Dir) // what it was is covered now
+}
+
+// keepGroups makes control groups read-only: their files belong to the command's user.
+func keepGroups() error {
+	const dir = "/sys/fs/cgroup"
+	if _, err := os.Stat(dir); err != nil {
+		return nil //nolint:nilerr // there are none
+	}
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	if err := unix.MountSetattr(unix.AT_FDCWD, dir, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return fmt.Errorf("%s cannot be made read-only: %w", dir, err)
+	}
+	return nil
 }
 
 // resolvers is where the system's DNS settings are in the end.
@@ -171,18 +190,9 @@ func place(path string, was *os.File) error {
 // mounted on themselves: what is a mount point can be neither renamed nor removed, and a folder with
 // another name would no longer be hidden from the next command.
 func cover(paths, writable []string) error {
-	for _, path := range paths {
-		var between []string
-		for _, folder := range writable {
-			for parent := filepath.Dir(path); within(parent, folder) && parent != folder; parent = filepath.Dir(parent) {
-				between = append(between, parent)
-			}
-		}
-		slices.Sort(between)
-		for _, folder := range slices.Compact(between) {
-			if err := unix.Mount(folder, folder, "", unix.MS_BIND|unix.MS_REC, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%s: %w", folder, err)
-			}
+	for _, folder := range between(paths, writable) {
+		if err := unix.Mount(folder, folder, "", unix.MS_BIND|unix.MS_REC, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: %w", folder, err)
 		}
 	}
 	for _, path := range paths {
