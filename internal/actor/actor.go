@@ -235,7 +235,7 @@ func Specs(tools *toolset.Registry, pool string) []events.ToolSpec {
 		if d.Pool == pool {
 			specs = append(specs, events.ToolSpec{
 				Name: d.Name, Description: d.Description, Schema: d.Schema,
-				Effect: string(d.Effect), Pool: d.Pool, Risk: string(d.Risk), Asks: d.Asks, Services: d.Services, Guide: d.Guide, Approval: toolcall.OwnApproval(d),
+				Effect: string(d.Effect), Pool: d.Pool, Risk: string(d.Risk), Asks: d.Asks, Services: d.Services, Guide: d.Guide, Approval: toolcall.OwnApproval(d), Sandbox: d.Sandbox,
 			})
 		}
 	}

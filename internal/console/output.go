@@ -281,6 +281,17 @@ func Agent(w io.Writer, f Format, definition []byte) error {
 	return writeYAMLNode(w, node)
 }
 
+// sandboxOf returns the kind of sandbox that a tool has, as its file says it; empty if it has no program.
+func sandboxOf(t events.ToolSpec) string {
+	if len(t.Sandbox) == 0 {
+		return ""
+	}
+	if first := t.Sandbox[0]; slices.Contains([]string{"off", "bwrap", "runsc"}, first) {
+		return first
+	}
+	return "strict"
+}
+
 // Tools writes announced tools.
 func Tools(w io.Writer, f Format, tools []events.ToolSpec) error {
 	if f != Table {
@@ -291,7 +302,7 @@ func Tools(w io.Writer, f Format, tools []events.ToolSpec) error {
 	}
 	rows := make([][]string, len(tools))
 	for i, t := range tools {
-		rows[i] = []string{t.Name, t.Pool, t.Effect, t.Risk, Cut(t.Description, descriptionWidth)}
+		rows[i] = []string{t.Name, t.Pool, t.Effect, t.Risk, sandboxOf(t), Cut(t.Description, descriptionWidth)}
 	}
-	return WriteTable(w, []string{"NAME", "POOL", "EFFECT", "RISK", "DESCRIPTION"}, rows)
+	return WriteTable(w, []string{"NAME", "POOL", "EFFECT", "RISK", "SANDBOX", "DESCRIPTION"}, rows)
 }

@@ -75,7 +75,7 @@ func TestTables(t *testing.T) {
 	require.JSONEq(t, `{"runs": []}`, b.String())
 	b.Reset()
 	require.NoError(t, Tools(&b, Table, []events.ToolSpec{{Name: "t", Pool: "web", Effect: "pure", Risk: "low", Description: "does\tthings"}}))
-	require.Contains(t, b.String(), "t     web   pure    low   does things")
+	require.Contains(t, b.String(), "t     web   pure    low   -        does things")
 	b.Reset()
 	require.NoError(t, Tools(&b, JSON, nil))
 	require.Equal(t, "[]\n", b.String())

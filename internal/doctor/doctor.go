@@ -170,7 +170,26 @@ func certificates(ends map[string]time.Time) (found []natsbus.Finding) {
 
 // Roles reports which tools and model providers are announced.
 func Roles(ctx context.Context, directory journal.Directory) []natsbus.Finding {
-	return []natsbus.Finding{liveTools(ctx, directory), liveProviders(ctx, directory)}
+	return append(freeTools(ctx, directory), liveTools(ctx, directory), liveProviders(ctx, directory))
+}
+
+// freeTools reports the announced tools without a sandbox, in one finding.
+func freeTools(ctx context.Context, directory journal.Directory) []natsbus.Finding {
+	tools, err := directory.Tools(ctx)
+	if err != nil {
+		return nil // liveTools says why
+	}
+	var free []string
+	for _, t := range tools {
+		if slices.Contains(t.Sandbox, string(exectool.Off)) {
+			free = append(free, t.Pool+"/"+t.Name)
+		}
+	}
+	if len(free) == 0 {
+		return nil
+	}
+	return []natsbus.Finding{finding(natsbus.Warning, "run their actor as a user of its own, with its key in "+natsconn.SeedVariable+"; docs/how-to/commands-as-tools.md says what that user can do",
+		"these tools have no sandbox and act as the user of their actor: %s", wire.Some(free))}
 }
 
 func liveTools(ctx context.Context, directory journal.Directory) natsbus.Finding {
@@ -375,7 +394,7 @@ func (d *Checks) Listener(r *Report) {
 func (d *Checks) Sandbox(ctx context.Context, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	is, err := exectool.Try(ctx)
+	is, err := exectool.Try(ctx, exectool.Strict, exectool.None)
 	mend := "run the actor as a user of its own, or in a container; docs/how-to/commands-as-tools.md describes the sandbox"
 	switch {
 	case err != nil:
@@ -384,6 +403,9 @@ func (d *Checks) Sandbox(ctx context.Context, r *Report) {
 		r.Add(AreaTools, finding(natsbus.Warning, mend, "the sandbox of exec tools is incomplete on this machine: it has %s; missing: %s", strings.Join(is.Held, ", "), strings.Join(is.Missing, ", ")))
 	default:
 		r.Add(AreaTools, finding(natsbus.Good, "", "exec tools run in a sandbox: %s", strings.Join(is.Held, ", ")))
+	}
+	if is.Unbounded != "" {
+		r.Add(AreaTools, finding(natsbus.Good, "", "memory and processes of exec tools have no bound when the actor is started as this command: %s", is.Unbounded))
 	}
 }
 

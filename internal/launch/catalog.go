@@ -288,7 +288,7 @@ func guided(tools []events.ToolSpec) []events.ToolSpec {
 			said = append(said, t.Guide)
 			t.Description = strings.TrimSpace(t.Description + "\n\n" + t.Guide)
 		}
-		t.Guide = ""
+		t.Guide, t.Sandbox = "", nil // announcements alone have them
 	}
 	return tools
 }

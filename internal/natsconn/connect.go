@@ -20,6 +20,7 @@ import (
 
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 )
 
 // ConnectOptions says where the bus is and who connects. Only one way to
@@ -31,8 +32,8 @@ type ConnectOptions struct {
 	Creds string
 	// User and Password, or Token.
 	User, Password, Token string
-	// NKey is the path of a file with the seed of an nkey.
-	NKey string
+	// NKey is the path of a file with the seed of an nkey, Seed the seed itself.
+	NKey, Seed string
 	// CA is the path of a file with certificates to trust.
 	CA string
 	// Cert and Key are the paths of the client's own certificate.
@@ -152,7 +153,7 @@ func connectError(err error) error {
 		return fmt.Errorf("the server's certificate is refused: set NATS_CA to the ca.pem of its authority; if it has expired or lacks the server's name, renew it (`moorebus certs --renew --host NAME`): %w", err)
 	}
 	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
-		return fmt.Errorf("%w: check NATS_CREDS, NATS_NKEY, NATS_USER and NATS_PASSWORD, or NATS_CONTEXT: %w", journal.ErrDenied, err)
+		return fmt.Errorf("%w: check NATS_CREDS, NATS_NKEY, NATS_NKEY_SEED, NATS_USER and NATS_PASSWORD, or NATS_CONTEXT: %w", journal.ErrDenied, err)
 	}
 	if errors.Is(err, nats.ErrNoServers) {
 		return fmt.Errorf("no server answers there, check NATS_URL: %w", err)
@@ -202,6 +203,13 @@ func (o ConnectOptions) auth() ([]nats.Option, error) {
 		}
 		opts = append(opts, option)
 	}
+	if o.Seed != "" {
+		option, err := fromSeed(o.Seed)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, option)
+	}
 	if o.User != "" {
 		opts = append(opts, nats.UserInfo(o.User, o.Password))
 	}
@@ -220,8 +228,26 @@ func (o ConnectOptions) auth() ([]nats.Option, error) {
 	return opts, nil
 }
 
+// SeedVariable is the environment variable with the seed of an nkey. Unlike a file, no other process of
+// the same user can read it.
+const SeedVariable = "NATS_NKEY_SEED"
+
+// fromSeed authenticates with the nkey of a seed.
+func fromSeed(seed string) (nats.Option, error) {
+	bad := errors.New(SeedVariable + " is not the seed of a user's nkey, which begins with SU; NATS_NKEY names a file with one")
+	pair, err := nkeys.FromSeed([]byte(strings.TrimSpace(seed)))
+	if err != nil {
+		return nil, bad // the error itself could show the seed
+	}
+	public, err := pair.PublicKey()
+	if err != nil || !nkeys.IsValidPublicUserKey(public) {
+		return nil, bad
+	}
+	return nats.Nkey(public, pair.Sign), nil
+}
+
 // FromEnv reads the options from NATS_URL, NATS_CREDS, NATS_USER, NATS_PASSWORD,
-// NATS_TOKEN, NATS_NKEY, NATS_CA, NATS_CERT, NATS_KEY, NATS_INBOX_PREFIX and
+// NATS_TOKEN, NATS_NKEY, NATS_NKEY_SEED, NATS_CA, NATS_CERT, NATS_KEY, NATS_INBOX_PREFIX and
 // NATS_CONTEXT. NATS_CONTEXT names one of the nats CLI's contexts,
 // `$XDG_CONFIG_HOME/nats/context/<name>.json`; what the other variables say goes
 // before what is in the file. A context that wants something of a connection that
@@ -251,14 +277,14 @@ func FromContext(getenv func(string) string, name string) (ConnectOptions, error
 // overlay puts what the environment says over o.
 func overlay(o ConnectOptions, getenv func(string) string) (ConnectOptions, error) {
 	// Credentials of the environment replace those of the context altogether.
-	for _, key := range []string{"NATS_CREDS", "NATS_USER", "NATS_TOKEN", "NATS_NKEY"} {
+	for _, key := range []string{"NATS_CREDS", "NATS_USER", "NATS_TOKEN", "NATS_NKEY", SeedVariable} {
 		if getenv(key) != "" {
-			o.Creds, o.User, o.Password, o.Token, o.NKey = "", "", "", "", ""
+			o.Creds, o.User, o.Password, o.Token, o.NKey, o.Seed = "", "", "", "", "", ""
 		}
 	}
 	for key, field := range map[string]*string{
 		"NATS_URL": &o.URL, "NATS_CREDS": &o.Creds, "NATS_USER": &o.User, "NATS_PASSWORD": &o.Password,
-		"NATS_TOKEN": &o.Token, "NATS_NKEY": &o.NKey, "NATS_CA": &o.CA,
+		"NATS_TOKEN": &o.Token, "NATS_NKEY": &o.NKey, SeedVariable: &o.Seed, "NATS_CA": &o.CA,
 		"NATS_CERT": &o.Cert, "NATS_KEY": &o.Key, "NATS_INBOX_PREFIX": &o.InboxPrefix,
 	} {
 		if value := getenv(key); value != "" {
@@ -267,6 +293,9 @@ func overlay(o ConnectOptions, getenv func(string) string) (ConnectOptions, erro
 	}
 	if o.Password != "" && o.User == "" {
 		return ConnectOptions{}, errors.New("NATS_PASSWORD is set without NATS_USER: set both or neither")
+	}
+	if o.NKey != "" && o.Seed != "" {
+		return ConnectOptions{}, errors.New("NATS_NKEY and " + SeedVariable + " are both set: set one of them")
 	}
 	if (o.Cert == "") != (o.Key == "") {
 		return ConnectOptions{}, errors.New("one of NATS_CERT and NATS_KEY is set without the other: set both or neither")

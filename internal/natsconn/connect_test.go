@@ -46,6 +46,8 @@ func TestFromEnv(t *testing.T) {
 		{[]string{"NATS_URL", "nats://a,nats://b", "NATS_CREDS", "/c", "NATS_CA", "/ca"}, ConnectOptions{URL: "nats://a,nats://b", Creds: "/c", CA: "/ca"}},
 		{[]string{"NATS_USER", "u", "NATS_PASSWORD", "p"}, ConnectOptions{User: "u", Password: "p"}},
 		{[]string{"NATS_NKEY", "/n"}, ConnectOptions{NKey: "/n"}},
+		{[]string{"NATS_NKEY_SEED", "SUseed"}, ConnectOptions{Seed: "SUseed"}},
+		{[]string{"NATS_CONTEXT", "prod", "NATS_NKEY_SEED", "SUseed"}, ConnectOptions{URL: "nats://prod", Seed: "SUseed", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
 		{[]string{"NATS_CONTEXT", "prod"}, ConnectOptions{URL: "nats://prod", User: "u", Password: "p", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
 		{[]string{"NATS_CONTEXT", "prod", "NATS_CREDS", "/c"}, ConnectOptions{URL: "nats://prod", Creds: "/c", CA: "/users/me/ca.pem", InboxPrefix: "_R"}},
 		{[]string{"NATS_CONTEXT", "here"}, ConnectOptions{URL: nats.DefaultURL, Token: "t"}},
@@ -56,7 +58,7 @@ func TestFromEnv(t *testing.T) {
 	}
 	for _, bad := range [][]string{
 		{"NATS_CONTEXT", "none"}, {"NATS_CONTEXT", "bad"}, {"NATS_CONTEXT", "../x"}, {"NATS_PASSWORD", "p"},
-		{"NATS_CONTEXT", "domain"}, {"NATS_CONTEXT", "first"},
+		{"NATS_CONTEXT", "domain"}, {"NATS_CONTEXT", "first"}, {"NATS_NKEY_SEED", "SUseed", "NATS_NKEY", "/n"},
 	} {
 		_, err := FromEnv(env(bad...))
 		require.ErrorContains(t, err, bad[0])
@@ -140,6 +142,30 @@ func TestWaitingSaysWhy(t *testing.T) {
 	cancel()
 	go io.Copy(io.Discard, read) //nolint:errcheck // it ends with the pipe
 	<-ended
+}
+
+// TestSeed: the seed of an nkey itself lets in, and an error does not show it.
+func TestSeed(t *testing.T) {
+	t.Parallel()
+	user, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	seed, err := user.Seed()
+	require.NoError(t, err)
+	public, err := user.PublicKey()
+	require.NoError(t, err)
+	account, err := nkeys.CreateAccount()
+	require.NoError(t, err)
+	other, err := account.Seed()
+	require.NoError(t, err)
+	srv := natstest.Start(t, natstest.Options{More: fmt.Sprintf("authorization { users: [{nkey: %s}] }", public)})
+	conn, err := Connect(t.Context(), ConnectOptions{URL: srv.URL, Seed: string(seed) + "\n"})
+	require.NoError(t, err)
+	conn.Close()
+	for _, bad := range []string{string(other), "SUAAAAAAAAAAA"} {
+		_, err = Connect(t.Context(), ConnectOptions{URL: srv.URL, Seed: bad})
+		require.ErrorContains(t, err, "NATS_NKEY_SEED is not the seed")
+		require.NotContains(t, err.Error(), bad)
+	}
 }
 
 func TestMayPublish(t *testing.T) {

@@ -19,6 +19,7 @@ func hideFiles(files ...string) {
 			exectool.Hide(file)
 		}
 	}
+	exectool.Hide(os.Getenv("CREDENTIALS_DIRECTORY")) // systemd's
 	if at, err := cli.FindPlace("", "", os.Getenv); err == nil && !at.Remote {
 		exectool.Hide(at.Dir)
 	}

@@ -14,7 +14,7 @@ func TestAToolFileRequiresWhatASandboxHas(t *testing.T) {
 	for _, hold := range exectool.Holds {
 		docs, err := agentfile.ParseFile([]byte("tools:\n- {name: x, description: X., exec: {command: [cat]}, require: ["+hold+"]}\n"), agentfile.Options{})
 		require.NoError(t, err)
-		made, err := oneTool(&docs.Tools.Tools[0])
+		made, err := oneTool(&docs.Tools.Tools[0], nil)
 		require.NoError(t, err)
 		require.Equal(t, "x", made.Definition().Name)
 	}

@@ -100,6 +100,9 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			return err
 		}
 		defer conn.Close()
+		if err := os.Unsetenv(natsconn.SeedVariable); err != nil { // programs that this one starts need it not
+			return err
+		}
 		registry.ReadCertificates(func() map[string]time.Time { return certs.EndsOf(conn.Bus.Conn().TLSConnectionState) })
 		logger.Info("ready", "bus", conn.Where, "named_by", conn.From, "shards", conn.Bus.Shards())
 		base := worker.Base{

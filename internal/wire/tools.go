@@ -49,6 +49,7 @@ func Tools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 	tools := make([]tool.Tool, 0, len(file.Tools))
 	var sources []tool.Source
 	var secrets []string
+	var boxes sandboxes
 	for i := range file.Tools {
 		entry := &file.Tools[i]
 		if entry.OfAgent() {
@@ -62,14 +63,14 @@ func Tools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 			sources, secrets = append(sources, agent), append(secrets, entrySecrets(entry)...)
 			continue
 		}
-		made, err := oneTool(entry)
+		made, err := oneTool(entry, boxes.of(entry))
 		if err != nil {
 			return nil, nil, fmt.Errorf("tool %q: %w", entry.Name, err)
 		}
 		tools = append(tools, made)
 		secrets = append(secrets, entrySecrets(entry)...)
 	}
-	servers, hidden, err := mcpServers(file.MCP)
+	servers, hidden, err := mcpServers(file.MCP, &boxes)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -80,6 +81,7 @@ func Tools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
 		}
 		servers = append(servers, services)
 	}
+	boxes.say(slog.Default())
 	if err := approval.New().Check(file.Approval.Of()); err != nil {
 		return nil, nil, err
 	}
@@ -148,8 +150,9 @@ func Builtins() (*toolset.Registry, error) {
 	return newRegistry(nil, tools)
 }
 
-func oneTool(e *agentfile.ToolEntry) (tool.Tool, error) {
+func oneTool(e *agentfile.ToolEntry, sandbox []string) (tool.Tool, error) {
 	def := e.Definition()
+	def.Sandbox = sandbox
 	if len(def.Schema) > 0 {
 		if err := schema.Check(def.Schema); err != nil {
 			return nil, fmt.Errorf("schema: %w", err)
@@ -161,7 +164,7 @@ func oneTool(e *agentfile.ToolEntry) (tool.Tool, error) {
 	case e.Exec != nil:
 		return exectool.New(def, exectool.Options{
 			Command: e.Exec.Command, Dir: e.Exec.Dir, Env: environment(e.Exec.Env), Sandbox: exectool.Sandbox(e.Sandbox),
-			Network: exectool.Network(e.Network), Read: e.Read, Require: e.Require, Memory: int64(e.Memory), Processes: e.Processes, Logger: slog.Default(),
+			Network: exectool.Network(e.Network), Read: e.Read, Require: e.Require, Memory: int64(e.Memory), Processes: e.Processes,
 		})
 	}
 	made, err := builtin.New(e.Builtin, builtin.Options{Root: e.Root, Hosts: e.Hosts})
@@ -241,7 +244,7 @@ func ActorTools(file string, pools []string, services bool) (*toolset.Registry, 
 }
 
 // mcpServers makes the sources of a file of MCP servers, and returns the secrets in it.
-func mcpServers(m *agentfile.MCP) ([]tool.Source, []string, error) {
+func mcpServers(m *agentfile.MCP, boxes *sandboxes) ([]tool.Source, []string, error) {
 	if m == nil {
 		return nil, nil, nil
 	}
@@ -263,6 +266,9 @@ func mcpServers(m *agentfile.MCP) ([]tool.Source, []string, error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", m.File, err))
 			continue
+		}
+		if len(o.Command) > 0 {
+			boxes.free = append(boxes.free, "MCP server "+o.Name)
 		}
 		sources = append(sources, made)
 	}
@@ -302,6 +308,10 @@ func mcpOptions(s agentfile.MCPServer, m *agentfile.MCP) mcptool.Options {
 			ClientID: o.ClientID, ClientSecret: o.ClientSecret, TokenURL: o.TokenURL, Issuer: o.Issuer, Scopes: o.Scopes, TokenFile: o.TokenFile,
 		}
 	}
+	var sandbox []string
+	if len(s.Command) > 0 {
+		sandbox = []string{string(exectool.Off)}
+	}
 	var pinned func() (map[string]string, error)
 	if m.Pinned != "" {
 		pinned = func() (map[string]string, error) { // a running process learns what is pinned later
@@ -315,7 +325,7 @@ func mcpOptions(s agentfile.MCPServer, m *agentfile.MCP) mcptool.Options {
 	return mcptool.Options{
 		OAuth: oauth, Name: s.Name, Command: s.Command, Env: environment(s.Env), Dir: s.Dir, URL: s.URL, Headers: s.Headers, Tools: over.Tools,
 		TrustHints: m.Trusts(s.Name), Pinned: pinned,
-		Over: tool.Definition{Pool: over.Pool, Risk: over.Risk, Effect: over.Effect, Timeout: time.Duration(over.Timeout)},
+		Over: tool.Definition{Pool: over.Pool, Risk: over.Risk, Effect: over.Effect, Timeout: time.Duration(over.Timeout), Sandbox: sandbox},
 	}
 }
 

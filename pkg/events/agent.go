@@ -390,6 +390,9 @@ type ToolSpec struct {
 	Guide string `json:"guide,omitempty"`
 	// Approval is the policy of the tool's own file. It holds whatever the agent's says.
 	Approval *Approval `json:"approval,omitempty"`
+	// Sandbox is what holds the tool's program where the actor runs, or off. Only announcements have
+	// it: other actors of the pool may run on other systems. The event of a call has it, too.
+	Sandbox []string `json:"sandbox,omitempty"`
 }
 
 // SplitTool splits what an agent's list of tools names: `tool`, of whichever pool, or

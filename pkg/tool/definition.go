@@ -69,6 +69,9 @@ type Definition struct {
 	Breaker Breaker
 	// Approval says which calls wait for a human, whatever an agent says; nil: none.
 	Approval *Approval
+	// Sandbox is what holds the tool's program where it runs, as the event of a call has it: parts of a
+	// sandbox, or off. Empty if there is no program, or that is not known before a call.
+	Sandbox []string
 }
 
 // Approval is a tool's own policy. The fields are those of events.Approval.
@@ -207,6 +210,9 @@ func Redefine(t Tool, over Definition) Tool {
 	}
 	if over.Approval != nil {
 		def.Approval = over.Approval
+	}
+	if over.Sandbox != nil {
+		def.Sandbox = over.Sandbox
 	}
 	return redefined{Tool: t, def: def}
 }

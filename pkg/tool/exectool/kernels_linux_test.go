@@ -75,7 +75,7 @@ func blind() int {
 		fmt.Println(unix.Exec(self, []string{self}, os.Environ()))
 		return 1
 	}
-	is, err := Try(context.Background())
+	is, err := Try(context.Background(), Strict, None)
 	if err != nil {
 		fmt.Println(err)
 		return 1

@@ -77,20 +77,20 @@ func (e *notStarted) Unwrap() error {
 	return e.errno
 }
 
-// Try runs a command in the strict sandbox and returns what of it this system has. The error says
-// that commands cannot be run in it at all: the program cannot be started a second time, or there
-// is no temporary folder.
-func Try(ctx context.Context) (State, error) {
+// Try runs a command in a sandbox and returns what of it this system has. The error says
+// that commands cannot be run in it at all: the program cannot be started a second time, the other
+// program is not installed, or there is no temporary folder.
+func Try(ctx context.Context, kind Sandbox, network Network) (State, error) {
 	if runtime.GOOS != "linux" {
 		return State{Missing: []string{"everything: only Linux has it"}}, nil
 	}
-	t, err := New(tool.Definition{Name: "sandbox"}, Options{Command: []string{"true"}})
+	t, err := New(tool.Definition{Name: "sandbox"}, Options{Command: []string{"true"}, Sandbox: kind, Network: network})
 	if err != nil {
 		return State{}, err
 	}
 	is, _, err := t.(*execTool).run(ctx, tool.Call{})
 	if err != nil {
-		return State{}, fmt.Errorf("the sandbox for commands does not work: %w", err)
+		return State{}, fmt.Errorf("the sandbox for commands (%s) does not work: %w", kind, err)
 	}
 	return is, nil
 }

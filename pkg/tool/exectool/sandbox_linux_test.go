@@ -44,7 +44,7 @@ func init() {
 // needsAll skips a test on a system that does not have the whole sandbox.
 func needsAll(t *testing.T) {
 	t.Helper()
-	is, err := Try(t.Context())
+	is, err := Try(t.Context(), Strict, None)
 	require.NoError(t, err)
 	if len(is.Missing) > 0 {
 		t.Skip("reason: this system lacks ", is.Missing)
@@ -52,7 +52,7 @@ func needsAll(t *testing.T) {
 }
 
 func TestTry(t *testing.T) {
-	is, err := Try(t.Context())
+	is, err := Try(t.Context(), Strict, None)
 	require.NoError(t, err)
 	t.Log("here: ", is)
 }
