@@ -23,6 +23,19 @@ var refused = []string{
 // newNamespaces are the flags of clone that make namespaces.
 var newNamespaces = []uint64{unix.CLONE_NEWCGROUP, unix.CLONE_NEWIPC, unix.CLONE_NEWNET, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWUSER, unix.CLONE_NEWUTS}
 
+// others are calls that change limits and priorities of any process of the same user, with the argument
+// that is own if they mean the caller.
+var others = []struct {
+	call     string
+	argument uint32
+	own      uint64
+}{
+	{"prlimit64", 0, 0}, {"setpriority", 0, unix.PRIO_PROCESS}, {"setpriority", 1, 0}, {"ioprio_set", 0, ioprioProcess}, {"ioprio_set", 1, 0},
+}
+
+// ioprioProcess is IOPRIO_WHO_PROCESS of Linux.
+const ioprioProcess = 1
+
 // typing are the requests by which a program types for the user of a terminal.
 var typing = []uint32{unix.TIOCSTI, unix.TIOCLINUX}
 
@@ -90,6 +103,11 @@ func policyFor(info *arch.Info, sockets bool) *policy.Policy {
 	for _, flag := range newNamespaces {
 		denied.NamesWithCondtions = append(denied.NamesWithCondtions, policy.NameWithConditions{
 			Name: "clone", Conditions: []policy.Condition{{Argument: 0, Operation: policy.BitsSet, Value: flag}},
+		})
+	}
+	for _, other := range others {
+		denied.NamesWithCondtions = append(denied.NamesWithCondtions, policy.NameWithConditions{
+			Name: other.call, Conditions: []policy.Condition{{Argument: other.argument, Operation: policy.NotEqual, Value: other.own}},
 		})
 	}
 	if sockets {

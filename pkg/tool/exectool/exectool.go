@@ -130,6 +130,8 @@ type Options struct {
 
 	// asked says that Memory or Processes is not the default.
 	asked bool
+	// before is where the paths led that the tool names, when it was made.
+	before map[string]string
 	// flat leaves out the namespaces, as a kernel may that has none.
 	flat bool
 }
@@ -179,6 +181,7 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 		opts.MaxOutput = defaultMaxOutput
 	}
 	opts.MaxOutput = min(opts.MaxOutput, math.MaxInt32)
+	opts.before = leadsTo(opts.Dir, append(paths(opts.Command), opts.Read...))
 	opts.asked = opts.Memory != 0 || opts.Processes != 0
 	opts.Memory, opts.Processes = cmp.Or(opts.Memory, DefaultMemory), cmp.Or(opts.Processes, DefaultProcesses)
 	opts.Command, opts.Env = slices.Clone(opts.Command), slices.Clone(opts.Env)

@@ -73,11 +73,11 @@ var libraries = []string{"lib", "lib64", "libexec", "share", "include", "pyvenv.
 // program with its libraries, the files that its arguments name, and what the tool's settings say.
 // The working folder is dir, or this process's own, unless that is everything; then it is temp. All
 // paths are without symbolic links. What does not exist is left out.
-func grant(dir, temp, program string, args, read []string) (grants, error) {
-	wd, err := filepath.Abs(dir)
-	if err == nil {
-		wd, err = filepath.EvalSymlinks(wd)
-	}
+//
+// A command may replace what is in its working folder by a symbolic link to what it may not read. So a
+// link there leads out of it only if it did when the tool was made, as before says.
+func grant(dir, temp, program string, args, read []string, before map[string]string) (grants, error) {
+	wd, err := realDir(dir)
 	if err != nil {
 		return grants{}, err
 	}
@@ -92,6 +92,9 @@ func grant(dir, temp, program string, args, read []string) (grants, error) {
 			path = filepath.Join(wd, path)
 		}
 		real, err := filepath.EvalSymlinks(path)
+		if err == nil && before[filepath.Clean(path)] != real && !within(real, wd) && linkedIn(path, wd) {
+			return
+		}
 		if err == nil && !slices.Contains(g.Read, real) {
 			g.Read = append(g.Read, real)
 		}
@@ -100,6 +103,9 @@ func grant(dir, temp, program string, args, read []string) (grants, error) {
 		}
 	}
 	add(program)
+	if !filepath.IsAbs(program) {
+		program = filepath.Join(wd, program)
+	}
 	if real, err := filepath.EvalSymlinks(program); err == nil {
 		for _, from := range []string{program, real} {
 			if folder := filepath.Dir(from); filepath.Base(folder) == "bin" {
@@ -109,15 +115,77 @@ func grant(dir, temp, program string, args, read []string) (grants, error) {
 			}
 		}
 	}
-	for _, arg := range args {
-		if strings.ContainsRune(arg, filepath.Separator) && filepath.Clean(arg) != "/" {
-			add(arg)
-		}
-	}
-	for _, path := range read {
+	for _, path := range append(paths(args), read...) {
 		add(path)
 	}
 	return g, nil
+}
+
+// realDir returns a working folder without symbolic links.
+func realDir(dir string) (string, error) {
+	wd, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(wd)
+}
+
+// paths are the words of a command that name files.
+func paths(args []string) (list []string) {
+	for _, arg := range args {
+		if strings.ContainsRune(arg, filepath.Separator) && filepath.Clean(arg) != "/" {
+			list = append(list, arg)
+		}
+	}
+	return list
+}
+
+// leadsTo returns where the paths that a tool names lead now, by the paths.
+func leadsTo(dir string, list []string) map[string]string {
+	wd, err := realDir(dir)
+	if err != nil {
+		return nil // it is not there yet
+	}
+	now := map[string]string{}
+	for _, path := range list {
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(wd, path)
+		}
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			now[filepath.Clean(path)] = real
+		}
+	}
+	return now
+}
+
+// maxLinks is how many links a path may go through, as Linux has it.
+const maxLinks = 40
+
+// linkedIn reports whether a path goes through a symbolic link in a folder, which is without links.
+func linkedIn(path, folder string) bool {
+next:
+	for range maxLinks {
+		at := "/"
+		rest := strings.Split(strings.TrimPrefix(filepath.Clean(path), "/"), "/")
+		for i, name := range rest {
+			here := filepath.Join(at, name)
+			target, err := os.Readlink(here)
+			if err != nil {
+				at = here // it is no link
+				continue
+			}
+			if within(here, folder) {
+				return true
+			}
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(at, target)
+			}
+			path = filepath.Join(append([]string{target}, rest[i+1:]...)...)
+			continue next
+		}
+		return false
+	}
+	return true
 }
 
 // everything reports whether a folder holds more than a tool is meant to have: the whole system, or

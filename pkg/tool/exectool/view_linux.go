@@ -70,26 +70,42 @@ func ownView(g grants) error {
 	if err := kept.showAgain(covered, slices.Concat(g.Write, []string{g.Temp}, devices)); err != nil {
 		return err
 	}
-	if err := cover(g.Hide, g.Write); err != nil {
+	own := slices.DeleteFunc(append([]string{"/proc"}, covered[2:]...), func(path string) bool { return path == "/run" })
+	if err := readOnly(append(slices.Clone(g.Write), g.Temp, "/dev/shm"), own); err != nil {
 		return err
 	}
-	if err := keepGroups(); err != nil {
+	if err := cover(g.Hide, g.Write); err != nil {
 		return err
 	}
 	return os.Chdir(g.Dir) // what it was is covered now
 }
 
-// keepGroups makes control groups read-only: their files belong to the command's user.
-func keepGroups() error {
-	const dir = "/sys/fs/cgroup"
-	if _, err := os.Stat(dir); err != nil {
-		return nil //nolint:nilerr // there are none
+// readOnly makes all that is mounted read-only but for folders, with all that is in them, which become
+// mounts of their own, and for what was mounted for this sandbox, without what is mounted in it. So not
+// even mode, owner and times of other files can be changed, which Landlock does not cover.
+func readOnly(folders, own []string) error {
+	slices.Sort(folders) // some may lie in others
+	for _, path := range folders {
+		if err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
 	}
-	if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
+	err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	if errors.Is(err, unix.ENOSYS) { // Linux before 5.12
+		return nil
 	}
-	if err := unix.MountSetattr(unix.AT_FDCWD, dir, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
-		return fmt.Errorf("%s cannot be made read-only: %w", dir, err)
+	if err != nil {
+		return fmt.Errorf("the file system cannot be made read-only: %w", err)
+	}
+	for i, path := range append(slices.Clone(folders), own...) {
+		flags := uint(unix.AT_RECURSIVE)
+		if i >= len(folders) {
+			flags = 0
+		}
+		err := unix.MountSetattr(unix.AT_FDCWD, path, flags, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY})
+		if err != nil && !errors.Is(err, unix.EPERM) { // it was read-only before
+			return fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	return nil
 }
