@@ -187,7 +187,8 @@ func TestAttacks(t *testing.T) {
 				require.NoError(t, err)
 				var done []string
 				for line := range strings.Lines(got) {
-					if strings.Contains(line, ": done") && !(opts.flat && mayFlat(line)) {
+					if strings.Contains(line, ": done") && !(opts.flat && mayFlat(line)) &&
+						!(opts.Sandbox == Bwrap && os.Geteuid() == 0 && strings.HasPrefix(line, "files: mode of null")) { // Bubblewrap shows root's own devices
 						done = append(done, line)
 					}
 				}
