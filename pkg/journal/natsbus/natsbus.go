@@ -26,8 +26,8 @@ type ConnectOptions struct {
 	Creds string
 	// User and Password, or Token.
 	User, Password, Token string
-	// NKey is the path of a file with the seed of an nkey.
-	NKey string
+	// NKey is the path of a file with the seed of an nkey, Seed the seed itself.
+	NKey, Seed string
 	// CA is the path of a file with certificates to trust.
 	CA string
 	// Cert and Key are the paths of the client's own certificate.
@@ -43,7 +43,7 @@ type ConnectOptions struct {
 }
 
 // FromEnv reads the options from NATS_URL, NATS_CREDS, NATS_USER, NATS_PASSWORD,
-// NATS_TOKEN, NATS_NKEY, NATS_CA, NATS_CERT, NATS_KEY, NATS_INBOX_PREFIX and NATS_CONTEXT,
+// NATS_TOKEN, NATS_NKEY, NATS_NKEY_SEED, NATS_CA, NATS_CERT, NATS_KEY, NATS_INBOX_PREFIX and NATS_CONTEXT,
 // which names a context of the nats CLI. getenv is os.Getenv. A context that needs what
 // cannot be done here is an error.
 func FromEnv(getenv func(string) string) (ConnectOptions, error) {

@@ -55,7 +55,7 @@ func FuzzTool(f *testing.F) {
 		if json.Unmarshal(data, &said) != nil {
 			return
 		}
-		d, err := here.definition(&said)
+		d, err := here.definition(&said, &listing{left: map[string]string{}, said: map[string]json.RawMessage{}})
 		if err == nil {
 			require.True(t, json.Valid(d.Schema), "%s", d.Schema)
 			require.True(t, here.Claims(d.Name), d.Name)
