@@ -236,6 +236,18 @@ func TestTimersThatWereRemoved(t *testing.T) {
 	_, err = js.PublishMsg(t.Context(), wipe)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, left(), "one message removes all")
+	// And another one has the server store what gateways keep there, as a timer that fires.
+	forged := nats.NewMsg("timers.set.default.y.model")
+	forged.Header.Set("Nats-Schedule", "@at "+time.Now().UTC().Format(time.RFC3339Nano))
+	forged.Header.Set("Nats-Schedule-Target", "timers.cancel.moorebus.armed.run")
+	_, err = js.PublishMsg(t.Context(), forged)
+	require.NoError(t, err)
+	stream, err := js.Stream(t.Context(), "MOORE_TIMERS")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := stream.GetLastMsgForSubject(t.Context(), "timers.cancel.moorebus.armed.run")
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
 
 	c.replace("gateway", 0)
 	c.api.awaitReady()

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -105,11 +108,15 @@ func JoinToken(held embedded.Holder, getenv func(string) string) (token, needs s
 	switch {
 	case held.TokenFrom == "": // no token is wanted, or an earlier build serves
 		return held.Token, ""
-	case !mine:
+	case !onThisMachine(held.URL):
+		return held.Token, fmt.Sprintf("run the command on the machine of process %d: its lock file names another one, %s", held.PID, held.URL)
+	case held.TokenFrom == natsToken, held.TokenFrom == tokenVariable:
 		if token := getenv(held.TokenFrom); token != "" {
 			return token, ""
 		}
 		return held.Token, fmt.Sprintf("set %s as process %d has it", held.TokenFrom, held.PID)
+	case !mine: // who can write the file could have any variable sent to it
+		return held.Token, fmt.Sprintf("use the build of process %d, whose lock file this one does not understand", held.PID)
 	}
 	if file, err := OperatorFile(getenv); err == nil {
 		if token, err := readOperatorToken(file); err == nil && hashOf(token) == hash {
@@ -117,6 +124,24 @@ func JoinToken(held embedded.Holder, getenv func(string) string) (token, needs s
 		}
 	}
 	return held.Token, fmt.Sprintf("run the command as the user of process %d, with the same HOME and XDG_CONFIG_HOME, or set %s for both", held.PID, natsToken)
+}
+
+// onThisMachine reports whether a server that a lock file names is one of this machine. Whoever can
+// write the file could have tokens sent to another one.
+func onThisMachine(at string) bool {
+	u, err := url.Parse(at)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	if ip == nil || ip.IsLoopback() {
+		return ip != nil
+	}
+	addresses, err := net.InterfaceAddrs() // it may listen on one of them alone
+	return err == nil && slices.ContainsFunc(addresses, func(a net.Addr) bool {
+		own, is := a.(*net.IPNet)
+		return is && own.IP.Equal(ip)
+	})
 }
 
 // sayWatching says that this process can only watch.

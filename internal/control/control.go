@@ -220,7 +220,7 @@ func New(cfg Config) (*Controller, error) {
 	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: max(cfg.PoolWait, 0)})
 	c.timers = timers.New(timers.Config{
-		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, Unserved: c.pools.Unserved, Open: lister.OpenRuns, StallAfter: cfg.StallAfter,
+		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, Positions: cfg.Positions, Unserved: c.pools.Unserved, Open: lister.OpenRuns, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	c.Scheduler = schedules.New(schedules.Config{

@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -245,8 +246,8 @@ func TestMessagesOfATransition(t *testing.T) {
 	def.Name, def.LLM.Provider, def.Tools = "counted", "mock", []string{"echo"}
 	def.Config.ReflectEveryNSteps, def.Config.MaxSteps = 0, steps+1
 	require.Eventually(t, func() bool { // the gateway has looked whether somebody removed timers
-		armed, err := nats.Armed(t.Context())
-		return err == nil && armed
+		_, _, err := nats.Position(t.Context(), ports.Keep{Role: "gateway", Name: "timers"})
+		return err == nil
 	}, time.Minute, 10*time.Millisecond)
 	before, looked := conn.Stats(), bus.reads.Load()
 	_, err = h.Gateway().Start(t.Context(), events.DefaultNamespace, control.StartRequest{Agent: &def, Task: "Do the steps."})

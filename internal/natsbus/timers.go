@@ -75,42 +75,48 @@ func (b *Bus) cancelTimer(ctx context.Context, name string) error {
 // server says that it stored nothing for want of readiness, it is sent again, for
 // RequestTimeout altogether.
 func (b *Bus) publishTimer(ctx context.Context, msg *nats.Msg) error {
+	_, err := b.storeTimer(ctx, msg)
+	return err
+}
+
+// storeTimer is publishTimer, and returns where the message is.
+func (b *Bus) storeTimer(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	if err := b.diskFull(); err != nil {
-		return err
+		return 0, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, b.Timeout, nats.ErrTimeout)
 	defer cancel()
 	var refusal error
 	for {
-		err := b.tryTimer(ctx, msg)
+		seq, err := b.tryTimer(ctx, msg)
 		if err == nil {
-			return b.full.note(timerStream, nil)
+			return seq, b.full.note(timerStream, nil)
 		}
 		if !unsent(err) {
 			// Where the time ended in the middle of a try, the one before says why.
-			return b.full.note(timerStream, errors.Join(api.UnknownOutcome(err), refusal))
+			return 0, b.full.note(timerStream, errors.Join(api.UnknownOutcome(err), refusal))
 		}
 		refusal = api.UnknownOutcome(err)
 		if _, missing := b.Stream(ctx, timerStream); errors.Is(missing, journal.ErrNotReady) {
-			return missing
+			return 0, missing
 		}
 		if !retry.Wait(ctx, appendRetry) {
-			return b.full.note(timerStream, api.UnknownOutcome(err))
+			return 0, b.full.note(timerStream, api.UnknownOutcome(err))
 		}
 	}
 }
 
-func (b *Bus) tryTimer(ctx context.Context, msg *nats.Msg) error {
+func (b *Bus) tryTimer(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	ack, err := b.acknowledged(b.requestStored(ctx, b.Timeout, msg))
 	switch {
 	case err != nil:
-		return err
+		return 0, err
 	case ack.Error != nil:
-		return ack.Error
+		return 0, ack.Error
 	case ack.Stream != timerStream:
-		return fmt.Errorf("stream %q took it and not %s: run `moorebus doctor`", ack.Stream, timerStream)
+		return 0, fmt.Errorf("stream %q took it and not %s: run `moorebus doctor`", ack.Stream, timerStream)
 	}
-	return nil
+	return ack.Seq, nil
 }
 
 // ConsumeTimers hands timers that fired to handle until ctx ends.
@@ -187,22 +193,27 @@ func (e *examiner) checkTimers(ctx context.Context) {
 	e.add(Good, "", "stream %s: %d timers", timerStream, info.State.Msgs)
 }
 
-// armedMark is a message that goes with everything else when somebody removes all timers. Only a
-// gateway may publish there.
+// armedMark is the subject of a message that goes with everything else when somebody removes all
+// timers. Whoever may set a timer can have the server store a message here, too, but not at the
+// place of the one that was removed.
 const armedMark = timerCancelled + "moorebus.armed.run"
 
-// Armed looks for the mark in the stream of timers.
-func (b *Bus) Armed(ctx context.Context) (bool, error) {
-	subjects, err := b.timersBelow(ctx, armedMark)
-	return len(subjects) > 0, err
+// OldestTimer asks where the stream of timers begins.
+func (b *Bus) OldestTimer(ctx context.Context) (seq uint64, begun time.Time, err error) {
+	info, err := b.timersBelow(ctx, armedMark)
+	if err != nil {
+		return 0, begun, err
+	}
+	return info.State.FirstSeq, info.Created, nil
 }
 
-// MarkArmed stores the mark.
-func (b *Bus) MarkArmed(ctx context.Context) error {
-	return b.publishTimer(ctx, nats.NewMsg(armedMark))
+// MarkTimers stores the mark.
+func (b *Bus) MarkTimers(ctx context.Context) (uint64, error) {
+	return b.storeTimer(ctx, nats.NewMsg(armedMark))
 }
 
-func (b *Bus) timersBelow(ctx context.Context, filter string) (map[string]uint64, error) {
+// timersBelow returns the state of the stream of timers, with the subjects that match.
+func (b *Bus) timersBelow(ctx context.Context, filter string) (*jetstream.StreamInfo, error) {
 	stream, err := b.JS.Stream(ctx, timerStream)
 	var info *jetstream.StreamInfo
 	if err == nil {
@@ -211,17 +222,17 @@ func (b *Bus) timersBelow(ctx context.Context, filter string) (map[string]uint64
 	if err != nil {
 		return nil, fmt.Errorf("list timers: %w", api.Classify(err))
 	}
-	return info.State.Subjects, nil
+	return info, nil
 }
 
 // ArmedTimers asks for the subjects of the stream of timers. They name the timers.
 func (b *Bus) ArmedTimers(ctx context.Context) (map[ports.ArmedTimer]bool, error) {
-	subjects, err := b.timersBelow(ctx, timerSubjects)
+	info, err := b.timersBelow(ctx, timerSubjects)
 	if err != nil {
 		return nil, err
 	}
-	armed := make(map[ports.ArmedTimer]bool, len(subjects))
-	for subject := range subjects {
+	armed := make(map[ports.ArmedTimer]bool, len(info.State.Subjects))
+	for subject := range info.State.Subjects {
 		name, is := strings.CutPrefix(subject, timerSet)
 		if !is {
 			if name, is = strings.CutPrefix(subject, timerDue); !is {

@@ -180,7 +180,8 @@ const (
 
 // timerStreamConfig declares the stream of timers. Schedules need a stream that
 // allows rollups and purges and does not refuse what is new when it is full, so
-// they have one of their own, which only the gateway writes.
+// they have one of their own. Gateways write it; planners and the actor of the pool agents may
+// set timers there.
 func timerStreamConfig(replicas int, storage jetstream.StorageType) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:        timerStream,

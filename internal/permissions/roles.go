@@ -317,6 +317,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.Keep(ports.Keep{Role: Gateway, Name: "webhooks"})
 	g.DropDead()
 	g.Timers()
+	g.Keep(ports.Keep{Role: Gateway, Name: "timers"}) // to notice that somebody removed them
 	g.KeepSchedules()
 	for _, of := range l.Storage { // people edit it, what was paged out too
 		g.UseStorage(of, journal.WrittenByActor)

@@ -35,7 +35,7 @@ func Meanings() map[string]Meaning {
 		CodeBadToolSchema:      {[]Kind{Unprocessable}, "The schema of one of the agent's tools is invalid; `tool` names it."},
 		CodeBadWebhook:         {[]Kind{Invalid}, "The webhook's name, URL, kinds, form, agents or secret is malformed."},
 		CodeBlacklisted:        {[]Kind{Unprocessable}, "The agent's blacklist forbids the tool."},
-		CodeNoPrice:            {[]Kind{Invalid}, "The namespace has a budget of the day in US dollars, and the price of tokens of that day is not known."},
+		CodeNoPrice:            {[]Kind{Unprocessable}, "The namespace has a budget of the day in US dollars, and the price of tokens of that day is not known."},
 		CodeBudgetExhausted:    {[]Kind{TooMany}, "The namespace has used up its budget of the day; `Retry-After` says when the next one begins."},
 		CodeCallDiffers:        {[]Kind{Unprocessable}, "The name or the parameters are not those of the call."},
 		CodeConflict:           {[]Kind{Conflict}, "The run's state does not allow the request."},

@@ -125,6 +125,8 @@ func (a *Admission) current(ctx context.Context) (set, error) {
 	}
 	read, _, err := a.read(ctx)
 	switch {
+	case refusal.Is(err, refusal.CodeUnavailable): // there are quotas, and what was read before does not hold
+		return nil, err
 	case errors.Is(err, journal.ErrDenied):
 		return nil, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "this gateway may not read the quotas, so it starts no runs: print the permissions again with moorebus init --print-permissions")
 	case err != nil && never:
@@ -211,8 +213,8 @@ func (a *Admission) over(ctx context.Context, ns string, d *Daily, behind time.D
 	a.usage[ns], a.spent[ns] = u, over || unknown
 	a.mu.Unlock()
 	if unknown {
-		return next, false, refusal.New(refusal.Invalid, refusal.CodeNoPrice, "the namespace %s has a budget of the day in US dollars, and the price of %d tokens of that day is not known: "+
-			"give planners --prices FILE with an entry for each model, which may be 0, or bound tokens instead", ns, u.used.Unpriced)
+		return next, false, refusal.New(refusal.Unprocessable, refusal.CodeNoPrice, "the namespace %s has a budget of the day in US dollars, and %d tokens of the day have no price: "+
+			"bound tokens instead for this day, and give planners --prices FILE with an entry for each model, which may be 0, for the days to come", ns, u.used.Unpriced)
 	}
 	return next, over, nil
 }

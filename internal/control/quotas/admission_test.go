@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -266,32 +267,59 @@ func TestBudgetWithoutPrices(t *testing.T) {
 
 type store ports.Quotas
 
-// unreadable are quotas that this process cannot read.
+// unreadable are quotas that this process reads once, and then no more.
 type unreadable struct {
 	store
-	data []byte
-	err  error
+	reads atomic.Int32
+	data  []byte
+	err   error
 }
 
-func (u unreadable) Quotas(context.Context) ([]byte, uint64, error) { return u.data, 1, u.err }
+func (u *unreadable) Quotas(context.Context) ([]byte, uint64, error) {
+	if u.reads.Add(1) == 1 {
+		return []byte(`{"other": {"active": 1}}`), 1, nil
+	}
+	return u.data, 2, u.err
+}
 
-// TestUnreadableQuotas: quotas that cannot be read, or have a bound that this build does not know,
-// let nothing through.
+// TestUnreadableQuotas: quotas that may not be read, or have a bound that this build does not know,
+// let nothing through, also if they could be read before. While the bus is away, what was read last
+// holds, and nothing starts where there is none.
 func TestUnreadableQuotas(t *testing.T) {
 	r := newRig(t)
-	for want, store := range map[string]unreadable{
-		"may not read the quotas": {err: journal.ErrDenied},
-		"cannot be read":          {data: []byte(`{"default": {"active": 1, "hourly": 7}}`)},
-		"the bus is away":         {err: errors.New("the bus is away")},
+	for want, store := range map[string]*unreadable{
+		"may not read the quotas":      {err: journal.ErrDenied},
+		"cannot be read by this build": {data: []byte(`{"default": {"active": 1, "hourly": 7}}`)},
+		"":                             {err: errors.New("the bus is away")},
 	} {
-		c, err := control.New(control.Config{
-			Base: worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "other"}, Timers: r.bus, Directory: r.bus, Agents: r.bus,
-			Quotas: store,
-		})
+		c := r.reads(store)
+		_, err := c.Start(t.Context(), "", request("x"))
 		require.NoError(t, err)
-		_, err = c.Start(t.Context(), "", request("x"))
+		require.Eventually(t, func() bool { // what was read holds for two seconds
+			_, err = c.Start(t.Context(), "", request("x"))
+			return store.reads.Load() > 1
+		}, controltest.Patience, 10*time.Millisecond)
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
 		require.ErrorContains(t, err, want)
+		require.True(t, refusal.Is(err, refusal.CodeUnavailable), "%v", err)
 	}
+	never := &unreadable{err: errors.New("the bus is away")}
+	never.reads.Store(1)
+	_, err := r.reads(never).Start(t.Context(), "", request("x"))
+	require.ErrorContains(t, err, "the bus is away")
+}
+
+// reads is a gateway with these quotas.
+func (r *rig) reads(store ports.Quotas) *control.Controller {
+	c, err := control.New(control.Config{
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "other"}, Timers: r.bus, Directory: r.bus, Agents: r.bus,
+		Quotas: store,
+	})
+	require.NoError(r.T, err)
+	return c
 }
 
 // TestBadQuotas: what is wrong is refused, and says why.

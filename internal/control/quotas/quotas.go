@@ -12,7 +12,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -130,7 +129,7 @@ func (a *Admission) read(ctx context.Context) (set, uint64, error) {
 	known := json.NewDecoder(bytes.NewReader(data))
 	known.DisallowUnknownFields() // a bound of a later build would not hold
 	if err := known.Decode(&all); err != nil {
-		return nil, 0, fmt.Errorf("the stored quotas cannot be read by this build: %w", err)
+		return nil, 0, refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "the stored quotas cannot be read by this build, so it starts no runs: start gateways of the build that stored them, or remove the quotas with it")
 	}
 	return all, revision, nil
 }

@@ -2,6 +2,8 @@ package timers
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/launch"
@@ -38,15 +40,66 @@ func (t *Timers) KeepArmed(ctx context.Context) error {
 	}
 }
 
-// arm sets what is missing if somebody removed all timers. It reads the log only then.
+// kept is where gateways keep the place of the mark. It is not beside the timers: whoever may set a
+// timer can have the server store another message there.
+var kept = ports.Keep{Role: role, Name: "timers"}
+
+const role = "gateway"
+
+// mark is the message that goes with the timers when somebody removes them all.
+type mark struct {
+	Seq   uint64    `json:"seq"`
+	Begun time.Time `json:"begun"`
+}
+
+// arm sets what is missing if somebody removed all timers. It reads the log only then. The mark is
+// stored first: what is removed while timers are set is found missing the next time.
 func (t *Timers) arm(ctx context.Context, of ports.ArmedTimers) (set int, err error) {
-	if marked, err := of.Armed(ctx); marked || err != nil {
+	oldest, begun, err := of.OldestTimer(ctx)
+	if err != nil {
+		return 0, err
+	}
+	last, revision := t.readMark(ctx)
+	if last.Seq > 0 && oldest <= last.Seq && begun.Equal(last.Begun) {
+		return 0, nil
+	}
+	seq, err := of.MarkTimers(ctx)
+	if err != nil {
 		return 0, err
 	}
 	if set, err = t.rearm(ctx, of); err != nil {
 		return set, err
 	}
-	return set, of.MarkArmed(ctx)
+	t.marked = mark{seq, begun}
+	t.keepMark(ctx, revision)
+	return set, nil
+}
+
+// readMark returns the mark that a gateway kept last, or this process's own.
+func (t *Timers) readMark(ctx context.Context) (last mark, revision uint64) {
+	if t.Positions == nil {
+		return t.marked, 0
+	}
+	value, revision, err := t.Positions.Position(ctx, kept)
+	if err != nil || json.Unmarshal(value, &last) != nil {
+		return t.marked, revision
+	}
+	return last, revision
+}
+
+// keepMark keeps the mark for other gateways. Another one that kept its own meanwhile has set the
+// same timers.
+func (t *Timers) keepMark(ctx context.Context, revision uint64) {
+	if t.Positions == nil {
+		return
+	}
+	value, err := json.Marshal(t.marked)
+	if err == nil {
+		_, err = t.Positions.PutPosition(ctx, kept, value, revision)
+	}
+	if err != nil && !errors.Is(err, journal.ErrConflict) {
+		t.Logger.Warn("where the mark of the timers is could not be kept: the next gateway reads the log", "reason", err)
+	}
 }
 
 // rearm sets the missing timers. That of the run is enough for approvals and calls of clients, too:

@@ -22,6 +22,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -37,12 +38,14 @@ const (
 	startGrace = time.Minute
 )
 
-// Config configures [Timers]. Everything is required.
+// Config configures [Timers]. Everything but Positions is required.
 type Config struct {
 	Access  *access.Access
 	Subruns *subruns.Subruns
 	Queue   journal.Queue
 	Timers  journal.Timers
+	// Positions keep for all gateways whether somebody removed the timers; nil: each finds out.
+	Positions ports.Positions
 	// Expire ends a run's wait for a reply of its client. A zero one is bounded anew.
 	Expire func(ctx context.Context, run events.Run, wait clientmodel.Wait) error
 	// Unserved tells since when pools have no actor.
@@ -63,10 +66,12 @@ type Config struct {
 type Timers struct {
 	Config
 	a *access.Access
+	// marked is the mark that KeepArmed stored last.
+	marked mark
 }
 
 // New returns Timers.
-func New(cfg Config) *Timers { return &Timers{cfg, cfg.Access} }
+func New(cfg Config) *Timers { return &Timers{Config: cfg, a: cfg.Access} }
 
 // CheckEvery is the interval between the checks of a run. It is a fraction of the stall time, so
 // the time between two checks adds little to it.
