@@ -204,12 +204,20 @@ func boot(ctx context.Context, settings server.Options, log *serverLog, timeout 
 		return nil, fmt.Errorf("embedded server: %w", err)
 	}
 	operators, _ := settings.CustomClientAuthentication.(*tokens)
+	unlock := func() {}
 	if operators != nil {
-		operators.watchers.Store(nil) // that of the server before
+		operators.mu.Lock()
+		unlock = sync.OnceFunc(operators.mu.Unlock)
+		operators.watchers = nil // that of the server before
 	}
+	defer unlock()
 	log.begin()
 	inner.SetLoggerV2(log, false, false, false)
-	stop := func() { inner.Shutdown(); inner.WaitForShutdown() }
+	stop := func() {
+		unlock() // else watchers that wait for their account do not end
+		inner.Shutdown()
+		inner.WaitForShutdown()
+	}
 	inner.Start()
 	if timeout <= 0 {
 		timeout = 30 * time.Second

@@ -3,7 +3,7 @@ package embedded
 import (
 	"crypto/rand"
 	"crypto/subtle"
-	"sync/atomic"
+	"sync"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -27,8 +27,9 @@ var (
 type tokens struct {
 	// operator may do everything, watcher may watch.
 	operator, watcher string
-	// watchers is nil until the server has started.
-	watchers atomic.Pointer[server.Account]
+	// mu is held while a server starts: a watcher that connects then waits for its account.
+	mu       sync.Mutex
+	watchers *server.Account
 }
 
 func newTokens(operator string) *tokens { return &tokens{operator: operator, watcher: rand.Text()} }
@@ -47,9 +48,14 @@ func (t *tokens) Check(c server.ClientAuthentication) bool {
 	if subtle.ConstantTimeCompare(presented, []byte(t.operator)) == 1 {
 		return true
 	}
-	account := t.watchers.Load()
-	if account == nil || subtle.ConstantTimeCompare(presented, []byte(t.watcher)) != 1 {
+	if subtle.ConstantTimeCompare(presented, []byte(t.watcher)) != 1 {
 		return false
+	}
+	t.mu.Lock()
+	account := t.watchers
+	t.mu.Unlock()
+	if account == nil {
+		return false // the server did not start
 	}
 	c.RegisterUser(&server.User{Username: "watcher", Account: account, Permissions: &server.Permissions{
 		Publish: &server.SubjectPermission{Allow: watcherAsks}, Subscribe: &server.SubjectPermission{Allow: watcherHears},
@@ -57,7 +63,7 @@ func (t *tokens) Check(c server.ClientAuthentication) bool {
 	return true
 }
 
-// link makes the account of watchers on a server that has started, and links it to the account of
+// link is called with the lock held. It makes the account of watchers on a server that has started, and links it to the account of
 // the streams. A server that has it earlier does not enable JetStream for the latter.
 func (t *tokens) link(inner *server.Server) error {
 	log := inner.GlobalAccount()
@@ -84,6 +90,6 @@ func (t *tokens) link(inner *server.Server) error {
 			return err
 		}
 	}
-	t.watchers.Store(account)
+	t.watchers = account
 	return nil
 }
