@@ -241,7 +241,11 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 		return nil, err
 	}
 	if join != nil {
-		return o.dial(ctx, *join)
+		conn, err := o.dial(ctx, *join)
+		if errors.Is(err, nats.ErrAuthorization) {
+			err = NotConfigured("NATS_TOKEN or MOOREBUS_TOKEN is not what the process that serves %s was started with: %w", dir, err)
+		}
+		return conn, err
 	}
 	c, err := o.inProcess(ctx, server)
 	if err != nil {
