@@ -179,8 +179,14 @@ const (
 	maxOwners = 20_000
 )
 
-// own assigns the name to the source, unless another source had it first.
+// own assigns the name to the source, unless another source had it first, or claims it: a source
+// that is not up yet would lose its tools to whoever is quicker.
 func (r *Registry) own(name, source string) error {
+	for _, other := range r.sources {
+		if s, ok := other.(Returning); ok && s.Name() != source && s.Claims(name) {
+			return fmt.Errorf("tool %q: the name belongs to %s; rename the tool", name, s.Name())
+		}
+	}
 	owner, had := r.owners[name]
 	if had && owner != source {
 		return fmt.Errorf("tool %q: %s had this name first; rename or remove one", name, owner)
