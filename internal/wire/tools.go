@@ -186,16 +186,21 @@ func environment(env map[string]string) []string {
 // secret. Shorter values occur in any text.
 const shortestSecret = 8
 
-func entrySecrets(e *agentfile.ToolEntry) []string {
-	var values []string
-	if e.HTTP != nil {
-		values = slices.AppendSeq(values, maps.Values(e.HTTP.Headers))
-	}
-	for _, value := range e.Headers {
+// headerSecrets returns the values of headers, and the token of one such as `Bearer TOKEN`.
+func headerSecrets(headers map[string]string) (values []string) {
+	for _, value := range headers {
 		values = append(values, value)
 		if _, token, found := strings.Cut(value, " "); found {
 			values = append(values, token)
 		}
+	}
+	return values
+}
+
+func entrySecrets(e *agentfile.ToolEntry) []string {
+	values := headerSecrets(e.Headers)
+	if e.HTTP != nil {
+		values = append(values, headerSecrets(e.HTTP.Headers)...)
 	}
 	if e.Exec != nil {
 		values = slices.AppendSeq(values, maps.Values(e.Exec.Env))
@@ -334,13 +339,7 @@ func mcpOptions(s agentfile.MCPServer, m *agentfile.MCP) mcptool.Options {
 // variable that names an existing file or folder is no secret: results are full of
 // such names.
 func mcpSecrets(s agentfile.MCPServer) []string {
-	values := slices.Collect(maps.Values(s.Env))
-	for _, value := range s.Headers {
-		values = append(values, value)
-		if _, token, found := strings.Cut(value, " "); found {
-			values = append(values, token)
-		}
-	}
+	values := append(slices.Collect(maps.Values(s.Env)), headerSecrets(s.Headers)...)
 	for _, value := range s.Filled {
 		if _, err := os.Stat(value); err != nil || !filepath.IsAbs(value) {
 			values = append(values, value)

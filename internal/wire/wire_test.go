@@ -105,7 +105,7 @@ tools:
 	require.NoError(t, err)
 	registry, secrets, err := wire.Tools(file)
 	require.NoError(t, err)
-	require.Equal(t, []string{"Bearer a very secret key"}, secrets)
+	require.Equal(t, []string{"Bearer a very secret key", "a very secret key"}, secrets, "a server may say the token alone")
 	require.Equal(t, []string{"default", "math", "web"}, registry.Pools())
 	calculator, ok := registry.Lookup("calculator")
 	require.True(t, ok)
