@@ -140,7 +140,11 @@ func (a *Actor) Announce(ctx context.Context) error {
 		}
 	}
 	for _, pool := range a.cfg.Pools {
-		specs, left := fit(Specs(a.cfg.Tools, pool), a.cfg.Tools.SourceOf, a.cfg.Store.MaxBody())
+		specs := Specs(a.cfg.Tools, pool)
+		for i := range specs { // what a server says of a tool may hold a key that it was given, as a result may
+			specs[i].Description, specs[i].Guide = a.cfg.Results.Redact(specs[i].Description), a.cfg.Results.Redact(specs[i].Guide)
+		}
+		specs, left := fit(specs, a.cfg.Tools.SourceOf, a.cfg.Store.MaxBody())
 		a.sayLeft(pool, left)
 		if err := a.cfg.Directory.Announce(ctx, pool, a.cfg.Instance, specs); err != nil {
 			return err
@@ -399,7 +403,7 @@ func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
 			return worker.Fail(err)
 		}
 	}
-	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool}
+	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool, redact: a.cfg.Results.Redact}
 	var held atomic.Pointer[[]string] // a tool that does not end in time may note it later
 	noting := capability.WithSandbox(ctx, func(by []string) { held.Store(&by) })
 	out := a.cfg.Tools.Execute(capability.WithUnwanted(asked.under(kept.under(noting)), worker.ErrUnwanted), c.Call)
@@ -421,7 +425,7 @@ func (a *Actor) outcome(ctx context.Context, c call, out toolset.Outcome, attach
 	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds(), Attachments: attached, Sandbox: c.sandbox}
 	text, prefix := out.Result, reducer.SuccessPrefix
 	if out.Failure != nil {
-		o.Code, text, prefix = strings.ToValidUTF8(out.Failure.Code, "\uFFFD"), out.Failure.Message, reducer.ErrorPrefix
+		o.Code, text, prefix = a.cfg.Results.Redact(strings.ToValidUTF8(out.Failure.Code, "\uFFFD")), out.Failure.Message, reducer.ErrorPrefix
 	}
 	text = a.cfg.Results.Redact(strings.ToValidUTF8(text, "\uFFFD"))
 	if o.Code == tool.CodeOutcomeUnknown && c.asksOutcome() {

@@ -254,11 +254,16 @@ func storageFailure(err error) error {
 // maxAttachments bounds what one call may attach: more would not fit into its event.
 const maxAttachments = 100
 
+// maxMediaType bounds the name of a media type in the log, in bytes (RFC 6838: 127 for each part).
+const maxMediaType = 255
+
 // keeper stores what one call's tool returns beside text, and remembers the references for
 // the event.
 type keeper struct {
 	blobs journal.Blobs
 	pool  string
+	// redact removes secrets from a text.
+	redact func(string) string
 
 	mu     sync.Mutex
 	refs   []events.Attachment
@@ -273,10 +278,17 @@ func (k *keeper) under(ctx context.Context) context.Context {
 	return capability.WithKeep(ctx, k.keep)
 }
 
-// keep stores data in the pool's bucket.
+// keep stores data in the pool's bucket. Data with a secret in it is not kept: to replace a part
+// of a file would break it.
 func (k *keeper) keep(ctx context.Context, mediaType string, data []byte) (string, error) {
-	if k.full() {
+	text := string(data)
+	switch {
+	case k.full():
 		return "", tool.Failf(tool.CodeFailed, "a call may return %d attachments at most", maxAttachments)
+	case k.redact(text) != text:
+		return "", errors.New("a secret is in it")
+	case len(mediaType) > maxMediaType || k.redact(mediaType) != mediaType:
+		mediaType = "" // as one that cannot be read
 	}
 	ref, err := k.blobs.PutBlob(ctx, k.pool, data)
 	if err != nil {
