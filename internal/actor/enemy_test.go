@@ -8,10 +8,44 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
+
+// Another actor of the pool, or a server, may have announced a lower risk than this actor's: what
+// a run pins then does not let a call past the humans.
+func TestTheActorsOwnRiskCounts(t *testing.T) {
+	above := func(risk string) *events.Approval { return &events.Approval{Policy: events.ApproveAbove, Risk: risk} }
+	for name, c := range map[string]struct {
+		policy      *events.Approval
+		pinned, own string
+		runs        int
+	}{
+		"announced lower":                 {above("medium"), "low", "high", 0},
+		"announced without one":           {above("medium"), "", "high", 0},
+		"for an expression":               {&events.Approval{Policy: events.ApproveExpr, Expr: `risk in ["high", "critical"]`}, "low", "critical", 0},
+		"announced higher":                {above("medium"), "high", "low", 0},
+		"announced as none that is known": {above("medium"), "negligible", "low", 0},
+		"both below the bound":            {above("high"), "low", "high", 1},
+		"an expression that asks for low": {&events.Approval{Policy: events.ApproveExpr, Expr: `risk == "low"`}, "low", "high", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				f := once("pay", says("paid"))
+				f.def.Risk = tool.Risk(c.own)
+				spec := payTool
+				spec.Risk = c.pinned
+				run := r.under(c.policy, spec, &events.LLMToolCall{ToolCallReply: calls(1)})
+				r.spawn([]tool.Tool{f})
+				mem := r.AwaitState(run, events.Observing)
+				require.Equal(t, c.runs, f.count("c1"))
+				require.Equal(t, c.runs == 0, mem.Control.Last.Code == actor.CodeNotApproved)
+			})
+		})
+	}
+}
 
 // What a tool says beside its result holds no secret either: its code, its files and their types,
 // and what its server says of it.

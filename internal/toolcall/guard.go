@@ -85,10 +85,16 @@ func (g *Guard) refusal(ctx context.Context, run events.Run, c tool.Call) (strin
 	if err != nil {
 		return "", err
 	}
-	info, own := g.info(pinned, c.Name)
+	info, here, own := g.info(pinned, c.Name)
 	asked := events.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments}
 	reason, required, err := g.policies.Required(pinned.approval, asked, info, run.ID)
-	if err == nil && !required && own != nil { // this actor's file may say more than the announcement that was pinned
+	// This actor's file may say more than the announcement that was pinned, which another actor of
+	// the pool may have made.
+	if err == nil && !required && riskier(here, info.Risk) {
+		info.Risk = here
+		reason, required, err = g.policies.Required(pinned.approval, asked, info, run.ID)
+	}
+	if err == nil && !required && own != nil {
 		reason, required, err = g.policies.Required(own, asked, info, run.ID)
 	}
 	switch {
@@ -110,19 +116,27 @@ func (g *Guard) refusal(ctx context.Context, run events.Run, c tool.Call) (strin
 }
 
 // info returns what the policy needs to know about a tool: as the run pins it, or as this
-// actor has it if the run does not pin it. own is the policy of this actor's tool file.
-func (g *Guard) info(pinned *pin, name string) (info reducer.ToolInfo, own *events.Approval) {
+// actor has it if the run does not pin it. risk and own are this actor's risk of the tool, empty
+// if it does not have it, and the policy of its tool file.
+func (g *Guard) info(pinned *pin, name string) (info reducer.ToolInfo, risk string, own *events.Approval) {
 	spec, known := pinned.tools[name]
 	def, here := g.lookup(name)
 	info = reducer.ToolInfo{Risk: spec.Risk, Asks: spec.Asks, Approval: spec.Approval}
 	if here {
 		info.Asks = info.Asks || def.Asks
-		if !known {
-			info.Risk = string(def.Risk)
+		if risk = string(def.Risk); !known {
+			info.Risk = risk
 		}
 		own = OwnApproval(def)
 	}
-	return info, own
+	return info, risk, own
+}
+
+// riskier reports whether a risk is higher than another. Policies ask for an unknown one anyway.
+func riskier(risk, than string) bool {
+	high, _ := events.RiskRank(risk)
+	low, known := events.RiskRank(than)
+	return known && high > low
 }
 
 // OwnApproval is the policy of a tool's own file; nil: it has none.
