@@ -202,7 +202,7 @@ func (s *server) add(l *listing, t tooled) (full bool) {
 		}
 	}
 	if err != nil {
-		l.reject(t.Name, err)
+		l.reject(s.hide(s.conceal.Replace(t.Name)), err)
 	} else {
 		l.size += size
 		made := &remote{server: s, name: t.Name, def: def, asTask: t.asTask}
@@ -269,6 +269,8 @@ func (s *server) definition(t *mcp.Tool, l *listing) (tool.Definition, error) {
 		return tool.Definition{}, errors.New("its input schema is not an object")
 	case t.Name == "":
 		return tool.Definition{}, errors.New("it has no name")
+	case s.betrays(t.Name), s.betrays(string(input)):
+		return tool.Definition{}, errors.New("its name or its input schema has a secret of the server's settings in it")
 	}
 	if l.checked += len(input); l.checked > maxListed {
 		return tool.Definition{}, errListed
@@ -281,10 +283,16 @@ func (s *server) definition(t *mcp.Tool, l *listing) (tool.Definition, error) {
 		effect, risk = classes(t.Annotations)
 	}
 	def := tool.Definition{
-		Name: toolName(s.opts.Name, t.Name), Description: truncate.Prefix(t.Description, maxDescription), Schema: input,
+		Name: toolName(s.opts.Name, t.Name), Description: truncate.Prefix(s.hide(t.Description), maxDescription), Schema: input,
 		Effect: effect, Risk: risk,
 	}
 	return tool.Redefine(&remote{def: def}, s.opts.Over).Definition().WithDefaults(), nil
+}
+
+// betrays reports whether a text has the server's token or a key of its settings in it. Descriptions
+// are announced without them, but a name and a schema would not be the same.
+func (s *server) betrays(text string) bool {
+	return s.hide(text) != text || slices.ContainsFunc(s.keys, func(key string) bool { return strings.Contains(text, key) })
 }
 
 // classes derives class and risk from annotations that are trusted, see the package comment.

@@ -234,9 +234,13 @@ func (o *Options) environment() []string {
 // shortestSecret is the length below which a value is too short to be a secret.
 const shortestSecret = 6
 
+// shortestKey is the length from which a value is no word that a server may use by chance.
+const shortestKey = 16
+
 // concealer removes possible secrets from messages about a server: its URL except scheme
-// and host, its headers' values, and the lines of its environment's values.
-func concealer(o Options) *strings.Replacer {
+// and host, its headers' values, and the lines of its environment's values. keys are those that
+// are too long to be words.
+func concealer(o Options) (conceal *strings.Replacer, keys []string) {
 	var secrets [][2]string
 	hide := func(value, as string) {
 		if len(value) >= shortestSecret {
@@ -284,8 +288,11 @@ func concealer(o Options) *strings.Replacer {
 	var pairs []string
 	for _, secret := range secrets {
 		pairs = append(pairs, secret[:]...)
+		if secret[1] == hidden && len(secret[0]) >= shortestKey {
+			keys = append(keys, secret[0])
+		}
 	}
-	return strings.NewReplacer(pairs...)
+	return strings.NewReplacer(pairs...), keys
 }
 
 // hidden replaces a secret.

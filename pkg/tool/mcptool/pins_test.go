@@ -184,6 +184,7 @@ func TestDigest(t *testing.T) {
 func TestToolThatIsListedTwice(t *testing.T) {
 	t.Parallel()
 	s := &server{opts: Options{Name: "srv"}}
+	s.conceal, s.keys = concealer(s.opts)
 	l := &listing{left: map[string]string{}, said: map[string]json.RawMessage{}}
 	for _, description := range []string{"harmless", "harmful"} {
 		s.add(l, tooled{Tool: &mcp.Tool{Name: "a", Description: description}})
@@ -199,6 +200,7 @@ func TestToolThatIsListedTwice(t *testing.T) {
 func TestCostOfAList(t *testing.T) {
 	t.Parallel()
 	s := &server{opts: Options{Name: "srv"}}
+	s.conceal, s.keys = concealer(s.opts)
 	l := &listing{left: map[string]string{}, said: map[string]json.RawMessage{}}
 	unusable := map[string]any{"$ref": "https://example.org/s.json", "description": strings.Repeat("x", 60<<10)}
 	for i := range 10 {

@@ -51,6 +51,7 @@ type server struct {
 	discover time.Duration
 	probe    time.Duration
 	conceal  *strings.Replacer
+	keys     []string
 
 	mu sync.Mutex
 	// current is the session, or nil; then last says why there is none.
@@ -67,7 +68,8 @@ func New(o Options) (tool.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{opts: o, changed: make(chan struct{}), probe: probeEvery, discover: discoverWait, conceal: concealer(o), last: errors.New("it has not been started yet")}
+	s := &server{opts: o, changed: make(chan struct{}), probe: probeEvery, discover: discoverWait, last: errors.New("it has not been started yet")}
+	s.conceal, s.keys = concealer(o)
 	if o.URL != "" {
 		s.endpoint = newEndpoint(o)
 	}
