@@ -57,6 +57,9 @@ func (t *agentTool) look(ctx context.Context, id string) (now task, err error) {
 	if t.at.binding == overJSONRPC {
 		return now, t.invoke(ctx, "GetTask", map[string]any{"id": id, "historyLength": 0}, &now)
 	}
+	if id == "." || id == ".." { // servers read them as other paths, however they are escaped
+		return now, tool.Failf(tool.CodeInvalidArguments, "%q is not the id of a task", id)
+	}
 	return now, t.do(ctx, http.MethodGet, t.base()+"/tasks/"+url.PathEscape(id)+"?historyLength=0", nil, &now)
 }
 
