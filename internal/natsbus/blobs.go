@@ -2,6 +2,7 @@ package natsbus
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -18,7 +19,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 )
 
 // chunkSize is how an object is cut, in bytes.
@@ -106,7 +106,7 @@ func (b *Bus) putObject(ctx context.Context, ref events.Ref, data []byte) error 
 func (b *Bus) putChunks(ctx context.Context, ref events.Ref, data []byte) (*objectInfo, error) {
 	sum := sha256.Sum256(data)
 	info := &objectInfo{
-		Name: ref.Key, Bucket: ref.Bucket, NUID: nuid.Next(), Size: len(data), Time: time.Now().UTC(),
+		Name: ref.Key, Bucket: ref.Bucket, NUID: rand.Text(), Size: len(data), Time: time.Now().UTC(),
 		Digest: "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:]), Options: objectInfoOptions{chunkSize},
 	}
 	for len(data) > 0 {

@@ -2,6 +2,7 @@ package natsbus
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 )
 
 var (
@@ -154,7 +154,7 @@ func (b *Bus) Lend(ctx context.Context, d journal.Delivery, l ports.Loan) (time.
 	silence := terms.ackWait
 	rhythm := min(max(silence/4, 10*time.Millisecond), 5*time.Second)
 	ask := loanMessage{
-		Subject: held.rec.Subject, Key: l.Key, Started: l.Started, Ack: held.reply, Answer: nuid.Next(), Rhythm: rhythm.Milliseconds(),
+		Subject: held.rec.Subject, Key: l.Key, Started: l.Started, Ack: held.reply, Answer: rand.Text(), Rhythm: rhythm.Milliseconds(),
 	}
 	body, err := json.Marshal(ask)
 	if err != nil {

@@ -2,6 +2,7 @@ package natsbus
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,7 +16,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 )
 
 // GroupCommit says whether appends of different runs that wait at the same moment
@@ -189,8 +189,9 @@ func (b *Bus) sendBatch(ctx context.Context, deadline time.Time, s *batchSender)
 // one replica takes several flushes to the disk, and appends that come meanwhile join. It may
 // be called again, and then sends another batch.
 func (s *batchSender) send(ctx context.Context, deadline time.Time) (*pubAck, error) {
+	// Who guesses the id of a batch can close it halfway, and everybody reads those of older ones.
 	s.sent, s.msg.Header = 0, nats.Header{
-		headerBatchID: {nuid.Next()}, headerBatchSeq: s.number, api.HeaderExpectSeq: s.expect, api.HeaderExpectSubject: s.filter,
+		headerBatchID: {rand.Text()}, headerBatchSeq: s.number, api.HeaderExpectSeq: s.expect, api.HeaderExpectSubject: s.filter,
 	}
 	first := s.members()[0]
 	s.next(first, first.Entries[0])

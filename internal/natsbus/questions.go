@@ -2,6 +2,7 @@ package natsbus
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"strings"
 	"sync"
@@ -10,7 +11,6 @@ import (
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 )
 
 // The subjects of questions and of their answers. An answer goes to a subject of its own and
@@ -30,7 +30,7 @@ const (
 
 // Question asks one of the processes that answer the topic.
 func (b *Bus) Question(ctx context.Context, topic string, question []byte) ([]byte, error) {
-	subject, answers := questionAsks+topic, questionAnswers+nuid.Next()
+	subject, answers := questionAsks+topic, questionAnswers+rand.Text()
 	heard := make(chan *nats.Msg, 256)
 	sub, err := b.NC.ChanSubscribe(answers, heard)
 	if err != nil {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"strconv"
 	"time"
@@ -9,7 +10,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 )
 
 // tailBatch is how many records a tail has asked for and not received, and so, with
@@ -148,7 +148,7 @@ func (t *Tail) Close() {
 // newOrdered returns a consumer to be created, which asks for so many records at once.
 func (c *Client) newOrdered(stream string, batch uint64) ordered {
 	o := ordered{
-		client: c, stream: stream, name: ReaderPrefix + nuid.Next(), inbox: c.NC.NewInbox() + ".", batch: batch,
+		client: c, stream: stream, name: ReaderPrefix + rand.Text(), inbox: c.NC.NewInbox() + ".", batch: batch,
 		msgs: make(chan *nats.Msg, 2*batch+pageSlack),
 	}
 	o.mark = "." + o.stream + "." + o.name + "."
