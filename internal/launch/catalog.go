@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -369,7 +370,7 @@ func (o *offers) mayRememberMore() bool {
 // SameTool reports whether two announcements are equal except for the pool.
 func SameTool(a, b events.ToolSpec) bool {
 	return a.Name == b.Name && a.Description == b.Description && a.Effect == b.Effect && a.Risk == b.Risk && a.Asks == b.Asks && a.Guide == b.Guide &&
-		bytes.Equal(a.Schema, b.Schema) && slices.Equal(a.Services, b.Services)
+		bytes.Equal(a.Schema, b.Schema) && slices.Equal(a.Services, b.Services) && reflect.DeepEqual(a.Approval, b.Approval)
 }
 
 func namesOf(tools []events.ToolSpec) []string {

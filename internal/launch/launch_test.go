@@ -148,6 +148,27 @@ func TestToolOfSeveralServices(t *testing.T) {
 	})
 }
 
+// A tool whose file asks for an approval is not the tool of another pool whose file does not: the
+// calls would not wait.
+func TestToolWithAnotherApproval(t *testing.T) {
+	onPad(t, func(t *testing.T, p *pad) {
+		spec := events.ToolSpec{Name: "pay", Effect: "once", Risk: "low", Schema: json.RawMessage(`{}`), Approval: &events.Approval{Policy: events.ApproveAlways}}
+		start := func() error {
+			p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
+			_, err := p.Pin(t.Context(), worker(func(a *events.Agent) { a.Tools = []string{"pay"} }), launch.Task{Text: "Do it."})
+			return err
+		}
+		for _, pool := range []string{"one", "two"} {
+			spec.Pool = pool
+			require.NoError(t, p.bus.Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
+		}
+		require.NoError(t, start())
+		spec.Approval = nil
+		require.NoError(t, p.bus.Announce(t.Context(), "two", "a", []events.ToolSpec{spec}))
+		require.True(t, refusal.Is(start(), refusal.CodeAmbiguousTool))
+	})
+}
+
 // A stored definition is parsed once, and a replaced one is parsed anew.
 func TestDefinitionIsParsedOnce(t *testing.T) {
 	onPad(t, func(t *testing.T, p *pad) {
