@@ -267,17 +267,22 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e effects.Effect) worke
 	if state == nil {
 		return toolcall.NoCurrentCall
 	}
+	// This actor's file may say more than the announcement that was pinned, as for the approval.
+	repeatable := tool.Effect(state.Effect).Repeatable()
+	if t, here := a.cfg.Tools.Lookup(state.Name); here {
+		repeatable = repeatable && t.Definition().Effect.Repeatable()
+	}
 	c := call{
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments, TraceParent: spanid.OfTool(mem, state.ID)},
 		at:   run, pool: state.Pool, batch: mem.Control.Batch, info: mem.Tools[state.Name], policy: mem.Control.Agent.Approval,
-		started: e.Started > 0 || !tool.Effect(state.Effect).Repeatable(),
+		started: e.Started > 0 || !repeatable,
 	}
 	work := a.remembers(run, mem, c)
 	if work == nil {
 		work = func(ctx context.Context) worker.Result { return a.run(ctx, run, c) }
 	}
 	switch {
-	case tool.Effect(state.Effect).Repeatable():
+	case repeatable:
 		return a.awaited(c, a.admitted(run, c, work))
 	case e.Started > 0:
 		return func(context.Context) worker.Result { return a.workerLost(c) }

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/capability"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -42,6 +43,41 @@ func TestTheActorsOwnRiskCounts(t *testing.T) {
 				mem := r.AwaitState(run, events.Observing)
 				require.Equal(t, c.runs, f.count("c1"))
 				require.Equal(t, c.runs == 0, mem.Control.Last.Code == actor.CodeNotApproved)
+			})
+		})
+	}
+}
+
+// Nor does an announcement have a tool run twice that its file calls once.
+func TestTheActorsOwnClassCounts(t *testing.T) {
+	for name, c := range map[string]struct {
+		pinned, own tool.Effect
+		runs        int
+	}{
+		"announced as pure":     {tool.Pure, tool.Once, 1},
+		"announced as once":     {tool.Once, tool.Pure, 1},
+		"repeatable under both": {tool.Pure, tool.Idempotent, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				began := make(chan struct{}, 2)
+				f := &fn{def: tool.Definition{Name: "pay", Effect: c.own}}
+				f.run = func(ctx context.Context, call tool.Call) (string, error) {
+					began <- struct{}{}
+					if f.count(call.ID) == 1 {
+						<-ctx.Done()
+					}
+					return "paid", ctx.Err()
+				}
+				r.specs = []events.ToolSpec{{Name: "pay", Effect: string(c.pinned), Pool: events.DefaultPool}}
+				p := r.spawn([]tool.Tool{f})
+				run := r.plan("pay")
+				<-began
+				p.Kill()
+				r.spawn([]tool.Tool{f})
+				o := r.outcome(run)
+				require.Equal(t, c.runs == 1, o.Code == reducer.CodeOutcomeUnknown)
+				require.Equal(t, c.runs, f.count("c1"))
 			})
 		})
 	}
