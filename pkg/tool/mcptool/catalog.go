@@ -124,8 +124,13 @@ func (s *server) listTools(ctx context.Context, session *mcp.ClientSession, l *l
 	return nil
 }
 
-// addOwn adds tools that the server does not list, unless it has tools of these names.
+// addOwn adds tools that the server does not list, unless it has tools of these names. That they only
+// read is the server's word, as an annotation is: it decides what becomes of a URI.
 func (s *server) addOwn(l *listing, tools []ownTool) {
+	effect, risk := tool.Once, tool.High
+	if s.opts.TrustHints {
+		effect, risk = tool.Idempotent, tool.Low
+	}
 	for _, t := range tools {
 		name := toolName(s.opts.Name, t.name)
 		taken := slices.ContainsFunc(l.tools, func(o tool.Tool) bool { return o.Definition().Name == name })
@@ -133,7 +138,7 @@ func (s *server) addOwn(l *listing, tools []ownTool) {
 			continue
 		}
 		l.found = append(l.found, t.name)
-		def := tool.Definition{Name: name, Description: t.description, Schema: t.schema, Effect: tool.Idempotent, Risk: tool.Low}
+		def := tool.Definition{Name: name, Description: t.description, Schema: t.schema, Effect: effect, Risk: risk}
 		made := &remote{server: s, name: t.name, def: def, ask: t.ask}
 		made.def = tool.Redefine(made, s.opts.Over).Definition().WithDefaults()
 		l.tools = append(l.tools, made)

@@ -85,7 +85,7 @@ func TestResourcesAndPrompts(t *testing.T) {
 			require.Equal(t, "user: Review Emma.", out.Result)
 			require.Equal(t, tool.CodeFailed, r.call(t, "get_prompt", `{"name": "none"}`).Failure.Code)
 			made, _ := r.Lookup("srv.read_resource")
-			require.Equal(t, tool.Idempotent, made.Definition().Effect)
+			require.Equal(t, []any{tool.Idempotent, tool.Low}, []any{made.Definition().Effect, made.Definition().Risk}, "the server is trusted")
 			if mode == "library" {
 				require.Equal(t, "Instructions of the server srv for its tools: Look before you leap.", made.Definition().Guide)
 			}
@@ -99,6 +99,18 @@ func (r *rig) names() (names []string) {
 		names = append(names, d.Name)
 	}
 	return names
+}
+
+// That a resource is read and nothing else is the server's word: it has a tool of low risk only if
+// it is trusted.
+func TestResourcesOfAServerThatIsNotTrusted(t *testing.T) {
+	t.Parallel()
+	r := startStdio(t, "library", func(o *Options) { o.TrustHints = false })
+	for _, name := range []string{"list_resources", "read_resource", "list_prompts", "get_prompt"} {
+		made, there := r.Lookup("srv." + name)
+		require.True(t, there)
+		require.Equal(t, []any{tool.Once, tool.High}, []any{made.Definition().Effect, made.Definition().Risk}, name)
+	}
 }
 
 func TestToolsByPattern(t *testing.T) {

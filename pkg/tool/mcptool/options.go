@@ -18,7 +18,8 @@
 //	destructiveHint false           risk medium, else high
 //
 // A server with resources has the tools list_resources and read_resource too, and one with
-// prompts list_prompts and get_prompt. The server's instructions are the tools' Guide.
+// prompts list_prompts and get_prompt: once with risk high too, or with TrustHints idempotent with
+// risk low. The server's instructions are the tools' Guide.
 //
 // Annotations are claims of the server. A server that is trusted and lies can have a call made
 // twice, or without an approval. [Options.Over] overrides class and risk in any case.
