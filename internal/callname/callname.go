@@ -54,9 +54,12 @@ func plain(provider string) string {
 }
 
 // Find returns the log's name of a call that a client or the model names, by that or by
-// the provider's id. An id of no call is returned as it is.
+// the provider's id. An id of no call is returned as it is. A model may give a call the name that
+// the id of another one leads to, so that who decides on the one would decide on the other: the
+// call has to have that id.
 func Find(mem *reducer.Memory, id string) string {
-	if name := plain(id); mem.ToolCalls[id] == nil && mem.ToolCalls[name] != nil {
+	name := plain(id)
+	if call := mem.ToolCalls[name]; mem.ToolCalls[id] == nil && call != nil && call.ProviderID == id {
 		return name
 	}
 	return id

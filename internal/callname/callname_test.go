@@ -47,9 +47,12 @@ func TestCallsThatAllHaveOneID(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	name := callname.New(nil, "two\nlines")
-	mem := &reducer.Memory{ToolCalls: map[string]*reducer.ToolCallRecord{"call_1": {}, name: {}}}
+	mem := &reducer.Memory{ToolCalls: map[string]*reducer.ToolCallRecord{"call_1": {}, name: {ProviderID: "two\nlines"}}}
 	require.Equal(t, name, callname.Find(mem, "two\nlines"), "the provider's own id is understood")
 	for _, id := range []string{name, "call_1", "three\nlines", ""} {
 		require.Equal(t, id, callname.Find(mem, id))
 	}
+	mem.ToolCalls[name].ProviderID = "" // a model named a call so
+	mem.ToolCalls[name+"~1"] = &reducer.ToolCallRecord{ProviderID: "two\nlines"}
+	require.Equal(t, "two\nlines", callname.Find(mem, "two\nlines"), "not the other call, on which nobody would decide so")
 }
