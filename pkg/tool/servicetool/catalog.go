@@ -98,6 +98,15 @@ func (i *info) offers(pool string) []offer {
 	return all
 }
 
+// subjects are those of all endpoints of an instance.
+func (i *info) subjects() []string {
+	all := make([]string, len(i.Endpoints))
+	for k, e := range i.Endpoints {
+		all[k] = e.Subject
+	}
+	return all
+}
+
 // maxNamed bounds names in warnings.
 const maxNamed = 100
 

@@ -41,7 +41,9 @@ const (
 type instance struct {
 	answer [sha256.Size]byte // the digest of its last answer
 	offers []offer
-	missed int
+	// subjects are those of all its endpoints, of tools and others.
+	subjects []string
+	missed   int
 }
 
 // service is what is known of a service.
@@ -71,15 +73,17 @@ type discovery struct {
 
 	services  map[string]*service
 	instances int
-	// owners are the services that runs know as those of a tool.
-	owners map[string]string
-	said   map[string]bool
+	// owners are the services that runs know as those of a tool, subjects those that had a
+	// subject first.
+	owners   map[string]string
+	subjects map[string]string
+	said     map[string]bool
 }
 
 func newDiscovery(s *Source, client *api.Client, logger *slog.Logger, put func([]tool.Tool)) *discovery {
 	d := &discovery{
 		source: s, client: client, logger: logger, put: put, refused: make(chan error, 1),
-		services: map[string]*service{}, owners: map[string]string{}, said: map[string]bool{},
+		services: map[string]*service{}, owners: map[string]string{}, subjects: map[string]string{}, said: map[string]bool{},
 	}
 	for _, named := range s.opts.Services {
 		d.asked = append(d.asked, &question{Service: named, subject: api.ServiceInfo + "." + named.Name, reply: newReply(client.NC)})
@@ -211,7 +215,7 @@ func (d *discovery) hear(msg *nats.Msg) (changed bool) {
 		d.instances++
 	}
 	d.services[i.Name] = s
-	s.instances[i.ID] = &instance{answer: answer, offers: offers}
+	s.instances[i.ID] = &instance{answer: answer, offers: offers, subjects: i.subjects()}
 	return true
 }
 
@@ -231,8 +235,13 @@ func (d *discovery) warn(err error) {
 // offer offers the tools of all living instances.
 func (d *discovery) offer() {
 	holders := map[string][]string{}
+	taken := d.claims()
 	for _, name := range slices.Sorted(maps.Keys(d.services)) {
 		for _, t := range d.toolsOf(name) {
+			if subject := d.services[name].tools[t].subject; !d.owns(name, subject, taken.by(subject)) {
+				d.warn(fmt.Errorf("service %s: the tool %q is left out: another service has an endpoint on its subject %q, and would get its calls", name, t, truncate.Prefix(subject, maxNamed)))
+				continue
+			}
 			holders[t] = append(holders[t], name)
 		}
 	}
