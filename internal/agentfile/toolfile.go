@@ -68,6 +68,8 @@ type ToolEntry struct {
 	// A2A is the URL of the card of an agent that speaks A2A, Headers are sent to it.
 	A2A     string            `json:"a2a,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
+	// Filled are the values of variables that [ToolFile.Expand] put into a URL.
+	Filled []string `json:"-"`
 
 	Effect  tool.Effect     `json:"effect,omitempty"`
 	Timeout events.Duration `json:"timeout,omitempty"`
@@ -375,7 +377,9 @@ func (f *ToolFile) Expand(lookup func(name string) (string, bool)) error {
 		t := &f.Tools[i]
 		path := fmt.Sprintf("tools[%d] (%s)", i, t.Name)
 		if h := t.HTTP; h != nil {
+			x.filled = nil
 			h.URL = x.expand(path+".http.url", h.URL)
+			t.Filled = x.filled
 			x.expandMap(path+".http.headers", h.Headers)
 			if len(x.errs) == 0 {
 				if err := checkURL(h.URL); err != nil {
@@ -384,7 +388,9 @@ func (f *ToolFile) Expand(lookup func(name string) (string, bool)) error {
 			}
 		}
 		if t.A2A != "" {
+			x.filled = nil
 			t.A2A = x.expand(path+".a2a", t.A2A)
+			t.Filled = x.filled
 			x.expandMap(path+".headers", t.Headers)
 			if len(x.errs) == 0 {
 				if err := checkURL(t.A2A); err != nil {

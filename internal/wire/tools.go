@@ -197,10 +197,28 @@ func headerSecrets(headers map[string]string) (values []string) {
 	return values
 }
 
+// urlSecrets returns the password of a URL, and what variables put into it but for its scheme and
+// host, each also as it stands in a URL. What the file itself says is no secret.
+func urlSecrets(text string, filled []string) (values []string) {
+	u, err := url.Parse(text)
+	if err != nil || text == "" {
+		return nil
+	}
+	password, _ := u.User.Password()
+	for _, value := range append(filled, password) {
+		if !strings.Contains(u.Scheme+"://"+u.Host, value) && !strings.Contains(value, u.Host) {
+			values = append(values, value, url.QueryEscape(value), url.PathEscape(value))
+		}
+	}
+	slices.Sort(values)
+	return slices.Compact(values)
+}
+
 func entrySecrets(e *agentfile.ToolEntry) []string {
-	values := headerSecrets(e.Headers)
+	values := append(headerSecrets(e.Headers), urlSecrets(e.A2A, e.Filled)...)
 	if e.HTTP != nil {
 		values = append(values, headerSecrets(e.HTTP.Headers)...)
+		values = append(values, urlSecrets(e.HTTP.URL, e.Filled)...)
 	}
 	if e.Exec != nil {
 		values = slices.AppendSeq(values, maps.Values(e.Exec.Env))

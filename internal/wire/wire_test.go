@@ -117,6 +117,23 @@ tools:
 	require.Equal(t, "0.125", out.Result)
 }
 
+// What variables put into the URL of a tool is taken out of its results: a server may say what it
+// was asked. Its scheme and host are not.
+func TestVariablesOfURLsAreSecrets(t *testing.T) {
+	t.Setenv("WIRE_TEST_BASE", "http://127.0.0.1:1/v1")
+	t.Setenv("WIRE_TEST_HOST", "127.0.0.1:1")
+	t.Setenv("WIRE_TEST_KEY", "query/secret")
+	file, err := agentfile.ParseTools([]byte(`
+tools:
+  - {name: a, description: A., http: {url: "${WIRE_TEST_BASE}/find?units=imperial&key=${WIRE_TEST_KEY}"}}
+  - {name: b, description: B., a2a: "http://user:pass-word@${WIRE_TEST_HOST}/agents"}
+`), agentfile.YAML)
+	require.NoError(t, err)
+	_, secrets, err := wire.Tools(file)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"query/secret", "query%2Fsecret", "pass-word"}, secrets)
+}
+
 func TestToolsThatCannotBe(t *testing.T) {
 	for text, want := range map[string]string{
 		"tools: [{name: a, description: A., exec: {command: [wc]}, schema: {type: nonsense}}]": "schema",
