@@ -57,7 +57,8 @@ const probeTimeout = 4 * time.Second
 //
 // The listener asks for no credentials, also where other machines can reach it, and an address
 // without a host is every interface's: scrapers and kubelets have none, the flag is given on
-// purpose, and what is served holds names and numbers and nothing that a run says. An invalid
+// purpose, and what is served holds names and numbers and nothing that a run says. On loopback
+// it refuses web pages. An invalid
 // address is a usage error. If nothing can listen there, it fails with [ExitConfig].
 func (f *MetricsFlag) ServeMetrics(metrics http.Handler, probe *Probe, logger *slog.Logger) (stop func(), err error) {
 	if f.address == "" {
@@ -70,7 +71,7 @@ func (f *MetricsFlag) ServeMetrics(metrics http.Handler, probe *Probe, logger *s
 	if err != nil {
 		return nil, NotConfigured("--metrics-listen: %w", err)
 	}
-	server := httpserver.New(httpserver.Options{Handler: probes(metrics, probe), Logger: logger})
+	server := httpserver.New(httpserver.Options{Handler: httpserver.WithoutPages(listener.Addr(), probes(metrics, probe)), Logger: logger})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

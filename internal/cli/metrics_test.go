@@ -58,6 +58,24 @@ func TestServeMetrics(t *testing.T) {
 	require.Error(t, err, "it ends when it is stopped")
 }
 
+// On loopback no web page reads the metrics, under whatever name it comes.
+func TestMetricsOnLoopback(t *testing.T) {
+	var log bytes.Buffer
+	stop, err := pprofFlags(t, "--metrics-listen", "127.0.0.1:0").ServeMetrics(metricsPage("moorebus_x 1\n"), &Probe{}, slog.New(slog.NewTextHandler(&log, nil)))
+	require.NoError(t, err)
+	defer stop()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for host, status := range map[string]int{"localhost": http.StatusOK, "evil.example": http.StatusForbidden} {
+		r, err := http.NewRequest("GET", "http://127.0.0.1:"+port.FindStringSubmatch(log.String())[1]+"/metrics", nil)
+		require.NoError(t, err)
+		r.Host = host
+		answer, err := client.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		require.Equal(t, status, answer.StatusCode, host)
+	}
+}
+
 func TestServeMetricsIsOff(t *testing.T) {
 	var log bytes.Buffer
 	stop, err := pprofFlags(t).ServeMetrics(nil, &Probe{}, slog.New(slog.NewTextHandler(&log, nil)))

@@ -44,6 +44,13 @@ func TestPprof(t *testing.T) {
 	require.Contains(t, body, "ServePprof")
 	status, _ = get("cmdline")
 	require.Equal(t, http.StatusNotFound, status, "it may hold a password")
+	request, err := http.NewRequest("GET", base+"goroutine?debug=2", nil)
+	require.NoError(t, err)
+	request.Host = "evil.example"
+	answer, err := client.Do(request)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, http.StatusForbidden, answer.StatusCode, "a web page may have its own name point here")
 	stop()
 	_, err = client.Get(base)
 	require.Error(t, err, "it ends when it is stopped")

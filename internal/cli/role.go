@@ -139,7 +139,7 @@ func HostNames(address string) []string {
 // ServePprof serves the process's profiles where --pprof says, until stop is called;
 // without the flag it does nothing. An address without a host is on loopback. An invalid
 // address is a usage error. If nothing can listen there, or the address is not loopback
-// (its clients need no credentials), it fails with [ExitConfig]. It logs the address.
+// (its clients need no credentials), it fails with [ExitConfig]. It logs the address. Web pages are refused.
 func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
 	if f.pprof == "" {
 		return func() {}, nil
@@ -155,7 +155,7 @@ func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	server := httpserver.New(httpserver.Options{Handler: profiles(), Logger: logger})
+	server := httpserver.New(httpserver.Options{Handler: httpserver.WithoutPages(listener.Addr(), profiles()), Logger: logger})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -70,14 +71,57 @@ func TestNamespaces(t *testing.T) {
 	require.Contains(t, r.do("GET", "/v1/runs", "", "Moorebus-Namespace", "team").body, a.text(t, "run_id"))
 }
 
+// Requests as browsers send them for pages. The answers of those that are refused say nothing, not even
+// whether there is such a run.
 func TestPagesOfOtherSites(t *testing.T) {
 	r := simulatedRig(t, func(c *config) { c.http.Hosts = []string{"agents.internal"} })
-	r.fails(403, "forbidden", r.do("POST", "/v1/runs", startBody("task"), "Sec-Fetch-Site", "cross-site"))
-	r.fails(403, "forbidden", r.do("POST", "/v1/runs", startBody("task"), "Origin", "https://evil.example"))
-	r.fails(403, "forbidden", r.do("GET", "/v1/runs", "", "Host", "evil.example:8080"))
+	id := r.start("task")
+	own := strings.TrimPrefix(r.url, "http://")
+	for _, media := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/json", ""} {
+		for _, from := range [][]string{
+			{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"},
+			{"Origin", "https://evil.example"}, {"Origin", "null"}, {"Origin", "file://"}, {"Origin", "http://localhost:9"}, {"Origin", "http://" + own + ".evil.example"}, {"Origin", "http://" + own + "@evil.example"},
+		} {
+			for _, path := range []string{"/v1/runs", "/v1/runs/" + id + "/cancel", "/v1/runs/" + id + "/inputs", "/v1/a2a/a/rpc", "/v1/ag-ui/a"} {
+				r.fails(403, "forbidden", r.do("POST", path, startBody("task"), append(from, "Content-Type", media)...))
+			}
+		}
+	}
+	for _, site := range []string{"cross-site", "same-site"} {
+		for _, mode := range [][]string{{"no-cors", "object"}, {"no-cors", "image"}, {"no-cors", "script"}, {"cors", "empty"}, {"navigate", "iframe"}, {"navigate", "object"}} {
+			from := []string{"Sec-Fetch-Site", site, "Sec-Fetch-Mode", mode[0], "Sec-Fetch-Dest", mode[1]}
+			for _, path := range []string{"/v1/runs/" + id, "/v1/runs/none", "/v1/events", "/v1/runs/" + id + "/events", "/openapi.json", "/", "/metrics", "/nowhere"} {
+				r.fails(403, "forbidden", r.do("GET", path, "", from...))
+			}
+		}
+		for _, path := range []string{"/", "/openapi.json"} {
+			require.Equal(t, 200, r.do("GET", path, "", "Sec-Fetch-Site", site, "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document").status, "a link to %s", path)
+		}
+	}
+	preflight := r.do("OPTIONS", "/v1/runs", "", "Origin", "https://evil.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type")
+	require.GreaterOrEqual(t, preflight.status, 400)
+	for key := range preflight.header {
+		require.NotContains(t, key, "Access-Control", "no page of another site reads an answer")
+	}
+	for _, host := range []string{"evil.example:8080", "localhost.", "localhost.evil.example", "127.0.0.1.", "127.1"} {
+		r.fails(403, "forbidden", r.do("GET", "/v1/runs", "", "Host", host))
+	}
 	for _, host := range []string{"localhost:8080", "127.0.0.1", "[::1]:80", "agents.internal"} {
 		require.Equal(t, 200, r.do("GET", "/v1/runs", "", "Host", host).status, host)
 	}
+	for _, site := range []string{"same-origin", "none"} {
+		require.Equal(t, 201, r.do("POST", "/v1/runs", startBody("task"), "Sec-Fetch-Site", site).status)
+	}
+	require.Equal(t, []string{"Start"}, r.Types(id), "nothing came of it")
+}
+
+// A page of another site has no token to send, so a program of another origin that has one may read.
+func TestPagesOfOtherSitesWithAToken(t *testing.T) {
+	r := simulatedRig(t, func(c *config) { c.http.Token = "s3cret" })
+	from := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty"}
+	r.fails(401, "unauthorized", r.do("GET", "/v1/runs", "", from...))
+	require.Equal(t, 200, r.do("GET", "/v1/runs", "", append(from, "Authorization", "Bearer s3cret")...).status)
+	r.fails(403, "forbidden", r.do("POST", "/v1/runs", startBody("task"), append(from, "Authorization", "Bearer s3cret")...))
 }
 
 func TestHealth(t *testing.T) {

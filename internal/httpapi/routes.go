@@ -10,12 +10,12 @@ import (
 	"net/http"
 	"path"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/web"
+	"github.com/moorebus/moorebus/internal/httpserver"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/tracecontext"
@@ -35,11 +35,28 @@ func (s *Server) routes() http.Handler {
 		mux.Handle(pattern, s.pages)
 	}
 
-	origin := http.NewCrossOriginProtection()
-	origin.SetDenyHandler(s.answer(func(http.ResponseWriter, *http.Request) error {
+	refuse := s.answer(func(http.ResponseWriter, *http.Request) error {
 		return refusal.New(refusal.Forbidden, refusal.CodeForbidden, "requests from pages of other sites are refused")
-	}, nil))
-	return s.outermost(origin.Handler(s.router(mux)))
+	}, nil)
+	origin := http.NewCrossOriginProtection()
+	origin.SetDenyHandler(refuse)
+	return s.outermost(s.withoutReaders(refuse, origin.Handler(s.router(mux))))
+}
+
+// withoutReaders refuses what pages of other sites would read of a server without a token. They do not get
+// the answers, but an element such as object tells them whether there is one, so which runs and agents there are,
+// and an event stream stays open. Their links to pages work.
+func (s *Server) withoutReaders(refuse, next http.Handler) http.Handler {
+	if s.cfg.Token != "" {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if httpserver.OfAnotherSite(r) && !httpserver.OpensPage(r) {
+			refuse.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // answer turns an endpoint into a handler. failure is the form of errors, see route.Route; may be nil.
@@ -167,11 +184,7 @@ func (s *Server) hostAllowed(r *http.Request) bool {
 	if s.cfg.Token != "" || r.TLS != nil || !ok || s.cfg.Listener == nil && !local.IP.IsLoopback() {
 		return true // an application's own public server checks its names itself
 	}
-	host := r.Host
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	return host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil || slices.Contains(s.cfg.Hosts, host)
+	return httpserver.LocalHost(r.Host, s.cfg.Hosts...)
 }
 
 // countingWriter records the status of an answer.
