@@ -293,6 +293,21 @@ func TestStateDoesNotGrow(t *testing.T) {
 	require.JSONEq(t, `{"a":3,"b":{"c":2}}`, kept(post("r2", text)))
 }
 
+// What a client has kept with its run can be shown again: it is no deeper than other bodies of the API.
+func TestDeepState(t *testing.T) {
+	w := newWorld(t)
+	body := func(key string, depth int) string {
+		return fmt.Sprintf(`{"threadId":"deep","runId":"r","messages":[{"id":"m","role":"user","content":"x"}],%q:%s%s}`, key, strings.Repeat("[", depth), strings.Repeat("]", depth))
+	}
+	for _, key := range []string{"state", "context", "forwardedProps"} {
+		w.refused("chat", body(key, 9990), http.StatusBadRequest, "bad_request")
+		w.refused("chat", body(key, 100), http.StatusBadRequest, "bad_request")
+	}
+	status, run, text := w.post("chat", body("state", 99))
+	require.Equal(t, http.StatusOK, status, text)
+	require.Contains(t, w.run(run), strings.Repeat("[", 99))
+}
+
 // A run has the trace context of the request that started it.
 func TestTraceContext(t *testing.T) {
 	w := newWorld(t)

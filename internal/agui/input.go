@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -77,6 +78,9 @@ func parse(data []byte) (*request, error) {
 	}
 	if err := json.Unmarshal(data, &in.Input); err != nil {
 		return nil, route.BadRequest("the body is no RunAgentInput: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if err := strict.CheckDepth(data); err != nil {
+		return nil, route.BadRequest("%s", err.Error())
 	}
 	switch {
 	case in.ThreadID == "" || len(in.ThreadID) > maxThread:

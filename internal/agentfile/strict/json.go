@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"unicode/utf8"
 )
@@ -26,6 +27,29 @@ func ParseJSON(data []byte) (*Node, error) {
 		return nil, err
 	}
 	return node, nil
+}
+
+// CheckDepth returns an error if a valid JSON document is deeper than [ParseJSON] takes, nil otherwise. It is for
+// documents of others, which may have more than ParseJSON takes, and are kept inside other ones: what is
+// too deep with its surroundings could not be written again.
+func CheckDepth(data []byte) error {
+	depth, quoted := 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{', c == '[':
+			if depth++; depth > maxDepth {
+				return fmt.Errorf("the document is deeper than %d levels", maxDepth)
+			}
+		case c == '}', c == ']':
+			depth--
+		}
+	}
+	return nil
 }
 
 // checkUTF8 returns an error with the line of the first byte that is not UTF-8.

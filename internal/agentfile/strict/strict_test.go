@@ -56,6 +56,14 @@ func TestDepthIsBounded(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestCheckDepth(t *testing.T) {
+	require.NoError(t, strict.CheckDepth([]byte(strings.Repeat("[", 100)+`"\"[[\\"`+strings.Repeat("]", 100))))
+	require.NoError(t, strict.CheckDepth([]byte(strings.Repeat("[],", 500)+`"`+strings.Repeat(`[\"{`, 500)+`"`)))
+	for _, open := range []string{"[", `{"a":`, `[{"]":`} {
+		require.ErrorContains(t, strict.CheckDepth([]byte(strings.Repeat(open, 101))), "deeper than 100 levels", open)
+	}
+}
+
 func TestPlaceFindsTheLine(t *testing.T) {
 	docs, err := strict.ParseYAML([]byte("a:\n  b:\n  - x\n  - y\n"))
 	require.NoError(t, err)
