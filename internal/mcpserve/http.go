@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -17,6 +18,9 @@ import (
 
 // Path is where streamable HTTP is served.
 const Path = "/mcp"
+
+// maxSessions bounds the sessions, which live for idleSession though nobody holds a connection.
+const maxSessions = 4096
 
 // idleSession is how long an idle client keeps its session.
 const idleSession = time.Hour
@@ -67,9 +71,22 @@ func (s *Server) handler(token string) http.Handler {
 			requests.ServeHTTP(w, r)
 			return
 		}
+		if r.Header.Get("Mcp-Session-Id") == "" && s.sessions() >= maxSessions {
+			w.Header().Set("Retry-After", "60")
+			http.Error(w, fmt.Sprintf("this server has %d sessions, its limit: end some with DELETE, or try again later", maxSessions), http.StatusServiceUnavailable)
+			return
+		}
 		sessions.ServeHTTP(w, r)
 	})))
 	return http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(mux, maxBody))
+}
+
+// sessions returns how many sessions there are.
+func (s *Server) sessions() (n int) {
+	for range s.mcp.Sessions() {
+		n++
+	}
+	return n
 }
 
 // authorized refuses requests without the token, if there is one.
