@@ -75,3 +75,33 @@ func TestPageOfAnotherSite(t *testing.T) {
 	require.Len(t, runs.Runs, 1, "it started a run")
 	require.Equal(t, "waiting_for_human", runs.Runs[0].State, "it changed a run")
 }
+
+// TestPressesForAnotherPage shows the console to somebody who was about to press something else: another site
+// opened it, or went away from before it. Nothing comes of these presses.
+func TestPressesForAnotherPage(t *testing.T) {
+	g := serve(t)
+	id := g.run("cashier", "")
+	g.state(id, "waiting_for_human")
+	p := g.open()
+	p.visit("/inbox")
+	p.shows("Acme")
+	p.fill("Your name", "Ada") // the browser keeps it: whoever decided before needs no more than a press
+	value[bool](p, `document.activeElement.blur(), true`)
+	for _, appears := range []string{`dispatchEvent(new Event("focus"))`, `document.dispatchEvent(new Event("visibilitychange"))`} {
+		for _, press := range []string{
+			`for (const key of "aaaaa") document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}))`,
+			finder + `("Approve", "button").click()`,
+			`(el => { el.dispatchEvent(new PointerEvent("pointerdown", {bubbles: true})); el.click(); })(` + finder + `("Approve", "button"))`,
+		} {
+			p.rest(value[float64](p, "performance.now()")) // the page was there for long
+			value[bool](p, `document.querySelectorAll("[role=alert]").forEach(el => el.replaceChildren()), true`)
+			value[bool](p, `(() => { `+appears+`; `+press+`; return true; })()`)
+			p.shows("This page had only just appeared")
+			require.Empty(t, g.decisions(id), "%s, %s", appears, press)
+		}
+	}
+	p.rest(value[float64](p, "performance.now()"))
+	p.press("Approve")
+	g.state(id, "done")
+	require.Len(t, g.decisions(id), 1)
+}

@@ -216,6 +216,8 @@ type tab struct {
 	t   testing.TB
 	ctx context.Context
 	g   *gateway
+	// settled says that presses are meant for the page.
+	settled bool
 
 	mu    sync.Mutex
 	wrong []string
@@ -279,6 +281,22 @@ func in[T any](p *tab, what string, action chromedp.Action[T]) T {
 func (p *tab) visit(path string) {
 	p.t.Helper()
 	in(p, "visit "+path, chromedp.Navigate(p.g.url+path))
+	p.settled = false
+}
+
+// settle waits until presses are meant for the page that was visited.
+func (p *tab) settle() {
+	p.t.Helper()
+	if !p.settled {
+		p.rest(0)
+		p.settled = true
+	}
+}
+
+// rest presses nothing for the moment after which a page that appeared at a time, in ms, takes presses.
+func (p *tab) rest(since float64) {
+	p.t.Helper()
+	p.until("presses are meant for the page", fmt.Sprintf("performance.now() > %f", since+1200))
 }
 
 // until waits for an expression of JavaScript to be true.
@@ -321,6 +339,7 @@ func (p *tab) press(name string) {
 // that does not move any more is clicked, as a person would do.
 func (p *tab) click(what, expression string) {
 	p.t.Helper()
+	p.settle()
 	at := in(p, what, chromedp.Poll[[]float64](`(async () => {
 		const el = `+expression+`;
 		if (!el) return false;
@@ -359,6 +378,7 @@ func (p *tab) fill(label, text string) {
 // key types keys, as a keyboard does: a key that the page took writes nothing into a field.
 func (p *tab) key(keys ...string) {
 	p.t.Helper()
+	p.settle()
 	for _, k := range keys {
 		in(p, "type "+k, chromedp.KeyEvent(k, func(event *input.DispatchKeyEventParams) {
 			if event.Type == input.DispatchKeyEventTypeKeyDown {

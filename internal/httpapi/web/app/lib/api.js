@@ -1,6 +1,8 @@
 // The HTTP API. Errors are ApiError. A request carries the namespace and the token that the
 // user gave, which live as long as the browser's tab.
 
+import { meant } from "./meant.js";
+
 /** An answer that says no, or none. code and message are the gateway's. */
 export class ApiError extends Error {
   /** @param {string} code @param {string} message @param {number} status @param {any} [body] */
@@ -76,6 +78,7 @@ export async function object(ref) {
  * @returns {Promise<any>}
  */
 export async function send(method, path, body, o = {}) {
+  if (!meant()) throw new Error("This page had only just appeared, so the press may have been meant for another one. Press again.");
   const init = { method, headers: headers({ "Content-Type": "application/json", ...o.headers }), body: body === undefined ? undefined : JSON.stringify(body), signal: o.signal };
   for (let left = o.again ? 120 : 0; ; left--) {
     try {
