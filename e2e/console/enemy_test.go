@@ -48,7 +48,6 @@ func TestPageOfAnotherSite(t *testing.T) {
 			require.Equal(t, "fails", loads(element, address, path), "%s of %s tells what there is", element, path)
 		}
 	}
-	require.Equal(t, 0, value[int](p, `(document.body.append(Object.assign(document.createElement("iframe"), {src: `+quoted(g.url+"/inbox")+`})), frames[0].length)`))
 	require.Equal(t, "error", value[string](p, `new Promise(done => {
 		const events = new EventSource(`+quoted(g.url+"/v1/events")+`);
 		events.onopen = () => done("open");
