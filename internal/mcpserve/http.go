@@ -71,9 +71,9 @@ func (s *Server) handler(token string) http.Handler {
 			requests.ServeHTTP(w, r)
 			return
 		}
-		if r.Header.Get("Mcp-Session-Id") == "" && s.sessions() >= maxSessions {
+		if r.Header.Get("Mcp-Session-Id") == "" && s.sessions() >= s.most {
 			w.Header().Set("Retry-After", "60")
-			http.Error(w, fmt.Sprintf("this server has %d sessions, its limit: end some with DELETE, or try again later", maxSessions), http.StatusServiceUnavailable)
+			http.Error(w, fmt.Sprintf("this server has %d sessions, its limit: end some with DELETE, or try again later", s.most), http.StatusServiceUnavailable)
 			return
 		}
 		sessions.ServeHTTP(w, r)

@@ -70,9 +70,10 @@ func TestSessionsOfOthers(t *testing.T) {
 // A server whose clients open sessions and leave has no more of them than it can hold, and serves those that it has.
 func TestSessionsAreBounded(t *testing.T) {
 	s := served(t, same)
+	s.most = 8
 	handler := s.handler("")
 	session := send(handler, "POST", initialize).Header().Get("Mcp-Session-Id")
-	for range maxSessions - 1 {
+	for range s.most - 1 {
 		require.Equal(t, 200, send(handler, "POST", initialize).Code)
 	}
 	refused := send(handler, "POST", initialize)

@@ -67,6 +67,8 @@ type Server struct {
 	calls     sync.WaitGroup
 	// key seals what clients bring back with their answers.
 	key []byte
+	// most is how many sessions there may be over HTTP.
+	most int
 	// open are the runs whose clients are asked something and have not called again.
 	asking sync.Mutex
 	open   map[string]openRun
@@ -103,7 +105,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, offered: map[string]string{}, key: make([]byte, 32), open: map[string]openRun{}}
+	s := &Server{o: o, offered: map[string]string{}, key: make([]byte, 32), open: map[string]openRun{}, most: maxSessions}
 	_, _ = rand.Read(s.key) // it never fails
 	s.ending, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "moorebus", Version: buildinfo.Read().Version}, &mcp.ServerOptions{
