@@ -298,7 +298,7 @@ func (m *importer) check(ctx context.Context, run events.Run) (ImportedRun, erro
 		}
 	}
 	switch {
-	case len(there) >= len(records) && (a.dormant || len(there) > len(records) || !asleep(there)):
+	case a.isThere():
 		result.Fate, result.Reason = FateSkipped, "it is there already"
 	case !asleep(there):
 		return refuse(records[len(there)].Seq, fmt.Sprintf("the run is there already with %d events, and may go on by itself", len(there)))
@@ -333,6 +333,11 @@ func (m *importer) checkParent(ctx context.Context, run events.Run, rec journal.
 	return "", nil
 }
 
+// isThere reports whether the target has the whole run.
+func (a *arrival) isThere() bool {
+	return len(a.there) >= len(a.records) && (a.dormant || len(a.there) > len(a.records) || !asleep(a.there))
+}
+
 // asleep reports whether records are the beginning of an import, or an ancestor: none
 // of them wakes anybody.
 func asleep(records []journal.Record) bool {
@@ -350,6 +355,10 @@ func (m *importer) bring(ctx context.Context, result *ImportedRun) error {
 	a, err := m.compare(ctx, result.Run)
 	if err != nil {
 		return err
+	}
+	if a.isThere() {
+		// An import that was cut off had its last events on the way when this one looked first.
+		result.Fate = FateSkipped
 	}
 	a.dormant = a.dormant || result.Orphan
 	if result.Fate != FateSkipped && !a.dormant {
