@@ -75,10 +75,10 @@ func (s *server) list(ctx context.Context, session *mcp.ClientSession) (*listing
 		return nil, err
 	}
 	if has.Resources != nil {
-		s.addOwn(l, resourceTools)
+		s.addOwn(l, "resources", resourceTools)
 	}
 	if has.Prompts != nil {
-		s.addOwn(l, promptTools)
+		s.addOwn(l, "prompts", promptTools)
 	}
 	s.guide(l, session.InitializeResult().Instructions)
 	s.missing(l)
@@ -124,20 +124,28 @@ func (s *server) listTools(ctx context.Context, session *mcp.ClientSession, l *l
 	return nil
 }
 
-// addOwn adds tools that the server does not list, unless it has tools of these names. That they only
-// read is the server's word, as an annotation is: it decides what becomes of a URI.
-func (s *server) addOwn(l *listing, tools []ownTool) {
+// addOwn adds tools that the server does not list, unless it has tools of these names. That it has
+// the capability is its own word too, so they are pinned, and of the class and risk of its others.
+func (s *server) addOwn(l *listing, capability string, tools []ownTool) {
 	effect, risk := tool.Once, tool.High
 	if s.opts.TrustHints {
 		effect, risk = tool.Idempotent, tool.Low
 	}
 	for _, t := range tools {
 		name := toolName(s.opts.Name, t.name)
-		taken := slices.ContainsFunc(l.tools, func(o tool.Tool) bool { return o.Definition().Name == name })
+		taken := slices.ContainsFunc(l.found, func(found string) bool { return toolName(s.opts.Name, found) == name })
 		if taken || !s.wants(t.name) || len(l.tools) == maxTools {
 			continue
 		}
 		l.found = append(l.found, t.name)
+		said, err := compact(map[string]string{"name": t.name, "capability": capability}) // of no tool that a server lists
+		if err == nil {
+			err = l.pin(t.name, said)
+		}
+		if err != nil {
+			l.reject(t.name, err)
+			continue
+		}
 		def := tool.Definition{Name: name, Description: t.description, Schema: t.schema, Effect: effect, Risk: risk}
 		made := &remote{server: s, name: t.name, def: def, ask: t.ask}
 		made.def = tool.Redefine(made, s.opts.Over).Definition().WithDefaults()

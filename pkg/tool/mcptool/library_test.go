@@ -85,7 +85,6 @@ func TestResourcesAndPrompts(t *testing.T) {
 			require.Equal(t, "user: Review Emma.", out.Result)
 			require.Equal(t, tool.CodeFailed, r.call(t, "get_prompt", `{"name": "none"}`).Failure.Code)
 			made, _ := r.Lookup("srv.read_resource")
-			require.Equal(t, []any{tool.Idempotent, tool.Low}, []any{made.Definition().Effect, made.Definition().Risk}, "the server is trusted")
 			if mode == "library" {
 				require.Equal(t, "Instructions of the server srv for its tools: Look before you leap.", made.Definition().Guide)
 			}
@@ -101,15 +100,29 @@ func (r *rig) names() (names []string) {
 	return names
 }
 
-// That a resource is read and nothing else is the server's word: it has a tool of low risk only if
-// it is trusted.
-func TestResourcesOfAServerThatIsNotTrusted(t *testing.T) {
+// That a server has resources is its own word: it lowers class and risk only if it is trusted, or
+// the tool file says so.
+func TestClassOfResourcesAndPrompts(t *testing.T) {
 	t.Parallel()
-	r := startStdio(t, "library", func(o *Options) { o.TrustHints = false })
-	for _, name := range []string{"list_resources", "read_resource", "list_prompts", "get_prompt"} {
-		made, there := r.Lookup("srv." + name)
-		require.True(t, there)
-		require.Equal(t, []any{tool.Once, tool.High}, []any{made.Definition().Effect, made.Definition().Risk}, name)
+	for what, c := range map[string]struct {
+		opts   Options
+		effect tool.Effect
+		risk   tool.Risk
+	}{
+		"not trusted": {Options{}, tool.Once, tool.High},
+		"trusted":     {Options{TrustHints: true}, tool.Idempotent, tool.Low},
+		"tool file":   {Options{Over: tool.Definition{Effect: tool.Pure, Risk: tool.Medium}}, tool.Pure, tool.Medium},
+		"both":        {Options{TrustHints: true, Over: tool.Definition{Effect: tool.Once, Risk: tool.High}}, tool.Once, tool.High},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			r := startStdio(t, "books", func(o *Options) { o.TrustHints, o.Over = c.opts.TrustHints, c.opts.Over })
+			require.Len(t, r.Definitions(), 4)
+			for _, d := range r.Definitions() {
+				require.Equal(t, c.effect, d.Effect, d.Name)
+				require.Equal(t, c.risk, d.Risk, d.Name)
+			}
+		})
 	}
 }
 

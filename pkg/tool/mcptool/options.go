@@ -18,14 +18,15 @@
 //	destructiveHint false           risk medium, else high
 //
 // A server with resources has the tools list_resources and read_resource too, and one with
-// prompts list_prompts and get_prompt: once with risk high too, or with TrustHints idempotent with
-// risk low. The server's instructions are the tools' Guide.
+// prompts list_prompts and get_prompt. They are once with risk high as well, and idempotent with
+// risk low with [Options.TrustHints]. The server's instructions are the tools' Guide.
 //
 // Annotations are claims of the server. A server that is trusted and lies can have a call made
 // twice, or without an approval. [Options.Over] overrides class and risk in any case.
 //
 // A server may change what it says of a tool at any time. With [Options.Pinned] only the
-// definitions that somebody has accepted are offered; each list is compared with them.
+// definitions that somebody has accepted are offered; each list is compared with them. The tools
+// for resources and prompts are pinned by their names and the server's capability.
 //
 // # Results
 //

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -126,6 +127,38 @@ func TestPinnedDefinitions(t *testing.T) {
 	f.say("more", "x", nil)
 	r.eventually(t, func() bool { return !r.has("write") }, "without pins a tool is offered")
 	require.Contains(t, r.log.String(), "permission denied")
+}
+
+// A server that has resources of a sudden, or prompts, offers no tools for them until they are
+// pinned, whether or not its hints are trusted. It cannot put a tool of its own in their place.
+func TestPinnedResourcesAndPrompts(t *testing.T) {
+	t.Parallel()
+	f := newFickle(t, "")
+	o := Options{Name: "srv", URL: f.web.URL, TrustHints: true}
+	board := &pinboard{}
+	board.set(pinsOf(t, o), nil)
+	require.Equal(t, []string{"read"}, slices.Collect(maps.Keys(board.pins)))
+
+	f.instruct("") // it begins anew
+	f.say("read", "Reads a file.", nil)
+	addLibrary(f.Server)
+	pinned := o
+	pinned.Pinned = board.read
+	r := start(t, pinned)
+	require.Equal(t, []string{"srv.read"}, r.names())
+	for _, name := range []string{"list_resources", "read_resource", "list_prompts", "get_prompt", "order"} {
+		require.Contains(t, r.log.String(), "tool="+name+" reason=\"it is not pinned")
+	}
+
+	board.set(pinsOf(t, o), nil)
+	f.say("more", "x", nil) // so that the list is read before its time
+	r.eventually(t, func() bool { return r.has("read_resource") }, "what was accepted is not offered")
+	require.Equal(t, []string{"srv.get_prompt", "srv.list_prompts", "srv.list_resources", "srv.order", "srv.read", "srv.read_resource"}, r.names())
+	require.Contains(t, r.says(t, "list_resources"), "book://1")
+
+	f.say("list_resources", "Lists.", nil)
+	r.eventually(t, func() bool { return !r.has("list_resources") }, "a tool is offered that is not the pinned one")
+	require.True(t, r.has("read_resource"))
 }
 
 func TestPinnedInstructions(t *testing.T) {
