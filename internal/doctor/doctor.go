@@ -203,12 +203,21 @@ func liveTools(ctx context.Context, directory journal.Directory) natsbus.Finding
 		return finding(natsbus.Warning, "start `actor --tools FILE` or `moorebus dev`", "no actor announces tools: no tool can be called")
 	}
 	pools := map[string]int{}
+	differs := ""
 	for i, t := range tools {
 		pools[t.Pool]++
-		if i > 0 && tools[i-1].Name == t.Name && !launch.SameTool(tools[i-1], t) {
+		switch {
+		case i == 0 || tools[i-1].Name != t.Name || launch.SameTool(tools[i-1], t):
+		case tools[i-1].Pool == t.Pool:
+			differs = fmt.Sprintf("actors of the pool %s announce the tool %s differently", t.Pool, t.Name)
+		default:
 			return finding(natsbus.Bad, "rename one of them, or make them equal",
 				"tool %s is announced with different definitions (pools %s and %s); agents that use it cannot start", t.Name, tools[i-1].Pool, t.Pool)
 		}
+	}
+	if differs != "" {
+		return finding(natsbus.Warning, "start all actors of the pool with one build and one tool file",
+			"%s; runs pin the highest risk and the strictest class, and cannot start with two approvals", differs)
 	}
 	parts := make([]string, 0, len(pools))
 	for pool, n := range pools {

@@ -236,7 +236,7 @@ func TestDoctorOnBus(t *testing.T) {
 	require.Contains(t, written(t, &bare), "moorebus init")
 
 	conn := connect(t, s)
-	require.NoError(t, natsbus.Init(context.Background(), conn, natsbus.InitOptions{}))
+	require.NoError(t, natsbus.Init(context.Background(), conn, natsbus.InitOptions{Pools: []string{"default", "other"}}))
 	bus, err := natsbus.Open(context.Background(), conn, busOptions)
 	require.NoError(t, err)
 	require.NoError(t, bus.Announce(context.Background(), "default", "a1", []events.ToolSpec{{Name: "t", Pool: "default"}}))
@@ -248,6 +248,17 @@ func TestDoctorOnBus(t *testing.T) {
 	require.Contains(t, text, "tools by pool: default 1")
 	require.Contains(t, text, "model providers: scripted")
 	require.Contains(t, text, "every user of the server may do everything")
+
+	require.NoError(t, bus.Announce(context.Background(), "default", "a2", []events.ToolSpec{{Name: "t", Pool: "default", Risk: "high"}}))
+	var replaced Report
+	checks(nil).Remote(context.Background(), at, &replaced)
+	require.Zero(t, replaced.Bad)
+	require.Contains(t, written(t, &replaced), "actors of the pool default announce the tool t differently")
+	require.NoError(t, bus.Announce(context.Background(), "other", "a3", []events.ToolSpec{{Name: "t", Pool: "other"}}))
+	var twice Report
+	checks(nil).Remote(context.Background(), at, &twice)
+	require.Positive(t, twice.Bad)
+	require.Contains(t, written(t, &twice), "tool t is announced with different definitions (pools default and other)")
 
 	var b bytes.Buffer
 	require.NoError(t, ready.Write(&b, console.JSON, false))

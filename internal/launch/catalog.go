@@ -330,13 +330,18 @@ func (o *offers) pickTool(pool, name string) (events.ToolSpec, *refusal.Error) {
 	case len(found) == 0:
 		return refuse(refusal.CodeUnknownTool, "no actor announces the tool %q%s; announced: %s", name, spelling.DidYouMean(name, namesOf(o.tools)), listed(namesOf(o.tools)))
 	}
+	services := servicesOf(found)
+	found, unclear := strictest(found)
+	if unclear != "" {
+		return events.ToolSpec{}, pending(nil, "actors of the pool %s announce the tool %q with different approvals; try again when all of them have one tool file", unclear, name)
+	}
 	for _, other := range found[1:] {
-		if other.Pool != found[0].Pool && !SameTool(other, found[0]) {
+		if !SameTool(other, found[0]) {
 			return refuse(refusal.CodeAmbiguousTool, "the tool %q is announced by the pools %s and %s with different definitions; name it as %s/%s, "+
 				"or assign it to one pool (`moorebus init --pool-tools %s=%s`)", name, found[0].Pool, other.Pool, found[0].Pool, name, found[0].Pool, name)
 		}
 	}
-	if services := servicesOf(found); len(services) > 1 {
+	if len(services) > 1 {
 		return refuse(refusal.CodeAmbiguousTool, "the tool %q is offered by the services %s; rename it in all but one of them",
 			name, strings.Join(services, ", "))
 	}
@@ -367,7 +372,7 @@ func (o *offers) mayRememberMore() bool {
 	return o.stale != nil && !errors.Is(o.stale, journal.ErrDenied) && !errors.Is(o.stale, journal.ErrNotReady)
 }
 
-// SameTool reports whether two announcements are equal except for the pool.
+// SameTool reports whether two announcements are equal except for the pool and the sandbox.
 func SameTool(a, b events.ToolSpec) bool {
 	return a.Name == b.Name && a.Description == b.Description && a.Effect == b.Effect && a.Risk == b.Risk && a.Asks == b.Asks && a.Guide == b.Guide &&
 		bytes.Equal(a.Schema, b.Schema) && slices.Equal(a.Services, b.Services) && reflect.DeepEqual(a.Approval, b.Approval)
