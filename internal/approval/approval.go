@@ -59,6 +59,7 @@ type environment struct {
 	Compute func(...any) any `expr:"compute!"`
 	Sum     func(...any) any `expr:"sum!"`
 	Read    func(...any) any `expr:"read!"`
+	Look    func(...any) any `expr:"look!"`
 }
 
 // Check reports whether a policy's expression compiles to a boolean.
@@ -162,14 +163,14 @@ func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo
 	if len(call.Arguments) > maxArguments {
 		return "", false, fmt.Errorf("approval.expr: the arguments have %d bytes, at most %d are evaluated", len(call.Arguments), maxArguments)
 	}
-	given, err := arguments(call.Arguments, compiled.names)
+	m := &meter{left: maxSteps, spellings: spellings{texts: compiled.names, keys: map[string]string{}}}
+	given, err := m.spellings.arguments(call.Arguments)
 	if err != nil {
 		return "", false, fmt.Errorf("approval.expr: %w", err)
 	}
-	m := &meter{left: maxSteps}
 	result, err := expr.Run(compiled.Program, environment{
 		Tool: call.Name, Risk: info.Risk, Run: run, Arguments: given,
-		Pay: m.pay, Grow: m.grow, Matches: m.matches, Compute: m.compute, Sum: m.sum, Read: m.read,
+		Pay: m.pay, Grow: m.grow, Matches: m.matches, Compute: m.compute, Sum: m.sum, Read: m.read, Look: m.lookUp,
 	})
 	if errors.Is(err, errCost) {
 		err = errCost // without the expression, which the agent has
@@ -185,7 +186,7 @@ func (p *Policies) evaluate(text string, call events.Call, info reducer.ToolInfo
 
 // question returns the question that a tool asks a human.
 func question(text string) string {
-	given, _ := arguments(text, nil) // it asks whatever the arguments are
+	given, _ := (&spellings{keys: map[string]string{}}).arguments(text) // it asks whatever the arguments are
 	object, _ := given.(map[string]any)
 	if q, _ := object["question"].(string); q != "" {
 		return q

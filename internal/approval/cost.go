@@ -85,9 +85,10 @@ func (metering) Visit(node *ast.Node) {
 			ast.Patch(node, call(matchesName, n.Left, compiled(n.Right)))
 		default:
 			numbers := mayBeNumber(n.Left) && mayBeNumber(n.Right)
+			_, constant := n.Left.(*ast.StringNode)
 			pay(&n.Left, 0)
 			pay(&n.Right, 0)
-			if numbers && slices.Contains(computed, n.Operator) {
+			if numbers && slices.Contains(computed, n.Operator) || n.Operator == "in" && !constant {
 				ast.Patch(node, call(computeName, &ast.StringNode{Value: n.Operator}, n.Left, n.Right))
 			}
 		}
@@ -107,6 +108,9 @@ func (metering) Visit(node *ast.Node) {
 			ast.Patch(node, call(readName, append([]ast.Node{&ast.StringNode{Value: n.Name}}, n.Arguments...)...))
 			return
 		}
+		if n.Name == "get" && len(n.Arguments) == 2 {
+			lookUp(&n.Arguments[1])
+		}
 		if !slices.ContainsFunc(n.Arguments, isPredicate) { // a loop pays in its body
 			payAll(n.Arguments, slow[n.Name])
 		}
@@ -117,9 +121,9 @@ func (metering) Visit(node *ast.Node) {
 	case *ast.CallNode:
 		payAll(n.Arguments, 0)
 	case *ast.MemberNode:
-		pay(&n.Property, 0)
+		lookUp(&n.Property)
 	case *ast.PairNode:
-		pay(&n.Key, 0)
+		lookUp(&n.Key)
 	}
 }
 
@@ -146,6 +150,14 @@ func pay(node *ast.Node, extra int) {
 		return
 	}
 	ast.Patch(node, call(payName, *node, &ast.IntegerNode{Value: extra}))
+}
+
+// lookUp has the evaluation pay for a key that it computes, and compare it with those of the
+// arguments. [naming] has found the others.
+func lookUp(key *ast.Node) {
+	if !isCheap(*key) {
+		ast.Patch(key, call(lookName, *key))
+	}
 }
 
 func isCheap(n ast.Node) bool {
@@ -199,7 +211,10 @@ func compile(text string) (*pattern, error) {
 
 // meter counts the steps of one evaluation. Its methods panic with [errCost] when
 // there are too many; the evaluation returns that as its error.
-type meter struct{ left int }
+type meter struct {
+	left int
+	spellings
+}
 
 func (m *meter) spend(steps int) {
 	if m.left -= max(steps, 0); m.left < 0 {
@@ -213,6 +228,12 @@ func (m *meter) pay(args ...any) any {
 	m.spend(extra)
 	m.weigh(args[0], 0)
 	return args[0]
+}
+
+// lookUp takes a key, and returns it.
+func (m *meter) lookUp(args ...any) any {
+	m.weigh(args[0], 0)
+	return m.look(args[0])
 }
 
 // weigh spends what a value at that depth of another one costs to walk through,

@@ -48,6 +48,7 @@ const (
 	computeName = "compute!"
 	sumName     = "sum!"
 	readName    = "read!"
+	lookName    = "look!"
 )
 
 // computed are the operators on numbers.
@@ -212,7 +213,7 @@ func isList(v reflect.Value) bool { return v.Kind() == reflect.Slice || v.Kind()
 func (m *meter) in(needle, all any) bool {
 	v := reflect.ValueOf(all)
 	if !isList(v) {
-		return runtime.In(needle, all)
+		return runtime.In(m.look(needle), all)
 	}
 	for i := range v.Len() {
 		if m.equal(needle, v.Index(i).Interface()) {
@@ -244,7 +245,7 @@ func (m *meter) read(args ...any) any {
 	var err error
 	switch {
 	case name == "fromJSON" && isText:
-		v, err = parse(text, nil)
+		v, err = m.spellings.parse(text)
 	case name == "fromJSON":
 		err = fmt.Errorf("fromJSON wants a text, not %T", args[1])
 	case isText:
@@ -345,13 +346,31 @@ func number(text string) (any, error) {
 	return numberOf(d)
 }
 
-// arguments reads a call's arguments. None are nil. Names are those that an expression looks for,
-// by their folded forms.
-func arguments(text string, names map[string][]string) (any, error) {
+// spellings are what an expression and its arguments know of keys, by their folded forms: the
+// texts of the expression, and the one spelling of keys that were read, empty if there are
+// several.
+type spellings struct {
+	texts map[string][]string
+	keys  map[string]string
+}
+
+// look returns a key that an expression looks up. A key that was read and differs from it in case
+// alone is an error: the expression would not find it, and a program that ignores the case would.
+func (s *spellings) look(key any) any {
+	if text, is := key.(string); is {
+		if other, read := s.keys[folded(text)]; read && other != text {
+			panic(fmt.Errorf("a key of the arguments differs from %.100q in upper and lower case only", text))
+		}
+	}
+	return key
+}
+
+// arguments reads a call's arguments. None are nil.
+func (s *spellings) arguments(text string) (any, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
 	}
-	v, err := parse(text, names)
+	v, err := s.parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("the arguments cannot be read without doubt: %w", err)
 	}
@@ -359,17 +378,17 @@ func arguments(text string, names map[string][]string) (any, error) {
 }
 
 // parse reads JSON of which every reader has the same understanding. In an object no key stands
-// twice, or in upper and lower case. No key is one of the names in another case: an expression
-// would not find it, and a program that ignores the case would.
-func parse(text string, names map[string][]string) (any, error) {
+// twice, or in upper and lower case. No key is one of the expression's texts in another case, see
+// [spellings.look].
+func (s *spellings) parse(text string) (any, error) {
 	node, err := strict.ParseJSON([]byte(text))
 	if err != nil {
 		return nil, err
 	}
-	return valueOf(node, names)
+	return s.valueOf(node)
 }
 
-func valueOf(n *strict.Node, names map[string][]string) (any, error) {
+func (s *spellings) valueOf(n *strict.Node) (any, error) {
 	switch n.Kind {
 	case strict.Null:
 		return nil, nil
@@ -382,7 +401,7 @@ func valueOf(n *strict.Node, names map[string][]string) (any, error) {
 	case strict.Array:
 		all := make([]any, len(n.Items))
 		for i, item := range n.Items {
-			v, err := valueOf(item, names)
+			v, err := s.valueOf(item)
 			if err != nil {
 				return nil, err
 			}
@@ -394,14 +413,19 @@ func valueOf(n *strict.Node, names map[string][]string) (any, error) {
 	for _, member := range n.Members {
 		fold := folded(member.Key)
 		other, twice := keys[fold]
-		if texts := names[fold]; len(texts) > 0 && !slices.Contains(texts, member.Key) {
+		if texts := s.texts[fold]; len(texts) > 0 && !slices.Contains(texts, member.Key) {
 			other, twice = texts[0], true
 		}
 		if twice {
 			return nil, fmt.Errorf("the keys %.100q and %.100q differ in upper and lower case only", other, member.Key)
 		}
 		keys[fold] = member.Key
-		v, err := valueOf(member.Value, names)
+		if known, read := s.keys[fold]; !read {
+			s.keys[fold] = member.Key
+		} else if known != member.Key {
+			s.keys[fold] = ""
+		}
+		v, err := s.valueOf(member.Value)
 		if err != nil {
 			return nil, err
 		}
