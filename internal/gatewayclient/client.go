@@ -53,8 +53,9 @@ type Client struct {
 	base, token string
 	http        *http.Client
 	shards      int
-	// wanted says that the gateway asked for a certificate, and there is none.
-	wanted *atomic.Bool
+	// wanted says that the gateway asked for a certificate, and there is none. answered says that it
+	// has answered all the same.
+	wanted, answered *atomic.Bool
 
 	mu sync.Mutex
 	// marks are the last records that were read of runs.
@@ -114,7 +115,7 @@ func New(o Options) (*Client, error) {
 		transport.TLSClientConfig.RootCAs = roots
 	}
 	return &Client{
-		base: base, token: o.Token, wanted: wanted, marks: map[events.Run]mark{},
+		base: base, token: o.Token, wanted: wanted, answered: new(atomic.Bool), marks: map[events.Run]mark{},
 		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}, nil
 }
@@ -186,13 +187,14 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	resp, err := c.http.Do(req)
-	if err != nil && c.wanted.Load() {
+	if err != nil && c.lacksCertificate(err) {
 		return nil, ErrCertificateWanted
 	}
 	if err != nil {
 		return nil, away(err)
 	}
-	c.wanted.Store(false) // it asked in vain, and answers all the same
+	c.wanted.Store(false)
+	c.answered.Store(true)
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
@@ -201,6 +203,23 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		return nil, fmt.Errorf("%s redirects to %q; a token is sent to nobody else, so give the gateway's own URL", c.base, to)
 	}
 	return nil, failure(resp, c.base)
+}
+
+// lacksCertificate reports whether a connection failed because there is no certificate: the
+// gateway refused it by an alert of TLS, or hung up before the alert could be read. One that has
+// answered without a certificate may hang up for any reason.
+func (c *Client) lacksCertificate(err error) bool {
+	var op *net.OpError
+	broken := errors.As(err, &op) && !op.Timeout()
+	switch {
+	case !c.wanted.Load():
+		return false
+	case broken && op.Op == "remote error":
+		return true
+	case broken && (op.Op == "read" || op.Op == "write"), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return !c.answered.Load()
+	}
+	return false
 }
 
 // away makes the error of a connection one that a later attempt may not meet. A certificate that

@@ -2,12 +2,15 @@ package gatewayclient_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/pem"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,6 +61,45 @@ func TestBrokenConnection(t *testing.T) {
 	_, err := connect(t, gatewayclient.Options{URL: broken.URL})
 	require.True(t, refusal.Is(err, refusal.CodeUnavailable), "%v", err)
 	require.ErrorIs(t, err, io.EOF)
+}
+
+// Only a gateway that refuses a connection for want of a certificate is said to want one. Another
+// failure is what it is, also after the gateway has asked for a certificate.
+func TestCertificateThatIsWanted(t *testing.T) {
+	serve := func(auth tls.ClientAuthType, answer http.HandlerFunc) (*httptest.Server, gatewayclient.Options) {
+		s := httptest.NewUnstartedServer(answer)
+		s.TLS = &tls.Config{ClientAuth: auth}
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		ca := filepath.Join(t.TempDir(), "ca.pem")
+		require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600))
+		return s, gatewayclient.Options{URL: s.URL, CA: ca}
+	}
+	strict, o := serve(tls.RequireAnyClientCert, func(http.ResponseWriter, *http.Request) { t.Error("it lets a client in without a certificate") })
+	c, err := connect(t, o)
+	require.ErrorIs(t, err, gatewayclient.ErrCertificateWanted)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	err = c.Connect(gone)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, gatewayclient.ErrCertificateWanted)
+	strict.Close()
+	err = c.Connect(t.Context())
+	require.True(t, refusal.Is(err, refusal.CodeUnavailable), "%v", err)
+
+	var down atomic.Bool
+	_, o = serve(tls.RequestClientCert, func(w http.ResponseWriter, _ *http.Request) {
+		if w.Header().Set("Connection", "close"); down.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set("Moorebus-Position", "0:1")
+	})
+	c, err = connect(t, o)
+	require.NoError(t, err)
+	down.Store(true)
+	err = c.Connect(t.Context())
+	require.True(t, refusal.Is(err, refusal.CodeUnavailable), "%v", err)
 }
 
 // The certificate of a gateway is checked, against the named authority if there is one.
