@@ -20,7 +20,7 @@ const looks = time.Second
 type Files struct{ Cert, Key, ClientCA string }
 
 // Watched is a server's certificate that is read again when its files change. Files that cannot
-// be used are logged once, and those before them stay in use.
+// be used are logged once, and those before them stay in use until they can.
 type Watched struct {
 	files Files
 	// ca is the authority of the certificate; empty: its file is not known.
@@ -29,7 +29,8 @@ type Watched struct {
 
 	mu     sync.Mutex
 	looked time.Time
-	seen   string
+	// stamped is the stamp of the files that are in use, said what was logged of others.
+	stamped, said string
 	loaded
 }
 
@@ -52,7 +53,7 @@ func Watch(dir, name string, logger *slog.Logger) (*Watched, error) {
 // if every user of the machine can read the key.
 func WatchFiles(files Files, logger *slog.Logger) (*Watched, error) {
 	w := &Watched{files: files, logger: cmp.Or(logger, slog.Default()), looked: time.Now()}
-	w.seen = w.stamp()
+	w.stamped = w.stamp()
 	var err error
 	if w.loaded, err = files.read(); err != nil {
 		return nil, err
@@ -110,19 +111,21 @@ func (w *Watched) current() loaded {
 	}
 	w.looked = time.Now()
 	stamp := w.stamp()
-	if stamp == w.seen {
+	if stamp == w.stamped {
 		return w.loaded
 	}
-	w.seen = stamp
 	next, err := w.files.read()
 	if err == nil && valid(w.pair.Leaf) == nil {
 		err = valid(next.pair.Leaf)
 	}
-	if err != nil {
-		w.logger.Warn("the new certificate cannot be used, so the one before it stays", "file", w.files.Cert, "reason", err)
+	if err != nil { // it may be usable later, as it is
+		if said := stamp + err.Error(); said != w.said {
+			w.said = said
+			w.logger.Warn("the new certificate cannot be used, so the one before it stays", "file", w.files.Cert, "reason", err)
+		}
 		return w.loaded
 	}
-	w.loaded = next
+	w.loaded, w.stamped = next, stamp
 	w.logger.Info("took a new certificate", "file", w.files.Cert, "deadline", next.pair.Leaf.NotAfter)
 	return w.loaded
 }

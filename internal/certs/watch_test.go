@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,48 @@ func TestWatch(t *testing.T) {
 	_, err := certs.Watch(t.TempDir(), "server", nil)
 	require.Error(t, err)
 	require.Nil(t, certs.EndsOf(func() (tls.ConnectionState, error) { return tls.ConnectionState{}, errors.New("no TLS") }))
+}
+
+// A certificate that cannot be used yet is used as soon as it can, without a change of its files,
+// and the wait is logged once.
+func TestWatchUntilItCanBeUsed(t *testing.T) {
+	dir := t.TempDir()
+	var logged bytes.Buffer
+	synctest.Test(t, func(t *testing.T) {
+		made := func(from time.Time, lifetime time.Duration) {
+			_, err := certs.Make(certs.Options{Dir: dir, Server: "server", For: lifetime, Renew: true, Now: from})
+			require.NoError(t, err)
+		}
+		made(time.Now(), 2*time.Hour)
+		w, err := certs.Watch(dir, "server", slog.New(slog.NewTextHandler(&logged, nil)))
+		require.NoError(t, err)
+		hours := func() int { return int(time.Until(w.Ends()["server"]).Hours() + 0.5) }
+		require.Equal(t, 2, hours())
+
+		made(time.Now().Add(90*time.Minute), 4*time.Hour) // it begins an hour before that
+		for range 5 {
+			time.Sleep(2 * time.Second) // in a bubble: the pause between two looks
+			require.Equal(t, 2, hours())
+		}
+		require.Equal(t, 1, strings.Count(logged.String(), "it begins on"))
+		time.Sleep(31 * time.Minute) // in a bubble
+		require.Equal(t, 5, hours())
+
+		made(time.Now(), 8*time.Hour)
+		key := filepath.Join(dir, "server.key")
+		good, err := os.ReadFile(key)
+		require.NoError(t, err)
+		write := func(text []byte) { // as a read that fails, of files that stay the same
+			require.NoError(t, os.WriteFile(key, text, 0o600))
+			require.NoError(t, os.Chtimes(key, time.Time{}, time.Unix(1, 0)))
+		}
+		write(bytes.Repeat([]byte("x"), len(good)))
+		time.Sleep(2 * time.Second) // in a bubble
+		require.Equal(t, 5, hours())
+		write(good)
+		time.Sleep(2 * time.Second) // in a bubble
+		require.Equal(t, 8, hours())
+	})
 }
 
 // Files that cannot be used are refused, and what a careless operator should know is logged.
