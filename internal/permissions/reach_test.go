@@ -1,10 +1,10 @@
 package permissions
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -44,52 +44,41 @@ func TestRepliesReachNobody(t *testing.T) {
 	wake(t, r)
 	all, err := Users(layout)
 	require.NoError(t, err)
-	var mu sync.Mutex
-	heard := map[listener]map[string]bool{} // whose answers came
-	var asker string
-	var listeners []listener
+	heard := map[listener]chan *nats.Msg{}
+	ears, askers := map[string]*nats.Conn{}, map[string]*nats.Conn{}
 	for _, u := range all {
-		conn := r.connect(t, u.Name, nil)
+		ears[u.Name], askers[u.Name] = r.connect(t, u.Name, nil), r.connect(t, u.Name, nil)
 		for _, filter := range u.Subscribe {
 			l := listener{u.Name, u.Account, literal(filter)}
-			heard[l] = map[string]bool{}
-			listeners = append(listeners, l)
-			_, err := conn.Subscribe(l.subject, func(*nats.Msg) {
-				mu.Lock()
-				defer mu.Unlock()
-				heard[l][asker] = true
-			})
+			heard[l] = make(chan *nats.Msg, 1000)
+			_, err := ears[u.Name].ChanSubscribe(l.subject, heard[l])
 			require.NoError(t, err)
 		}
-		require.NoError(t, conn.Flush())
-	}
-	conns := map[string]*nats.Conn{}
-	for _, a := range all {
-		conns[a.Name] = r.connect(t, a.Name, nil)
+		require.NoError(t, ears[u.Name].Flush())
 	}
 	fell := map[string]bool{}
 	for _, a := range all {
-		mu.Lock()
-		asker = a.Name
-		mu.Unlock()
-		for _, l := range listeners {
-			if l.user == a.Name || mayPublish(a, l.subject) {
-				continue
+		for l := range heard {
+			if l.user != a.Name && !mayPublish(a, l.subject) {
+				askAll(t, r, askers[a.Name], a, l.subject)
 			}
-			askAll(t, r, conns[a.Name], a, l.subject)
 		}
-		settle(t, conns)
-		mu.Lock()
-		for l, by := range heard {
-			if by[a.Name] && !mayPublish(a, l.subject) && l.user != a.Name {
+		settle(t, r, askers[a.Name], a, heard)
+		for _, conn := range ears { // behind all that the server has sent there
+			require.NoError(t, conn.Flush())
+		}
+		for l, messages := range heard {
+			if len(messages) > 0 && !mayPublish(a, l.subject) && l.user != a.Name {
 				first, _, _ := strings.Cut(l.subject, ".")
 				if strings.HasPrefix(first, "_INBOX") {
 					first = "_INBOX"
 				}
 				fell[a.Account+" to "+l.account+": "+first] = true
 			}
+			for len(messages) > 0 {
+				<-messages
+			}
 		}
-		mu.Unlock()
 	}
 	require.Equal(t, reached, slices.Sorted(maps.Keys(fell)))
 }
@@ -115,6 +104,16 @@ func matches(filter, subject string) bool {
 // askAll sends a message on every subject that a user may publish on, with a reply subject.
 func askAll(t *testing.T, r *rig, conn *nats.Conn, u User, reply string) {
 	t.Helper()
+	for _, m := range messagesOf(t, r, u) {
+		m.Reply = reply
+		require.NoError(t, conn.PublishMsg(m))
+	}
+	require.NoError(t, conn.Flush())
+}
+
+// messagesOf are those of every subject that a user may publish on.
+func messagesOf(t *testing.T, r *rig, u User) (all []*nats.Msg) {
+	t.Helper()
 	for _, filter := range u.Publish {
 		for _, body := range questions(filter) {
 			subject := literal(filter)
@@ -122,10 +121,10 @@ func askAll(t *testing.T, r *rig, conn *nats.Conn, u User, reply string) {
 				tokens := strings.Split(subject, ".")
 				subject = "moore.0.default." + strings.Join(tokens[3:6], ".") + "." + journaltest.NewRun(t, r.log).ID
 			}
-			require.NoError(t, conn.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Data: []byte(body)}))
+			all = append(all, &nats.Msg{Subject: subject, Data: []byte(body)})
 		}
 	}
-	require.NoError(t, conn.Flush())
+	return all
 }
 
 // questions are the bodies that are worth a try on a subject.
@@ -144,23 +143,42 @@ func questions(filter string) []string {
 	}
 }
 
-// settle returns when the server has answered what was asked before, and everybody has heard it.
-func settle(t *testing.T, conns map[string]*nats.Conn) {
+// settle returns when the server has sent its answers to what a user asked before: it asks the
+// same again, with its own inbox, and each part of the server works on its questions in order.
+func settle(t *testing.T, r *rig, conn *nats.Conn, u User, heard map[listener]chan *nats.Msg) {
 	t.Helper()
-	for name, conn := range conns {
-		if !strings.HasPrefix(name, ServicePrefix) {
-			for _, subject := range []string{"$JS.API.STREAM.INFO.MOORE_0", "$JS.API.DIRECT.GET.MOORE_0"} {
-				_, err := conn.Request(subject, []byte(`{"last_by_subj":">"}`), patience)
-				require.NoError(t, err, name)
-			}
+	js, err := r.operator.JetStream()
+	require.NoError(t, err)
+	answer := func(m *nats.Msg) {
+		if _, err := conn.RequestMsg(m, patience); !errors.Is(err, nats.ErrNoResponders) {
+			require.NoError(t, err, m.Subject)
 		}
 	}
-	for range 3 { // through the listeners' connections, which are behind these
-		for _, conn := range conns {
-			require.NoError(t, conn.Flush())
+	for _, m := range messagesOf(t, r, u) {
+		if listened(heard, m.Subject) { // it went straight to whoever listens, and nobody answers
+			continue
 		}
-		time.Sleep(20 * time.Millisecond)
+		answer(m)
+		consumer, pulls := strings.CutPrefix(m.Subject, "$JS.API.CONSUMER.MSG.NEXT.")
+		if !pulls {
+			continue
+		}
+		stream, name, _ := strings.Cut(consumer, ".") // a consumer may say that it has nothing more before it delivers
+		require.Eventually(t, func() bool {
+			info, err := js.ConsumerInfo(stream, name)
+			return err == nil && info.NumWaiting == 0
+		}, patience, time.Millisecond)
+		answer(m)
 	}
+}
+
+func listened(heard map[listener]chan *nats.Msg, subject string) bool {
+	for l := range heard {
+		if l.subject == subject {
+			return true
+		}
+	}
+	return false
 }
 
 // TestForgedAcks: what is sent as the reply subject of a question is not the acknowledgement of
