@@ -1,5 +1,5 @@
-// Command services is a NATS service with two tools. The metadata of its endpoints make them
-// tools, and it takes requests of actors alone. Start several: they share the calls.
+// Command services is a NATS service with two tools. Its endpoints are tools because of their
+// metadata, and they accept requests from actors only. Start several: they share the calls.
 package main
 
 import (
