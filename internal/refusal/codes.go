@@ -64,7 +64,7 @@ func Meanings() map[string]Meaning {
 		CodeApprovalOpen:       {[]Kind{Conflict}, "A human approved a call that must not run twice and has no result yet at the event of the fork."},
 		CodeParentGone:         {[]Kind{Conflict}, "The run is a fork, and the run that it was forked from was purged."},
 		CodePaused:             {[]Kind{Conflict}, "The run is paused; resume it and post the same again."},
-		CodePending:            {[]Kind{Unavailable}, "The announcement of a tool or a provider is being renewed; try again."},
+		CodePending:            {[]Kind{Unavailable}, "The announcement of a tool or a provider is being renewed, or actors of one pool announce the tool with different approvals; try again."},
 		CodeRunEnded:           {[]Kind{Conflict}, "The run has ended and accepts nothing more."},
 		CodeRunExists:          {[]Kind{Conflict}, "A run with this id exists; `run` is its id."},
 		CodeRunNotFound:        {[]Kind{NotFound}, "The namespace has no such run."},

@@ -117,8 +117,8 @@ const (
 	CodeUnsupported        = "unsupported_operation"
 	CodeVersionUnsupported = "version_not_supported"
 
-	// CodePending is for a tool or provider whose announcement is being renewed: the
-	// same request may succeed a little later.
+	// CodePending is for a tool or provider whose announcement is being renewed, or on which
+	// the actors of a pool do not agree: the same request may succeed a little later.
 	CodePending = "announcements_pending"
 	// CodeUnknownTable is for a run with a transition table that this program does not
 	// have. The fields run and table_hash name both.
