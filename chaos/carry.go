@@ -309,6 +309,7 @@ func (c *carrier) meddle(ctx context.Context, i int, m meddling) {
 		if c.plan.chance("patch").Float64() < 0.5 {
 			body["patch"] = map[string]any{"task": c.plan.task() + ", forked"}
 		}
-		c.expect("fork", c.client.do(ctx, http.MethodPost, c.path("fork"), body, nil))
+		// Between the approval of a call that must not run twice and its result nobody forks.
+		c.expect("fork", c.client.do(ctx, http.MethodPost, c.path("fork"), body, nil), "approval_open")
 	}
 }
