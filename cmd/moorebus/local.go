@@ -102,9 +102,6 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	if err != nil {
 		return err
 	}
-	if err := exectool.Conceal(); err != nil { // keys and tokens are in the environment
-		return err
-	}
 	stopProfiles, err := f.role.ServePprof(logger)
 	if err != nil {
 		return err

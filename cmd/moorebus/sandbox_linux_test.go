@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +18,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/natstest"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/tool/exectool"
 )
 
 // An actor whose key is in its environment alone says once which tools act as its user, so do doctor and
@@ -87,4 +91,58 @@ func TestToolsWithoutASandboxAreSaid(t *testing.T) {
 	out, err := plain("cat", fmt.Sprintf("/proc/%d/environ", cmd.Process.Pid)).CombinedOutput()
 	require.Error(t, err, string(out))
 	require.Contains(t, string(out), "ermission denied")
+}
+
+// An actor that is not root holds commands as it says, and its environment is hidden while it does: a keeper
+// in a user namespace is started by a process whose files in /proc belong to root.
+func TestTheSandboxOfAnActorThatIsNotRoot(t *testing.T) {
+	b, stop, err := startBus(t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(stop)
+	program, err := exec.LookPath("moorebus")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	cmd := exec.Command("moorebus", "actor", "--tools", filepath.Join(dir, "tools.yaml"))
+	if os.Geteuid() == 0 {
+		for _, folder := range []string{filepath.Dir(program), filepath.Dir(filepath.Dir(program)), filepath.Dir(dir)} {
+			require.NoError(t, os.Chmod(folder, 0o755))
+		}
+		require.NoError(t, os.Chown(dir, 65534, 65534))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tools.yaml"), []byte("tools:\n- {name: held, description: Is held., schema: {type: object}, exec: {command: [id, -u]}}\n"), 0o644)) //nolint:gosec // for the actor's user
+	cmd.Env, cmd.Dir = append(os.Environ(), "GORACE="+noSleep, "NATS_URL="+b.url, "HOME="+dir), dir
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	ended, err := commandtest.Start(cmd)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+		t.Log(log.String())
+	})
+	id, err := b.start(agentOf(t, "name: looks\nllm: {provider: scripted, script: [{calls: [{name: held, arguments: {}}]}, {text: \"{{observation -1}}\"}]}\ntools: [held]\n"), "Look", events.Done)
+	require.NoError(t, err)
+	t.Setenv("NATS_URL", b.url)
+	type announced struct {
+		Name    string
+		Sandbox []string
+	}
+	var listed []announced
+	require.NoError(t, json.Unmarshal([]byte(moorebus(t, "", "tools", "-o", "json").out), &listed))
+	at := slices.IndexFunc(listed, func(a announced) bool { return a.Name == "held" })
+	require.NotEqual(t, -1, at)
+	said, err := json.Marshal(listed[at].Sandbox)
+	require.NoError(t, err)
+	run := moorebus(t, "", "export", id).out
+	require.Contains(t, run, `"sandbox":`+string(said), "an event has what the actor says")
+	if os.Geteuid() == 0 {
+		require.Contains(t, run, `65534\n`, "the command has the actor's user")
+	}
+	is, err := exectool.Try(t.Context(), exectool.Strict, exectool.None) // whose memory is not hidden
+	require.NoError(t, err)
+	if len(is.Missing) > 0 {
+		t.Skip("reason: this system lacks ", is.Missing)
+	}
+	require.Equal(t, is.Held, listed[at].Sandbox)
 }

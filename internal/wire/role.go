@@ -25,7 +25,6 @@ import (
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/tool/exectool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -75,9 +74,6 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			if err := check(); err != nil {
 				return err
 			}
-		}
-		if err := exectool.Conceal(); err != nil { // the environment holds keys and tokens
-			return err
 		}
 		stopProfiles, err := role.ServePprof(logger)
 		if err != nil {

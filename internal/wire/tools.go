@@ -165,6 +165,7 @@ func oneTool(e *agentfile.ToolEntry, sandbox []string) (tool.Tool, error) {
 		return exectool.New(def, exectool.Options{
 			Command: e.Exec.Command, Dir: e.Exec.Dir, Env: environment(e.Exec.Env), Sandbox: exectool.Sandbox(e.Sandbox),
 			Network: exectool.Network(e.Network), Read: e.Read, Require: e.Require, Memory: int64(e.Memory), Processes: e.Processes,
+			Logger: slog.Default(), // it hears of what changed since the start
 		})
 	}
 	made, err := builtin.New(e.Builtin, builtin.Options{Root: e.Root, Hosts: e.Hosts})

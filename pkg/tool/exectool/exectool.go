@@ -125,7 +125,8 @@ type Options struct {
 	// delegated to this process. Default: [DefaultMemory] and [DefaultProcesses].
 	Memory    int64
 	Processes int
-	// Logger hears once of what the sandbox lacks here. Default: nobody does.
+	// Logger hears once of what the sandbox lacks here, unless the definition's Sandbox says so already.
+	// Default: nobody does.
 	Logger *slog.Logger
 
 	// asked says that Memory or Processes is not the default.
@@ -234,7 +235,7 @@ func (t *execTool) Run(ctx context.Context, call tool.Call) (string, error) {
 	if len(is.Held) > 0 {
 		capability.NoteSandbox(ctx, is.Held)
 	}
-	if missing := is.Missing; len(missing) > 0 {
+	if missing := is.Missing; len(missing) > 0 && !slices.Equal(is.Held, t.def.Sandbox) {
 		t.said.Do(func() {
 			t.opts.Logger.Warn("the sandbox of a command lacks something here", "tool", t.def.Name, "missing", missing)
 		})
@@ -299,7 +300,11 @@ func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.
 		}
 		err = feed(cmd, call.Arguments)
 		box.started()
-		if err == nil || ctx.Err() != nil || shortage.Is(err) || !without.more(box, t.opts.Sandbox, err) { // for a shortage nobody gets a weaker sandbox
+		if err == nil {
+			err = box.admit(cmd)
+		}
+		var ended *notStarted
+		if err == nil || ctx.Err() != nil || shortage.Is(err) || errors.As(err, &ended) || !without.more(box, t.opts.Sandbox, err) { // for a shortage nobody gets a weaker sandbox
 			return cmd, box, err
 		}
 		if err := box.close(); err != nil {

@@ -24,8 +24,7 @@ import (
 // The keeper is this program, started again under another name. It becomes the
 // subreaper of everything that the command starts, limits itself, starts the
 // command, waits for its end, kills what is left, and reports. Where the kernel
-// lets it, there is a second keeper between it and the command, in a process and a
-// mount namespace of its own, whose end is the end of everything in it.
+// lets it, it is started in namespaces of its own: its end is then the end of everything in them.
 
 // init makes a process that was started as a keeper one, before anything of the
 // program itself runs.
@@ -61,6 +60,11 @@ func keep(args []string) int {
 	}
 	if err := json.NewEncoder(words).Encode(report{}); err != nil {
 		return 1
+	}
+	if o.Waits {
+		if n, err := os.NewFile(4, "gate").Read(make([]byte, 2)); n == 0 {
+			return say(words, failed(fmt.Errorf("the user namespace of its sandbox was not made: %w", err), &o))
+		}
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)

@@ -23,6 +23,10 @@ type sandbox struct {
 	tmp string
 	// words is what the keeper writes its report on, says the end that is read.
 	says, words *os.File
+	// first is what was read of it, and gate lets the keeper go on, see [sandbox.admit]. wait is the
+	// keeper's end of it. Both are nil if it need not wait.
+	first      []byte
+	gate, wait *os.File
 	// bound is the call's control group, nil without one, and bundle what runsc gets.
 	bound  *bound
 	bundle string
@@ -80,7 +84,11 @@ func enclose(cmd *exec.Cmd, opts *Options, without shortfall) (*sandbox, error) 
 	case opts.Sandbox == Runsc:
 		s.bundle, err = underRunsc(cmd, &o)
 	case without.namespaces == nil:
-		ownNamespaces(cmd, o.Network)
+		if ownNamespaces(cmd, o.Network) {
+			o.Waits = true
+			s.wait, s.gate, err = os.Pipe()
+			cmd.ExtraFiles = append(cmd.ExtraFiles, s.wait)
+		}
 	default:
 		o.lacks("a process namespace of its own", without.namespaces)
 	}
@@ -119,29 +127,70 @@ func (s *sandbox) setBounds(cmd *exec.Cmd, o *order, opts *Options, why error) e
 }
 
 // ownNamespaces has the command start in namespaces of its own, also of the network unless it has
-// the system's. Who is not root needs one of users for that.
-func ownNamespaces(cmd *exec.Cmd, network bool) {
+// the system's. Who is not root needs one of users for that, and is told that its user is to be mapped.
+func ownNamespaces(cmd *exec.Cmd, network bool) (users bool) {
 	a := cmd.SysProcAttr
 	a.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC
 	if !network {
 		a.Cloneflags |= syscall.CLONE_NEWNET
 	}
-	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
-		a.Cloneflags |= syscall.CLONE_NEWUSER
-		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
-		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
-		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN} // to mount, and for the loopback interface
+	if os.Geteuid() == 0 {
+		return false
+	}
+	a.Cloneflags |= syscall.CLONE_NEWUSER
+	a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN} // to mount, and for the loopback interface
+	return true
+}
+
+// started is called once the keeper has its ends of the pipes, or was not started.
+func (s *sandbox) started() {
+	_ = s.words.Close()
+	if s.wait != nil {
+		_ = s.wait.Close()
 	}
 }
 
-// started is called once the keeper has its end of the pipe, or was not started.
-func (s *sandbox) started() { _ = s.words.Close() }
+// admit maps the user of a keeper that was started in a user namespace, and lets it go on. [os/exec]
+// would do so before the keeper's program runs. Until then the keeper is a copy of this process, and if
+// that hides its memory, see [Conceal], the files in /proc belong to root. So it waits for the keeper's
+// first words.
+func (s *sandbox) admit(cmd *exec.Cmd) error {
+	if s.gate == nil {
+		return nil
+	}
+	s.first = make([]byte, 4<<10) // one write to a pipe, as long as it may be in one piece
+	n, err := s.says.Read(s.first)
+	if s.first = s.first[:n]; err != nil { // for no such reason a command gets a weaker sandbox
+		err = &notStarted{reason: fmt.Sprintf("its sandbox ended before it was made: %v", err)}
+	} else if err = mapUser(cmd.Process.Pid); err == nil {
+		_, err = s.gate.WriteString("go")
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	}
+	return err
+}
+
+// mapUser gives a process in a user namespace of its own the user and the group of this one.
+func mapUser(pid int) error {
+	uid, gid := os.Geteuid(), os.Getegid()
+	for _, file := range []struct{ name, text string }{
+		{"setgroups", "deny"}, {"uid_map", fmt.Sprintf("%d %d 1", uid, uid)}, {"gid_map", fmt.Sprintf("%d %d 1", gid, gid)},
+	} {
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/%s", pid, file.name), []byte(file.text), 0); err != nil {
+			return fmt.Errorf("its user namespace: %w", err)
+		}
+	}
+	return nil
+}
 
 // verdict returns what the keeper reported, and how the command ended: nil for
 // success, a [*notStarted], an [*exited], or a [*tool.Failure] if that is not known. waited is what waiting for the keeper
 // came to, and printed what there is on standard error.
 func (s *sandbox) verdict(waited error, printed string) (is State, err error) {
-	said, err := io.ReadAll(s.says)
+	rest, err := io.ReadAll(s.says)
+	said := append(s.first, rest...)
 	var r report
 	if err == nil && len(said) == 0 {
 		return is, &notStarted{reason: fmt.Sprintf("its sandbox was not made (%v): %s", waited, strings.TrimSpace(printed))}
@@ -181,9 +230,9 @@ func (s *sandbox) end(w syscall.WaitStatus) error {
 // close removes what the sandbox took.
 func (s *sandbox) close() error {
 	var errs []error
-	for _, f := range []*os.File{s.says, s.words} {
+	for _, f := range []*os.File{s.says, s.words, s.gate, s.wait} {
 		if f != nil {
-			_ = f.Close() // one is closed already
+			_ = f.Close() // some are closed already
 		}
 	}
 	if s.bound != nil {
@@ -224,9 +273,11 @@ func Conceal() error {
 // order is what the keeper is to do, as its arguments.
 type order struct {
 	// By is whose sandbox it is, if it is not the keeper's. Inside says that the keeper has namespaces
-	// of its own, and Bound that it has a control group, Unbounded why not.
+	// of its own, Waits that it has no user there before it is let go on, and Bound that it has a control
+	// group, Unbounded why not.
 	By        Sandbox `json:",omitempty"`
 	Inside    bool
+	Waits     bool
 	Bound     bool
 	Unbounded string
 	// Network says that the command has the system's network. Require is what must hold.
