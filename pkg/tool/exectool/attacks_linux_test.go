@@ -231,6 +231,21 @@ func TestASandboxDoesNotFollowNewLinks(t *testing.T) {
 			got, err = made.Run(t.Context(), tool.Call{})
 			require.NoError(t, err, "removing and linking again is allowed")
 			require.Empty(t, got, "and leads nowhere")
+
+			site := filepath.Join(dir, "site")
+			later := filepath.Join(dir, "later") // which is not there yet
+			require.NoError(t, os.Mkdir(site, 0o700))
+			for _, inner := range []string{site, later} {
+				opts.Dir, opts.Read, opts.Command = inner, nil, []string{"cat", "secret"}
+				second, err := New(tool.Definition{Name: "second"}, opts)
+				require.NoError(t, err)
+				opts.Dir = dir
+				_, err = sh(t, opts, "mv site moved; rm -f site later; ln -s "+other+" "+filepath.Base(inner))
+				require.NoError(t, err)
+				got, err = second.Run(t.Context(), tool.Call{})
+				require.ErrorContains(t, err, inner+" is "+other+" now")
+				require.Empty(t, got)
+			}
 		})
 	}
 }

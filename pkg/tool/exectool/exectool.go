@@ -131,7 +131,8 @@ type Options struct {
 
 	// asked says that Memory or Processes is not the default.
 	asked bool
-	// before is where the paths led that the tool names, when it was made.
+	// home is where Dir led when the tool was made, and before where the paths led that it names.
+	home   string
 	before map[string]string
 	// flat leaves out the namespaces, as a kernel may that has none.
 	flat bool
@@ -182,7 +183,9 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 		opts.MaxOutput = defaultMaxOutput
 	}
 	opts.MaxOutput = min(opts.MaxOutput, math.MaxInt32)
-	opts.before = leadsTo(opts.Dir, append(paths(opts.Command), opts.Read...))
+	if home, err := realDir(opts.Dir); err == nil {
+		opts.home, opts.before = home, leadsTo(home, append(paths(opts.Command), opts.Read...))
+	}
 	opts.asked = opts.Memory != 0 || opts.Processes != 0
 	opts.Memory, opts.Processes = cmp.Or(opts.Memory, DefaultMemory), cmp.Or(opts.Processes, DefaultProcesses)
 	opts.Command, opts.Env = slices.Clone(opts.Command), slices.Clone(opts.Env)
@@ -205,7 +208,7 @@ func (o *Options) checkSandbox(name string) (errs []error) {
 		case hold == HoldsNetwork && o.Network == Host:
 			errs = append(errs, fmt.Errorf("tool %q: require: %s contradicts network: host", name, hold))
 		case o.Sandbox == Runsc && (hold == HoldsFiles || hold == HoldsCalls):
-			errs = append(errs, fmt.Errorf("tool %q: require: sandbox: runsc has a kernel of its own, and %s is of the system's; remove it", name, hold))
+			errs = append(errs, fmt.Errorf("tool %q: require: sandbox: runsc runs the command on a kernel of its own, so %s, a part of the system's kernel, does not apply; remove it", name, hold))
 		}
 	}
 	if o.Sandbox == Off && (o.Memory != 0 || o.Processes != 0) {
@@ -288,6 +291,9 @@ func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.
 	if t.opts.flat {
 		without.namespaces = errFlat
 	}
+	if err := t.opts.sameDir(); err != nil {
+		return nil, nil, err
+	}
 	for {
 		cmd := t.command(ctx, call)
 		cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -311,6 +317,19 @@ func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.
 			return nil, nil, err
 		}
 	}
+}
+
+// sameDir reports whether Dir still leads where it did when the tool was made. Another tool's command
+// that may write beside it could have put a link in its place.
+func (o *Options) sameDir() error {
+	if o.Dir == "" {
+		return nil // this process's own, wherever that is
+	}
+	now, err := realDir(o.Dir)
+	if err == nil && now != o.home {
+		err = fmt.Errorf("its working directory %s is %s now, and was %s when the tool was loaded; restart this process if that is meant", o.Dir, now, o.home)
+	}
+	return err
 }
 
 // feed starts a command with its input.

@@ -71,15 +71,18 @@ var libraries = []string{"lib", "lib64", "libexec", "share", "include", "pyvenv.
 
 // grant returns what a command may reach: its working folder and that for temporary files, the
 // program with its libraries, the files that its arguments name, and what the tool's settings say.
-// The working folder is dir, or this process's own, unless that is everything; then it is temp. All
-// paths are without symbolic links. What does not exist is left out.
+// The working folder is home, where dir led when the tool was made, or without dir this process's own,
+// unless that is everything; then it is temp. All paths are without symbolic links. What does not exist is left out.
 //
 // A command may replace what is in its working folder by a symbolic link to what it may not read. So a
 // link there leads out of it only if it did when the tool was made, as before says.
-func grant(dir, temp, program string, args, read []string, before map[string]string) (grants, error) {
-	wd, err := realDir(dir)
-	if err != nil {
-		return grants{}, err
+func grant(dir, home, temp, program string, args, read []string, before map[string]string) (grants, error) {
+	wd := home
+	if dir == "" {
+		var err error
+		if wd, err = realDir(""); err != nil {
+			return grants{}, err
+		}
 	}
 	g := grants{Dir: wd, Temp: temp, Hide: concealed(), Names: map[string]string{}}
 	if dir == "" && everything(wd) {
@@ -121,13 +124,20 @@ func grant(dir, temp, program string, args, read []string, before map[string]str
 	return g, nil
 }
 
-// realDir returns a working folder without symbolic links.
+// realDir returns a working folder without symbolic links. What of it does not exist yet is as dir says,
+// so that it is no link when it does.
 func realDir(dir string) (string, error) {
-	wd, err := filepath.Abs(dir)
+	path, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
-	return filepath.EvalSymlinks(wd)
+	for rest := ""; ; path = filepath.Dir(path) {
+		real, err := filepath.EvalSymlinks(path)
+		if err == nil || path == filepath.Dir(path) {
+			return filepath.Join(real, rest), err
+		}
+		rest = filepath.Join(filepath.Base(path), rest)
+	}
 }
 
 // paths are the words of a command that name files.
@@ -140,12 +150,8 @@ func paths(args []string) (list []string) {
 	return list
 }
 
-// leadsTo returns where the paths that a tool names lead now, by the paths.
-func leadsTo(dir string, list []string) map[string]string {
-	wd, err := realDir(dir)
-	if err != nil {
-		return nil // it is not there yet
-	}
+// leadsTo returns where the paths that a tool names lead now, by the paths; wd is its working folder.
+func leadsTo(wd string, list []string) map[string]string {
 	now := map[string]string{}
 	for _, path := range list {
 		if !filepath.IsAbs(path) {

@@ -68,7 +68,7 @@ func enclose(cmd *exec.Cmd, opts *Options, without shortfall) (*sandbox, error) 
 			return nil, errors.Join(err, s.close())
 		}
 	}
-	g, err := grant(cmd.Dir, tmp, cmd.Path, cmd.Args[1:], opts.Read, opts.before)
+	g, err := grant(opts.Dir, opts.home, tmp, cmd.Path, cmd.Args[1:], opts.Read, opts.before)
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}

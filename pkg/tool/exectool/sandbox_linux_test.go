@@ -1,6 +1,7 @@
 package exectool
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -351,16 +353,23 @@ func TestWhatASandboxLeavesBehindIsKilled(t *testing.T) {
 			t.Run(name+" "+mode, func(t *testing.T) {
 				m := newMark(t)
 				opts := m.options()
-				opts.flat = base.flat
+				opts.flat, opts.Sandbox = base.flat, base.Sandbox
 				made := inMode(t, mode, opts)
-				made.(*execTool).def.Timeout = time.Second
 				registry, err := toolset.New(made)
 				require.NoError(t, err)
-				out := registry.Execute(t.Context(), tool.Call{Run: "r", ID: "c", Name: "cmd", Arguments: "{}"})
-				require.NoError(t, m.started(t.Context()))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var watched sync.WaitGroup
+				watched.Go(func() {
+					if m.started(ctx) == nil && wait {
+						cancel()
+					}
+				})
+				out := registry.Execute(ctx, tool.Call{Run: "r", ID: "c", Name: "cmd", Arguments: "{}"})
+				watched.Wait()
 				if wait {
 					require.NotNil(t, out.Failure)
-					require.Equal(t, tool.CodeOutcomeUnknown, out.Failure.Code)
+					require.Equal(t, tool.CodeCancelled, out.Failure.Code)
 				} else {
 					require.Nil(t, out.Failure)
 					require.Equal(t, "started", out.Result)
