@@ -39,6 +39,7 @@ func TestToolsWithoutASandboxAreSaid(t *testing.T) {
 	require.Zero(t, done.code, done.err)
 	dir := t.TempDir()
 	file := "tools:\n- {name: held, description: Is held., exec: {command: [\"true\"]}}\n- {name: heldtoo, description: Is held., exec: {command: [\"true\"]}}\n"
+	file += "- {name: near, description: Is held., exec: {command: [\"true\"]}, network: host}\n"
 	for i := range 10 {
 		file += fmt.Sprintf("- {name: free%d, description: Is free., exec: {command: [\"true\"]}, sandbox: off}\n", i)
 	}
@@ -68,7 +69,7 @@ func TestToolsWithoutASandboxAreSaid(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		got := moorebus(t, "", "tools", "-o", "json")
-		return got.code == 0 && json.Unmarshal([]byte(got.out), &listed) == nil && len(listed) == 12
+		return got.code == 0 && json.Unmarshal([]byte(got.out), &listed) == nil && len(listed) == 13
 	}, time.Minute, 20*time.Millisecond)
 	for _, l := range listed {
 		if strings.HasPrefix(l.Name, "free") {
@@ -87,6 +88,9 @@ func TestToolsWithoutASandboxAreSaid(t *testing.T) {
 	look := moorebus(t, "", "doctor")
 	require.Contains(t, look.out, "these tools have no sandbox and act as the user of their actor: default/free0, ")
 	require.NotContains(t, look.out, string(seed))
+	require.Equal(t, 1, strings.Count(string(text), "reach every listener"), string(text))
+	require.Regexp(t, "reach every listener.* tools=near\n", string(text))
+	require.Regexp(t, "may reach every listener of their actor's machine, on loopback too: (default/held, default/heldtoo, )?default/near\n", look.out)
 
 	out, err := plain("cat", fmt.Sprintf("/proc/%d/environ", cmd.Process.Pid)).CombinedOutput()
 	require.Error(t, err, string(out))

@@ -173,23 +173,31 @@ func Roles(ctx context.Context, directory journal.Directory) []natsbus.Finding {
 	return append(freeTools(ctx, directory), liveTools(ctx, directory), liveProviders(ctx, directory))
 }
 
-// freeTools reports the announced tools without a sandbox, in one finding.
-func freeTools(ctx context.Context, directory journal.Directory) []natsbus.Finding {
+// freeTools reports the announced tools without a sandbox, and those whose sandbox has no network of its
+// own, in a finding each.
+func freeTools(ctx context.Context, directory journal.Directory) (found []natsbus.Finding) {
 	tools, err := directory.Tools(ctx)
 	if err != nil {
 		return nil // liveTools says why
 	}
-	var free []string
+	var free, networked []string
 	for _, t := range tools {
-		if slices.Contains(t.Sandbox, string(exectool.Off)) {
-			free = append(free, t.Pool+"/"+t.Name)
+		switch name := t.Pool + "/" + t.Name; {
+		case slices.Contains(t.Sandbox, string(exectool.Off)):
+			free = append(free, name)
+		case len(t.Sandbox) > 0 && !slices.Contains(t.Sandbox, exectool.HoldsNetwork):
+			networked = append(networked, name)
 		}
 	}
-	if len(free) == 0 {
-		return nil
+	if len(free) > 0 {
+		found = append(found, finding(natsbus.Warning, "run their actor as a user of its own, with its key in "+natsconn.SeedVariable+"; docs/how-to/commands-as-tools.md says what that user can do",
+			"these tools have no sandbox and act as the user of their actor: %s", wire.Some(free)))
 	}
-	return []natsbus.Finding{finding(natsbus.Warning, "run their actor as a user of its own, with its key in "+natsconn.SeedVariable+"; docs/how-to/commands-as-tools.md says what that user can do",
-		"these tools have no sandbox and act as the user of their actor: %s", wire.Some(free))}
+	if len(networked) > 0 {
+		found = append(found, finding(natsbus.Warning, "set MOOREBUS_TOKEN and NATS_TOKEN for what listens on their machine, or run their actor elsewhere",
+			"these tools have no network of their own (network: host, or a system without namespaces) and may reach every listener of their actor's machine, on loopback too: %s", wire.Some(networked)))
+	}
+	return found
 }
 
 func liveTools(ctx context.Context, directory journal.Directory) natsbus.Finding {

@@ -30,9 +30,10 @@ type box struct {
 type sandboxes struct {
 	known   map[box][]string
 	missing []string
-	// unbounded says why there is no bound on memory and processes, free who has no sandbox.
-	unbounded string
-	free      []string
+	// unbounded says why there is no bound on memory and processes, free who has no sandbox, and
+	// networked who has one with the network of this machine.
+	unbounded       string
+	free, networked []string
 }
 
 // of returns what holds the program of a tool; nil if it has none, or cannot be started.
@@ -44,6 +45,9 @@ func (s *sandboxes) of(e *agentfile.ToolEntry) []string {
 	if b.kind == exectool.Off || runtime.GOOS != "linux" {
 		s.free = append(s.free, e.Name)
 		return []string{string(exectool.Off)}
+	}
+	if b.network == exectool.Host {
+		s.networked = append(s.networked, e.Name)
 	}
 	if held, is := s.known[b]; is {
 		return held
@@ -74,6 +78,9 @@ func (s *sandboxes) say(logger *slog.Logger) {
 	}
 	if s.unbounded != "" {
 		logger.Info("memory and processes of commands have no bound here", "reason", s.unbounded)
+	}
+	if len(s.networked) > 0 {
+		logger.Warn("tools with network: host reach every listener of this machine, on loopback too: what listens there without a token (MOOREBUS_TOKEN, NATS_TOKEN) lets them start runs and approve calls", "tools", Some(s.networked))
 	}
 	if len(s.free) == 0 {
 		return
