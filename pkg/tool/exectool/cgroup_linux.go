@@ -42,12 +42,20 @@ var delegated = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("no control group is delegated to this process: %w", err)
 	}
-	left, _ := filepath.Glob(filepath.Join(dir, callPrefix+"*")) // the pattern is valid
-	for _, group := range left {
-		_ = (&bound{dir: group}).close() // it is bounded all the same
-	}
+	removeEmpty(dir)
 	return dir, nil
 })
+
+// removeEmpty removes the groups of calls that have no processes. Those with processes may be calls of
+// another process that works here, and so may new ones.
+func removeEmpty(dir string) {
+	left, _ := filepath.Glob(filepath.Join(dir, callPrefix+"*")) // the pattern is valid
+	for _, group := range left {
+		if info, err := os.Stat(group); err == nil && time.Since(info.ModTime()) > time.Minute {
+			_ = os.Remove(group) // the kernel keeps one with processes
+		}
+	}
+}
 
 func delegation() (dir string, err error) {
 	own, err := ownGroupDir()
@@ -57,7 +65,8 @@ func delegation() (dir string, err error) {
 	dir = own
 	if filepath.Base(own) == leafName {
 		dir = filepath.Dir(own)
-	} else if err := mayDivide(own); err != nil {
+	}
+	if err := mayDivide(dir, dir == own); err != nil {
 		return "", err
 	}
 	there, err := fields(dir, "cgroup.controllers")
@@ -81,27 +90,31 @@ func delegation() (dir string, err error) {
 	return dir, set(dir, "cgroup.subtree_control", "+"+strings.Join(controllers, " +"))
 }
 
-// mayDivide reports why this process may not make groups in its own: others are in it, or the service
-// manager keeps it.
-func mayDivide(own string) error {
-	if _, err := os.Stat(filepath.Join(own, "cgroup.type")); err != nil {
+// mayDivide reports why this process may not make groups in a group: the service manager keeps it, or
+// there are processes in it, but for this one if it is its own.
+func mayDivide(group string, own bool) error {
+	if _, err := os.Stat(filepath.Join(group, "cgroup.type")); err != nil {
 		return errors.New("it is in the group of the whole system")
 	}
 	if os.Geteuid() == 0 { // who may write everywhere, although systemd owns it
 		var mark [8]byte
-		n, err := unix.Getxattr(own, "user.delegate", mark[:])
+		n, err := unix.Getxattr(group, "user.delegate", mark[:])
 		if err != nil || string(mark[:n]) != "1" {
-			return fmt.Errorf("%s is not marked as delegated (Delegate= of systemd)", own)
+			return fmt.Errorf("%s is not marked as delegated (Delegate= of systemd)", group)
 		}
-	} else if err := unix.Access(filepath.Join(own, "cgroup.procs"), unix.W_OK); err != nil {
-		return fmt.Errorf("%s belongs to another user (Delegate= of systemd gives it away): %w", own, err)
+	} else if err := unix.Access(filepath.Join(group, "cgroup.procs"), unix.W_OK); err != nil {
+		return fmt.Errorf("%s belongs to another user (Delegate= of systemd gives it away): %w", group, err)
 	}
-	there, err := fields(own, "cgroup.procs")
+	there, err := fields(group, "cgroup.procs")
 	if err != nil {
 		return err
 	}
-	if !slices.Equal(there, []string{strconv.Itoa(os.Getpid())}) {
-		return fmt.Errorf("other processes are in %s", own)
+	var mine []string
+	if own {
+		mine = []string{strconv.Itoa(os.Getpid())}
+	}
+	if !slices.Equal(there, mine) {
+		return fmt.Errorf("other processes are in %s", group)
 	}
 	return nil
 }

@@ -1,9 +1,13 @@
 package exectool
 
 import (
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,6 +21,35 @@ func inKind(t *testing.T, opts Options) *execTool {
 	made, err := New(tool.Definition{Name: "cmd"}, opts)
 	require.NoError(t, err)
 	return made.(*execTool)
+}
+
+// Another process of the same group does not end the calls of this one when it starts.
+func TestASecondProcessInTheGroup(t *testing.T) {
+	parent, err := delegated()
+	if err != nil {
+		t.Skip("reason: ", err)
+	}
+	busy, err := newBound(MinMemory, MinProcesses)
+	require.NoError(t, err)
+	left, err := newBound(MinMemory, MinProcesses)
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), "sleep", "infinity")
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(busy.files.Fd())}
+	require.NoError(t, cmd.Start())
+	fresh, err := newBound(MinMemory, MinProcesses)
+	require.NoError(t, err)
+	for _, b := range []*bound{busy, left} {
+		require.NoError(t, os.Chtimes(b.dir, time.Time{}, time.Now().Add(-time.Hour)))
+	}
+	removeEmpty(parent)
+	require.DirExists(t, fresh.dir)
+	require.NoError(t, fresh.close())
+	require.NoError(t, cmd.Process.Signal(syscall.Signal(0)))
+	require.DirExists(t, busy.dir)
+	require.NoDirExists(t, left.dir)
+	require.NoError(t, busy.close())
+	require.Error(t, cmd.Wait(), "closing it ends what is in it")
+	require.NoDirExists(t, busy.dir)
 }
 
 func init() { commands["bomb"], commands["memory"] = bomb, memory }
