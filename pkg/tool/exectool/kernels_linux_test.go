@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,6 +35,11 @@ var filterOf = map[string][]bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_LANDLOCK_CREATE_RULESET, SkipTrue: 1},
 		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
 	},
+	"mount_setattr": {
+		bpf.LoadAbsolute{Off: 0, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_MOUNT_SETATTR, SkipTrue: 1},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+	},
 	"seccomp": {
 		bpf.LoadAbsolute{Off: 0, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_PRCTL, SkipTrue: 3},
@@ -52,6 +58,13 @@ var filterOf = map[string][]bpf.Instruction{
 		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
 	},
 }
+
+// tryRoot is what a command tries as root: to open what sets up the kernel, and to change the mode of a file
+// outside, to what it is.
+const tryRoot = `touch started
+for f in /proc/sys/kernel/core_pattern /proc/sys/kernel/modprobe /proc/sysrq-trigger /proc/irq/default_smp_affinity; do (: >> $f) && touch opened; done
+chmod 644 /etc/passwd && touch changed
+true`
 
 // blind puts itself behind the filters that LACKS names, starts itself again, and says what a sandbox
 // has there, and what comes of a command that requires REQUIRE.
@@ -80,7 +93,7 @@ func blind() int {
 		fmt.Println(err)
 		return 1
 	}
-	made, err := New(tool.Definition{Name: "cmd"}, Options{Command: []string{"touch", "started"}, Require: strings.Fields(os.Getenv("REQUIRE"))})
+	made, err := New(tool.Definition{Name: "cmd"}, Options{Command: []string{"sh", "-c", tryRoot}, Require: strings.Fields(os.Getenv("REQUIRE"))})
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -108,6 +121,8 @@ func TestKernelsThatLackAPart(t *testing.T) {
 	}{
 		"landlock":                    {[]string{HoldsFiles}, "files, TCP, signals and sockets of its own alone (landlock: function not implemented)"},
 		"seccomp":                     {[]string{HoldsCalls}, "system calls that lead out of the sandbox are refused (seccomp: invalid argument)"},
+		"mount_setattr":               {nil, ""},
+		"mount_setattr,landlock":      {[]string{HoldsFiles}, "files, TCP, signals and sockets of its own alone (landlock: function not implemented)"},
 		"namespaces":                  {[]string{HoldsProcesses, HoldsIPC, HoldsNetwork, HoldsView}, "a process namespace of its own"},
 		"namespaces,landlock,seccomp": {Holds[:len(Holds)-1], "a process namespace of its own"},
 	} {
@@ -143,6 +158,10 @@ func lacksPart(t *testing.T, lacks, requires string, gone []string, missing stri
 	if requires == "" {
 		require.Empty(t, is.Failed)
 		require.FileExists(t, started, "it works without")
+		if slices.Contains(is.Held, HoldsView) {
+			require.NoFileExists(t, filepath.Join(cmd.Dir, "opened"), "it set up the kernel")
+			require.NoFileExists(t, filepath.Join(cmd.Dir, "changed"), "it changed a file outside")
+		}
 		return
 	}
 	require.Contains(t, is.Failed, "the tool requires "+requires)

@@ -23,6 +23,9 @@ const (
 	nothing     = "size=0,nr_inodes=2,mode=000"
 )
 
+// ofKernel is where root sets up the whole system's kernel, whatever its namespaces.
+var ofKernel = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi"}
+
 // ownView gives this process's mount namespace a /proc of its own processes, a /dev with harmless
 // devices only, shared folders of its own and no sockets of others, and hides what is hidden. What
 // the command may reach stays where it is, also below those folders.
@@ -32,6 +35,11 @@ func ownView(g grants) error {
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("/proc: %w", err)
+	}
+	for _, path := range ofKernel { // mounts of their own stay read-only
+		if err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	kept, err := hold(slices.Concat(g.Read, g.Write, []string{g.Dir, g.Temp}, resolvers(), devices))
 	if err != nil {
@@ -67,7 +75,7 @@ func ownView(g grants) error {
 		}
 		covered = append(covered, real)
 	}
-	if err := kept.showAgain(covered, slices.Concat(g.Write, []string{g.Temp}, devices)); err != nil {
+	if err := kept.showAgain(covered); err != nil {
 		return err
 	}
 	own := slices.DeleteFunc(append([]string{"/proc"}, covered[2:]...), func(path string) bool { return path == "/run" })
@@ -90,22 +98,69 @@ func readOnly(folders, own []string) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	all, err := mountPoints()
+	if err != nil {
+		return err
+	}
+	err = unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 	if errors.Is(err, unix.ENOSYS) { // Linux before 5.12
-		return nil
+		err = nil
+		for _, m := range all {
+			err = errors.Join(err, m.remount(unix.MS_RDONLY))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("the file system cannot be made read-only: %w", err)
 	}
-	for i, path := range append(slices.Clone(folders), own...) {
-		flags := uint(unix.AT_RECURSIVE)
-		if i >= len(folders) {
-			flags = 0
+	for _, m := range all { // what was read-only before stays so
+		is := func(folder string) bool { return within(m.path, folder) }
+		if m.flags&unix.MS_RDONLY == 0 && !slices.Contains(ofKernel, m.path) && (slices.ContainsFunc(folders, is) || slices.Contains(own, m.path)) {
+			if err := m.remount(0); err != nil {
+				return err
+			}
 		}
-		err := unix.MountSetattr(unix.AT_FDCWD, path, flags, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY})
-		if err != nil && !errors.Is(err, unix.EPERM) { // it was read-only before
-			return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// mountPoint is something mounted, with those flags that a mount for itself has.
+type mountPoint struct {
+	path  string
+	flags uintptr
+}
+
+// mountPoints lists what is mounted.
+func mountPoints() (all []mountPoint, err error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	names := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) < 6 {
+			return nil, fmt.Errorf("a mount cannot be read: %q", line)
 		}
+		m := mountPoint{path: names.Replace(f[4])}
+		for option := range strings.SplitSeq(f[5], ",") {
+			m.flags |= map[string]uintptr{"ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC, "nosymfollow": unix.MS_NOSYMFOLLOW}[option]
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// remount makes a mount read-only, or writable, and leaves the rest of it as it is. What another mount
+// covers, or what this user cannot reach, neither can a command.
+func (m mountPoint) remount(readOnly uintptr) error {
+	err := unix.Mount("", m.path, "", unix.MS_REMOUNT|unix.MS_BIND|m.flags&^unix.MS_RDONLY|readOnly, "")
+	for _, beyond := range []error{unix.ENOENT, unix.ENOTDIR, unix.EINVAL, unix.EACCES} {
+		if errors.Is(err, beyond) {
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", m.path, err)
 	}
 	return nil
 }
@@ -157,9 +212,8 @@ func (h held) has(folder string) bool {
 	return false
 }
 
-// showAgain mounts those paths that lie below what was covered where they were, read-only but for
-// those that may be written.
-func (h held) showAgain(covered, writable []string) error {
+// showAgain mounts those paths that lie below what was covered where they were.
+func (h held) showAgain(covered []string) error {
 	var hiddenBy []string
 	for path := range h {
 		if slices.ContainsFunc(covered, func(folder string) bool { return within(path, folder) }) {
@@ -176,12 +230,6 @@ func (h held) showAgain(covered, writable []string) error {
 		}
 		if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", h[path].Fd()), path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
-		}
-		if slices.ContainsFunc(writable, func(folder string) bool { return within(path, folder) }) {
-			continue
-		}
-		if err := unix.MountSetattr(unix.AT_FDCWD, path, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
-			return fmt.Errorf("%s cannot be made read-only: %w", path, err)
 		}
 	}
 	return nil
