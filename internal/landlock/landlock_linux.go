@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
@@ -27,9 +28,10 @@ const (
 
 // Rules say what remains.
 type Rules struct {
-	// Read may be read, Write be read and written, with all that is in them. Devices may be read
-	// and written as files. What does not exist is left out.
-	Read, Write, Devices []string
+	// System and Read may be read, Write be read and written, with all that is in them. Devices may be
+	// read and written as files. What does not exist is left out. Links are followed in System alone: in
+	// other places somebody may just have made one.
+	System, Read, Write, Devices []string
 	// TCP says that connections and listeners remain.
 	TCP bool
 }
@@ -66,9 +68,11 @@ func Restrict(r Rules) (held bool, err error) {
 	for _, rule := range []struct {
 		paths  []string
 		access uint64
-	}{{r.Read, mayRead}, {r.Write, mayWrite}, {r.Devices, ofFiles}} {
+		open   func(string) (int, error)
+	}{{r.System, mayRead, follow}, {r.Read, mayRead, Open}, {r.Write, mayWrite, Open}, {r.Devices, ofFiles, Open}} {
 		for _, path := range rule.paths {
-			if err := allow(rules, path, rule.access&attr.HandledAccessFS); err != nil && !errors.Is(err, os.ErrNotExist) {
+			err := allow(rules, path, rule.access&attr.HandledAccessFS, rule.open)
+			if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ELOOP) {
 				return false, err
 			}
 		}
@@ -85,8 +89,33 @@ func Restrict(r Rules) (held bool, err error) {
 	return true, nil
 }
 
-func allow(rules int, path string, access uint64) error {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+func follow(path string) (fd int, err error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) }
+
+// Open opens what is at an absolute path as a name (O_PATH). It follows no symbolic links: the error for
+// one is ELOOP.
+func Open(path string) (fd int, err error) {
+	fd, err = follow("/")
+	for name := range strings.SplitSeq(path, "/") {
+		if err != nil || name == "" {
+			continue
+		}
+		var next int
+		next, err = unix.Openat(fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		_ = unix.Close(fd) // it was only a name
+		var stat unix.Stat_t
+		if fd = next; err == nil {
+			err = unix.Fstat(fd, &stat)
+		}
+		if err == nil && stat.Mode&unix.S_IFMT == unix.S_IFLNK {
+			_ = unix.Close(fd)
+			err = unix.ELOOP
+		}
+	}
+	return fd, err
+}
+
+func allow(rules int, path string, access uint64, open func(string) (int, error)) error {
+	fd, err := open(path)
 	if err != nil {
 		return fmt.Errorf("landlock: %s: %w", path, err)
 	}

@@ -31,6 +31,7 @@ var others = []struct {
 	own      uint64
 }{
 	{"prlimit64", 0, 0}, {"setpriority", 0, unix.PRIO_PROCESS}, {"setpriority", 1, 0}, {"ioprio_set", 0, ioprioProcess}, {"ioprio_set", 1, 0},
+	{"sched_setscheduler", 0, 0}, {"sched_setparam", 0, 0}, {"sched_setattr", 0, 0},
 }
 
 // ioprioProcess is IOPRIO_WHO_PROCESS of Linux.

@@ -53,18 +53,25 @@ func attempts() map[string]map[string]func() error {
 		}),
 		"keys": merge(opens(unix.O_RDONLY, "/proc/"+actor+"/environ", "/proc/"+actor+"/mem", "/proc/"+actor+"/maps", "/proc/"+actor+"/auxv", "/proc/"+actor+"/cwd/.", "/proc/"+actor+"/root/etc/passwd", "/proc/"+actor+"/fd/3",
 			"/proc/self/../"+actor+"/environ", "/proc/self/root/proc/"+actor+"/environ", "/proc/"+parent+"/mem", "/proc/kcore", "/dev/mem", "/dev/port", "/run/credentials"), map[string]func() error{
-			"trace":            func() error { return raw(unix.SYS_PTRACE, unix.PTRACE_ATTACH, uintptr(pid)) },
-			"read memory":      func() error { return raw(unix.SYS_PROCESS_VM_READV, uintptr(pid), 0, 0, 0, 0) },
-			"write memory":     func() error { return raw(unix.SYS_PROCESS_VM_WRITEV, uintptr(pid), 0, 0, 0, 0) },
-			"get a file":       func() error { return raw(unix.SYS_PIDFD_GETFD, 0, 3, 0) },
-			"compare":          func() error { return raw(unix.SYS_KCMP, uintptr(pid), uintptr(os.Getpid()), 0, 0, 0) },
-			"signal":           func() error { return unix.Kill(pid, 0) },
-			"signal a parent":  func() error { return unix.Kill(os.Getppid(), unix.SIGCONT) },
-			"limits":           func() error { return unix.Prlimit(pid, unix.RLIMIT_CORE, nil, &unix.Rlimit{}) },
-			"priority":         func() error { return unix.Setpriority(unix.PRIO_PROCESS, pid, 5) },
-			"priority of all":  func() error { return unix.Setpriority(unix.PRIO_USER, os.Getuid(), 0) },
-			"priority of disk": func() error { return raw(unix.SYS_IOPRIO_SET, 1, uintptr(pid), 3<<13) },
-			"keys of sessions": func() error { return raw(unix.SYS_KEYCTL, 0, 0, 0) },
+			"trace":           func() error { return raw(unix.SYS_PTRACE, unix.PTRACE_ATTACH, uintptr(pid)) },
+			"read memory":     func() error { return raw(unix.SYS_PROCESS_VM_READV, uintptr(pid), 0, 0, 0, 0) },
+			"write memory":    func() error { return raw(unix.SYS_PROCESS_VM_WRITEV, uintptr(pid), 0, 0, 0, 0) },
+			"get a file":      func() error { return raw(unix.SYS_PIDFD_GETFD, 0, 3, 0) },
+			"compare":         func() error { return raw(unix.SYS_KCMP, uintptr(pid), uintptr(os.Getpid()), 0, 0, 0) },
+			"signal":          func() error { return unix.Kill(pid, 0) },
+			"signal a parent": func() error { return unix.Kill(os.Getppid(), unix.SIGCONT) },
+			"limits":          func() error { return unix.Prlimit(pid, unix.RLIMIT_CORE, nil, &unix.Rlimit{}) },
+			"priority":        func() error { return unix.Setpriority(unix.PRIO_PROCESS, pid, 5) },
+			"priority of all": func() error { return unix.Setpriority(unix.PRIO_USER, os.Getuid(), 0) },
+			"scheduler": func() error {
+				return raw(unix.SYS_SCHED_SETSCHEDULER, uintptr(pid), 0, uintptr(unsafe.Pointer(&[]int32{0}[0])))
+			},
+			"scheduler's priority": func() error {
+				return raw(unix.SYS_SCHED_SETPARAM, uintptr(pid), uintptr(unsafe.Pointer(&[]int32{0}[0])))
+			},
+			"scheduler's attributes": func() error { return unix.SchedSetAttr(pid, &unix.SchedAttr{Size: unix.SizeofSchedAttr}, 0) },
+			"priority of disk":       func() error { return raw(unix.SYS_IOPRIO_SET, 1, uintptr(pid), 3<<13) },
+			"keys of sessions":       func() error { return raw(unix.SYS_KEYCTL, 0, 0, 0) },
 		}),
 		"files": merge(opens(unix.O_RDONLY, secret, filepath.Dir(secret)+"/../"+filepath.Base(filepath.Dir(secret))+"/"+filepath.Base(secret), "/proc/self/root"+secret, "/proc/self/cwd/../../../../../.."+secret,
 			"/proc/1/root"+secret, "/proc/thread-self/root"+secret, "link", "deep/link"), map[string]func() error{
@@ -231,6 +238,16 @@ func TestASandboxDoesNotFollowNewLinks(t *testing.T) {
 			got, err = made.Run(t.Context(), tool.Call{})
 			require.NoError(t, err, "removing and linking again is allowed")
 			require.Empty(t, got, "and leads nowhere")
+
+			hide := filepath.Join(dir, ".env") // else each of the others is granted by itself
+			require.NoError(t, os.WriteFile(hide, nil, 0o600))
+			Hide(hide)
+			opts.Dir, opts.Read = dir, nil
+			require.NoError(t, os.Symlink(other, filepath.Join(dir, "away"))) // as a command could, without the hidden file
+			got, err = sh(t, opts, "cat away/secret; cat "+filepath.Join(other, "secret")+"; true")
+			require.NoError(t, err)
+			require.Empty(t, got)
+			require.NoError(t, os.Remove(hide))
 
 			site := filepath.Join(dir, "site")
 			later := filepath.Join(dir, "later") // which is not there yet

@@ -98,7 +98,8 @@ func grant(dir, home, temp, program string, args, read []string, before map[stri
 		if err == nil && before[filepath.Clean(path)] != real && !within(real, wd) && linkedIn(path, wd) {
 			return
 		}
-		if err == nil && !slices.Contains(g.Read, real) {
+		inside := slices.ContainsFunc(g.Write, func(folder string) bool { return within(real, folder) })
+		if err == nil && !inside && !slices.Contains(g.Read, real) {
 			g.Read = append(g.Read, real)
 		}
 		if path = filepath.Clean(path); err == nil && path != real {

@@ -253,7 +253,7 @@ func (o *order) restrict() error {
 		write = append(write, shared()...)
 	}
 	held, err := landlock.Restrict(landlock.Rules{
-		Read: without(slices.Concat(readable, g.Read), g.Hide), Write: without(write, g.Hide), Devices: devices, TCP: o.Network,
+		System: without(readable, g.Hide), Read: without(g.Read, g.Hide), Write: without(write, g.Hide), Devices: devices, TCP: o.Network,
 	})
 	if held {
 		o.Held = append(o.Held, HoldsFiles)

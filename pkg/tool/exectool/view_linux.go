@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/landlock"
 	"golang.org/x/sys/unix"
 )
 
@@ -183,8 +184,8 @@ func hold(paths []string) (held, error) {
 		if path == "" || h[path] != nil {
 			continue
 		}
-		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-		if errors.Is(err, fs.ErrNotExist) {
+		fd, err := landlock.Open(path) // the actor followed links; one that is new leads nowhere
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) {
 			continue
 		}
 		if err != nil {
