@@ -123,7 +123,8 @@ func (o *order) holds() {
 
 // run starts the command, waits for its end or a signal, and kills what is left.
 func (o order) run(words *os.File, stop <-chan os.Signal) int {
-	if o.By != Runsc { // it limits the command, and needs more itself
+	defer func() { _ = os.RemoveAll(o.Bundle) }() // the actor may be gone
+	if o.By != Runsc {                            // it limits the command, and needs more itself
 		o.limit()
 	}
 	if o.Bound {
@@ -149,7 +150,7 @@ func (o order) run(words *os.File, stop <-chan os.Signal) int {
 	if stopped {
 		return 1
 	}
-	return say(words, report{Wait: uint32(status), Held: o.Held, Missing: o.Missing, Unbounded: o.Unbounded})
+	return say(words, report{Log: logOf(o.Bundle), Wait: uint32(status), Held: o.Held, Missing: o.Missing, Unbounded: o.Unbounded})
 }
 
 // limit sets the bounds that hold for each process of the command.

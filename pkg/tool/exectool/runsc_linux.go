@@ -1,10 +1,10 @@
 package exectool
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -23,7 +23,7 @@ const runscFailed = 128
 
 // underRunsc has gVisor run a command: the keeper starts runsc outside, with a bundle as the runtime
 // specification of the Open Container Initiative describes it. It returns the bundle's folder, which
-// the command does not see.
+// the command does not see. It holds the command's environment, so the keeper removes it, too.
 func underRunsc(cmd *exec.Cmd, o *order) (bundle string, err error) {
 	runsc, err := exec.LookPath(string(Runsc))
 	if err != nil {
@@ -40,7 +40,7 @@ func underRunsc(cmd *exec.Cmd, o *order) (bundle string, err error) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(bundle, "config.json"), spec, 0o600)
 	}
-	o.By, o.Inside, o.Path = Runsc, false, runsc
+	o.By, o.Inside, o.Path, o.Bundle = Runsc, false, runsc, bundle
 	o.Args = []string{runsc, "--rootless", "--ignore-cgroups", "--network=" + network, "--root", filepath.Join(bundle, "state"),
 		"--log", filepath.Join(bundle, runscLog), "--log-format", "json", "run", "--bundle", bundle, filepath.Base(bundle)}
 	return bundle, err
@@ -141,20 +141,32 @@ func (o *order) bundle(root string, env []string) ([]byte, error) {
 	return text, errors.Join(append(errs, err)...)
 }
 
-// runscVerdict returns what runsc says itself of its end: a [*notStarted] if the command was not
-// started, a [*tool.Failure] if that is not known, nil if it was the command that ended so.
-func runscVerdict(bundle string, w syscall.WaitStatus) error {
-	if w.Exited() && w.ExitStatus() != runscFailed {
-		return nil
+// maxRunscLog is how much of what runsc says is looked at: a report must fit into a pipe.
+const maxRunscLog = 16 << 10
+
+// logOf returns what runsc said.
+func logOf(bundle string) string {
+	if bundle == "" {
+		return "" // it does not run here
 	}
 	file, err := os.Open(filepath.Join(bundle, runscLog))
 	if err != nil {
-		return nil // it said nothing
+		return "" // it said nothing
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	for lines := bufio.NewScanner(file); lines.Scan(); {
+	text, _ := io.ReadAll(io.LimitReader(file, maxRunscLog))
+	return string(text)
+}
+
+// runscVerdict returns what runsc says itself of its end: a [*notStarted] if the command was not
+// started, a [*tool.Failure] if that is not known, nil if it was the command that ended so.
+func runscVerdict(log string, w syscall.WaitStatus) error {
+	if w.Exited() && w.ExitStatus() != runscFailed {
+		return nil
+	}
+	for text := range strings.Lines(log) {
 		var line struct{ Level, Msg string }
-		if json.Unmarshal(lines.Bytes(), &line) != nil || line.Level != "error" && line.Level != "fatal" {
+		if json.Unmarshal([]byte(text), &line) != nil || line.Level != "error" && line.Level != "fatal" {
 			continue
 		}
 		for _, step := range []string{"creating container", "starting container"} {

@@ -207,20 +207,20 @@ func (s *sandbox) verdict(waited error, printed string) (is State, err error) {
 	case r.Error != "":
 		return is, &notStarted{r.Error, r.Errno}
 	case r.Wait != 0:
-		return is, s.end(syscall.WaitStatus(r.Wait))
+		return is, s.end(syscall.WaitStatus(r.Wait), r.Log)
 	}
 	return is, nil
 }
 
 // end is how a command ended that did not succeed.
-func (s *sandbox) end(w syscall.WaitStatus) error {
+func (s *sandbox) end(w syscall.WaitStatus, log string) error {
 	e := &exited{state: stateOf(w)}
 	if s.bound != nil && s.bound.overMemory() {
 		e.state += ": it had more memory than its tool allows (memory: in the tool file)"
 		return e
 	}
 	if s.bundle != "" {
-		if err := runscVerdict(s.bundle, w); err != nil {
+		if err := runscVerdict(log, w); err != nil {
 			return err
 		}
 	}
@@ -287,6 +287,8 @@ type order struct {
 	Held, Missing []string
 	// Grants is what the command may reach. The keeper removes its temporary folder.
 	Grants grants
+	// Bundle is what runsc gets, which the keeper removes, too.
+	Bundle string   `json:",omitempty"`
 	Path   string   `json:"-"`
 	Args   []string `json:"-"`
 }
@@ -328,6 +330,8 @@ type report struct {
 	// Errno is what the system said, 0 if the error is another one.
 	Errno syscall.Errno
 	Wait  uint32
+	// Log is what runsc said.
+	Log string `json:",omitempty"`
 	// Ended is false in the first report, by which a keeper says that there is one.
 	Ended bool
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -377,6 +378,54 @@ func TestWhatASandboxLeavesBehindIsKilled(t *testing.T) {
 				require.Eventually(t, m.quiet, 30*time.Second, 10*time.Millisecond, "a session of its own outlived the call")
 			})
 		}
+	}
+}
+
+func init() { commands["waits"] = waits }
+
+// waits runs a tool until a file is there.
+func waits() int {
+	made, err := New(tool.Definition{Name: "cmd"}, Options{
+		Command: []string{"sh", "-c", "echo > $TMPDIR/kept; echo > started; while [ ! -e go ]; do sleep .05; done"}, Env: []string{"SECRET=secret"}, Dir: os.Getenv("DIR"), Sandbox: Sandbox(os.Getenv("KIND")),
+	})
+	if err == nil {
+		_, err = made.Run(context.Background(), tool.Call{})
+	}
+	fmt.Println(err)
+	return 1
+}
+
+// What a call has in temporary folders goes with its command if the actor is killed. With runsc, the
+// command's environment is there.
+func TestTemporaryFilesOfAnActorThatIsKilled(t *testing.T) {
+	for name, opts := range kinds {
+		if opts.flat {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			dir, temp := t.TempDir(), t.TempDir()
+			self, err := os.Executable()
+			require.NoError(t, err)
+			cmd := exec.CommandContext(t.Context(), self)
+			cmd.Env = append(os.Environ(), modeEnv+"=waits", fastExit, "DIR="+dir, "TMPDIR="+temp, "KIND="+string(opts.Sandbox))
+			require.NoError(t, cmd.Start())
+			there := func() bool { _, err := os.Stat(filepath.Join(dir, "started")); return err == nil }
+			require.Eventually(t, there, time.Minute, 5*time.Millisecond)
+			left := func() (files []string) { // empty folders may stay: they are mounted in the command's view
+				_ = filepath.WalkDir(temp, func(path string, d fs.DirEntry, err error) error {
+					if err == nil && !d.IsDir() {
+						files = append(files, path)
+					}
+					return nil
+				})
+				return files
+			}
+			require.NotEmpty(t, left())
+			require.NoError(t, cmd.Process.Kill())
+			require.Error(t, cmd.Wait())
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o600))
+			require.Eventually(t, func() bool { return len(left()) == 0 }, time.Minute, 5*time.Millisecond)
+		})
 	}
 }
 
