@@ -327,6 +327,21 @@ func TestASandboxDoesNotFollowNewLinks(t *testing.T) {
 			require.NoError(t, err, "removing and linking again is allowed")
 			require.Empty(t, got, "and leads nowhere")
 
+			shown := filepath.Join(dir, "shown") // to another tool
+			require.NoError(t, os.WriteFile(shown, []byte("shown"), 0o600))
+			opts.Dir, opts.Read, opts.Command = t.TempDir(), []string{shown}, []string{"sh", "-c", "cat " + shown + "; true"}
+			reader, err := New(tool.Definition{Name: "reader"}, opts)
+			require.NoError(t, err)
+			got, err = reader.Run(t.Context(), tool.Call{})
+			require.NoError(t, err)
+			require.Equal(t, "shown", got)
+			opts.Dir, opts.Read = dir, nil
+			_, err = sh(t, opts, "rm shown; ln -s "+filepath.Join(other, "secret")+" shown")
+			require.NoError(t, err)
+			got, err = reader.Run(t.Context(), tool.Call{})
+			require.NoError(t, err)
+			require.Empty(t, got)
+
 			hide := filepath.Join(dir, ".env") // else each of the others is granted by itself
 			require.NoError(t, os.WriteFile(hide, nil, 0o600))
 			Hide(hide)

@@ -185,6 +185,9 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 	opts.MaxOutput = min(opts.MaxOutput, math.MaxInt32)
 	if home, err := realDir(opts.Dir); err == nil {
 		opts.home, opts.before = home, leadsTo(home, append(paths(opts.Command), opts.Read...))
+		if opts.Dir != "" || !everything(home) {
+			worksIn(home)
+		}
 	}
 	opts.asked = opts.Memory != 0 || opts.Processes != 0
 	opts.Memory, opts.Processes = cmp.Or(opts.Memory, DefaultMemory), cmp.Or(opts.Processes, DefaultProcesses)

@@ -28,6 +28,28 @@ func Hide(paths ...string) {
 	}
 }
 
+// worked are the working folders of this process's tools.
+var worked struct {
+	sync.Mutex
+	folders []string
+}
+
+// worksIn notes the working folder of a tool.
+func worksIn(folder string) {
+	worked.Lock()
+	defer worked.Unlock()
+	if !slices.Contains(worked.folders, folder) {
+		worked.folders = append(worked.folders, folder)
+	}
+}
+
+// workplaces returns the working folders of all tools.
+func workplaces() []string {
+	worked.Lock()
+	defer worked.Unlock()
+	return slices.Clone(worked.folders)
+}
+
 // concealed are the hidden paths that exist, without symbolic links.
 func concealed() []string {
 	hidden.Lock()
@@ -74,8 +96,9 @@ var libraries = []string{"lib", "lib64", "libexec", "share", "include", "pyvenv.
 // The working folder is home, where dir led when the tool was made, or without dir this process's own,
 // unless that is everything; then it is temp. All paths are without symbolic links. What does not exist is left out.
 //
-// A command may replace what is in its working folder by a symbolic link to what it may not read. So a
-// link there leads out of it only if it did when the tool was made, as before says.
+// A command may replace what is in its working folder by a symbolic link to what it or another tool may
+// not read. So a link in the working folder of a tool leads out of it only if it did when this tool was
+// made, as before says.
 func grant(dir, home, temp, program string, args, read []string, before map[string]string) (grants, error) {
 	wd := home
 	if dir == "" {
@@ -95,7 +118,7 @@ func grant(dir, home, temp, program string, args, read []string, before map[stri
 			path = filepath.Join(wd, path)
 		}
 		real, err := filepath.EvalSymlinks(path)
-		if err == nil && before[filepath.Clean(path)] != real && !within(real, wd) && linkedIn(path, wd) {
+		if err == nil && before[filepath.Clean(path)] != real && !within(real, wd) && linkedIn(path, append(workplaces(), wd)) {
 			return
 		}
 		inside := slices.ContainsFunc(g.Write, func(folder string) bool { return within(real, folder) })
@@ -168,8 +191,9 @@ func leadsTo(wd string, list []string) map[string]string {
 // maxLinks is how many links a path may go through, as Linux has it.
 const maxLinks = 40
 
-// linkedIn reports whether a path goes through a symbolic link in a folder, which is without links.
-func linkedIn(path, folder string) bool {
+// linkedIn reports whether a path goes through a symbolic link in one of some folders, which are without
+// links.
+func linkedIn(path string, folders []string) bool {
 next:
 	for range maxLinks {
 		at := "/"
@@ -181,7 +205,7 @@ next:
 				at = here // it is no link
 				continue
 			}
-			if within(here, folder) {
+			if slices.ContainsFunc(folders, func(folder string) bool { return within(here, folder) }) {
 				return true
 			}
 			if !filepath.IsAbs(target) {
