@@ -180,9 +180,10 @@ func onKernel(t *testing.T, prepare, tests string) {
 	if err != nil {
 		t.Skip("reason: User-mode Linux is not installed here (apt-get install user-mode-linux)")
 	}
-	self, err := os.Executable()
-	require.NoError(t, err)
 	dir := t.TempDir()
+	self := filepath.Join(t.TempDir(), "exectool.test") // the race detector does not start on that kernel
+	built, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-o", self, ".").CombinedOutput()
+	require.NoError(t, err, "%s", built)
 	script := `#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/nonexistent
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs tmpfs /run; mount -t tmpfs -o mode=1777 tmpfs /var/tmp
@@ -200,7 +201,7 @@ read never
 `
 	start := filepath.Join(dir, "start")
 	require.NoError(t, os.WriteFile(start, []byte(script), 0o700))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, kernel, "mem=768M", "rootfstype=hostfs", "rw", "quiet", "init="+start, "con=null", "con0=null,fd:1")
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR=/dev/shm")
