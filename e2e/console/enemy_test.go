@@ -86,20 +86,20 @@ func TestPressesForAnotherPage(t *testing.T) {
 	p.shows("Acme")
 	p.fill("Your name", "Ada") // the browser keeps it: whoever decided before needs no more than a press
 	value[bool](p, `document.activeElement.blur(), true`)
-	for _, appears := range []string{`dispatchEvent(new Event("focus"))`, `document.dispatchEvent(new Event("visibilitychange"))`} {
+	for _, appears := range []string{`dispatchEvent(new Event("pageshow"))`, `document.dispatchEvent(new Event("visibilitychange"))`} {
 		for _, press := range []string{
 			`for (const key of "aaaaa") document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}))`,
 			finder + `("Approve", "button").click()`,
 			`(el => { el.dispatchEvent(new PointerEvent("pointerdown", {bubbles: true})); el.click(); })(` + finder + `("Approve", "button"))`,
 		} {
-			p.rest(value[float64](p, "performance.now()")) // the page was there for long
+			p.settle() // the page was there for long
 			value[bool](p, `document.querySelectorAll("[role=alert]").forEach(el => el.replaceChildren()), true`)
 			value[bool](p, `(() => { `+appears+`; `+press+`; return true; })()`)
 			p.shows("This page had only just appeared")
 			require.Empty(t, g.decisions(id), "%s, %s", appears, press)
 		}
 	}
-	p.rest(value[float64](p, "performance.now()"))
+	p.settle()
 	p.press("Approve")
 	g.state(id, "done")
 	require.Len(t, g.decisions(id), 1)

@@ -88,7 +88,7 @@ func TestKeyboardOnly(t *testing.T) {
 	p.tabTo("Your name")
 	p.key("Ada")
 	p.tabTo("Approve")
-	p.rest(value[float64](p, "performance.now()")) // Tab may have left the page and come back
+	p.settle() // the keys before may have come early
 	p.key("a")
 	p.shows("approved it")
 	g.state(pending, "done")

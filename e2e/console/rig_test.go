@@ -216,8 +216,6 @@ type tab struct {
 	t   testing.TB
 	ctx context.Context
 	g   *gateway
-	// settled says that presses are meant for the page.
-	settled bool
 
 	mu    sync.Mutex
 	wrong []string
@@ -281,22 +279,12 @@ func in[T any](p *tab, what string, action chromedp.Action[T]) T {
 func (p *tab) visit(path string) {
 	p.t.Helper()
 	in(p, "visit "+path, chromedp.Navigate(p.g.url+path))
-	p.settled = false
 }
 
-// settle waits until presses are meant for the page that was visited.
+// settle waits until presses are meant for the page.
 func (p *tab) settle() {
 	p.t.Helper()
-	if !p.settled {
-		p.rest(0)
-		p.settled = true
-	}
-}
-
-// rest presses nothing for the moment after which a page that appeared at a time, in ms, takes presses.
-func (p *tab) rest(since float64) {
-	p.t.Helper()
-	p.until("presses are meant for the page", fmt.Sprintf("performance.now() > %f", since+1200))
+	p.until("presses are meant for the page", `"settled" in document.documentElement.dataset`)
 }
 
 // until waits for an expression of JavaScript to be true.

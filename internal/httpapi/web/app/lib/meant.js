@@ -2,18 +2,21 @@
 // about to press: with a game of keys, or with the first click of two. So a page that appears changes
 // nothing until it was there for a moment in which nobody pressed anything.
 const moment = 1000;
-let since = performance.now(), settled = false, last = false;
+const mark = document.documentElement.dataset;
+let last = false, timer = 0;
 
-const appear = () => { since = performance.now(); settled = false; };
-addEventListener("focus", appear);
-addEventListener("pageshow", appear);
-document.addEventListener("visibilitychange", appear);
+const wait = () => {
+  delete mark.settled;
+  clearTimeout(timer);
+  timer = setTimeout(() => { mark.settled = ""; }, moment);
+};
+wait();
+addEventListener("pageshow", wait);
+document.addEventListener("visibilitychange", wait);
 
 for (const press of ["keydown", "pointerdown", "click"]) addEventListener(press, () => {
-  const now = performance.now();
-  settled ||= now - since >= moment;
-  if (!settled) since = now;
-  last = settled;
+  last = "settled" in mark;
+  if (!last) wait();
 }, true);
 
 /** Whether the last press was meant for this page. */
