@@ -115,7 +115,9 @@ func TestDecideByTheProvidersID(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		const odd = "two\nlines"
 		name := callname.New(nil, odd)
-		id := r.held("pay", []string{name})
+		asked := waiting("", "pay", []string{name})
+		asked.Calls[0].ProviderID = odd
+		id := r.asked(asked)
 		require.NotEqual(t, odd, name)
 		body := `{"call_id":"two\nlines","decision":"approved","by":"ann"}`
 		require.Equal(t, 200, r.decide(id, body).status)

@@ -90,7 +90,9 @@ func TestACallOfTheContextIsNamedByTheProvidersID(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		name := callname.New(nil, "c 1")
 		id := r.start("chat")
-		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called(name)})
+		reply := called(name)
+		reply.Calls[0].ProviderID = "c 1"
+		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: reply})
 		r.Happens(id, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: name, Success: true, Observation: "found"}})
 		require.Equal(t, 200, r.inputs(id, `[{"type":"add-tool-calls-to-context","toolCallIds":["c 1"]}]`).status)
 		added := r.Records(id)[len(r.Records(id))-1].Body
