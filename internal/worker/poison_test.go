@@ -145,7 +145,14 @@ func TestPoisonIsEndedOnce(t *testing.T) {
 		mem, err := r.Fold(run)
 		require.Error(t, err)
 		require.Equal(t, reducer.CodePoison, mem.Error.Code)
-		require.EqualValues(t, 5, mem.N)
+		// A worker that gets a delivery twice before the poison comes may have counted a lost one.
+		ends := 0
+		for _, rec := range r.Records(run) {
+			if s, err := events.ParseSubject(rec.Subject); err == nil && s.To == events.Errored {
+				ends++
+			}
+		}
+		require.Equal(t, 1, ends)
 	})
 }
 
