@@ -27,24 +27,24 @@ tools:
 - {name: pay, description: Pays., schema: {type: object}, exec: {command: ["true"]}, sandbox: off}
 `
 
-// whoever is a process that can read the data directory, and has none of the operator's tokens: a
+// stranger is a process that can read the data directory, and has none of the operator's tokens: a
 // tool without a sandbox that runs in a container of its own, or another user's backup.
-func whoever(t *testing.T, args ...string) *exec.Cmd {
+func stranger(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("moorebus", args...)
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME=", "MOOREBUS_TOKEN=", "NATS_TOKEN=", "USER=mallory", "GORACE="+noSleep)
 	return cmd
 }
 
-// operates is whoever with variables of the operator.
+// operates is a stranger with variables of the operator.
 func operates(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := whoever(t, args...)
+	cmd := stranger(t, args...)
 	cmd.Env = append(cmd.Env, env...)
 	return cmd
 }
 
-// TestOnlyTheOperatorDecides: who reads the lock file of a data directory may watch its runs, and
+// TestOnlyTheOperatorDecides: a reader of the lock file of a data directory may watch its runs, and
 // decides nothing. The operator's own token decides: that of the environment if there is one, else
 // that of the user.
 func TestOnlyTheOperatorDecides(t *testing.T) {
@@ -70,17 +70,17 @@ func TestOnlyTheOperatorDecides(t *testing.T) {
 			run := startRun(t, regexp.MustCompile(`http://\S+`).FindString(up), env)
 
 			require.Eventually(t, func() bool {
-				out, err := whoever(t, "show", run, "--data", data).CombinedOutput()
+				out, err := stranger(t, "show", run, "--data", data).CombinedOutput()
 				return err == nil && strings.Contains(string(out), "waiting_for_human")
-			}, time.Minute, 100*time.Millisecond, "whoever reads the lock file may watch")
+			}, time.Minute, 100*time.Millisecond, "a reader of the lock file may watch")
 			for _, args := range [][]string{
 				{"approve", run}, {"reject", run, "--reason", "no"}, {"cancel", run}, {"send", run, "hello"}, {"budget", run, "--max-total-tokens", "9"},
 				{"fork", run, "--at", "1"}, {"agents", "put", file}, {"purge", run, "--yes"},
 			} {
-				out, err := whoever(t, append(args, "--data", data)...).CombinedOutput()
+				out, err := stranger(t, append(args, "--data", data)...).CombinedOutput()
 				require.Error(t, err, "%s: %s", args, out)
 			}
-			out, err := whoever(t, "approve", run, "--data", data).CombinedOutput()
+			out, err := stranger(t, "approve", run, "--data", data).CombinedOutput()
 			require.Error(t, err)
 			require.Contains(t, string(out), "can only watch")
 			forgeWithTheLock(t, data, run)
