@@ -77,7 +77,7 @@ func ends(t *testing.T, c net.Conn) (string, time.Duration) {
 // drip sends a text, a byte each second, until the connection is closed.
 func drip(c net.Conn, text string) {
 	for i := range len(text) {
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // of a synctest bubble
 		if _, err := io.WriteString(c, text[i:i+1]); err != nil {
 			return
 		}
