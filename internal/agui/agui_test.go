@@ -69,11 +69,12 @@ func newWorld(t *testing.T) *world {
 	h, err := host.New(host.Options{Bus: bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Listener: listener,
 		Subagents: []subagent.Tool{{Agent: "worker"}, {Agent: "middle"}, {Agent: "clerk"}}})
 	require.NoError(t, err)
+	// Before the gateway runs: what it reads of the directory it uses for a second.
+	require.NoError(t, h.Announce(t.Context()))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Run(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	require.NoError(t, h.Announce(t.Context()))
 	for name, definition := range agents {
 		_, err = h.Gateway().PutAgent(t.Context(), "", name, []byte(definition), agentfile.JSON)
 		require.NoError(t, err)
