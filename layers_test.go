@@ -119,7 +119,7 @@ var lower = map[string][]string{
 	"pkg/llm":                   {},
 	"pkg/tool":                  {},
 	"internal/toolset":          {"pkg/tool", "internal/retry", "internal/shortage"},
-	"internal/capability":       {"pkg/tool"},
+	"internal/callctx":          {"pkg/tool"},
 	"pkg/journal":               {"pkg/events", "internal/retry"},
 	"internal/tokens":           {},
 	"internal/groupcommit":      {"pkg/events", "pkg/journal"},
@@ -140,9 +140,9 @@ var lower = map[string][]string{
 	"internal/clientmodel":      {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal"},
 	"internal/replyfacts":       {"pkg/events", "pkg/llm"},
 	"internal/refusal":          {},
-	"internal/launch":           {"internal/ports", "internal/tracecontext", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal", "internal/spelling"},
+	"internal/runstart":         {"internal/ports", "internal/tracecontext", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal", "internal/spelling"},
 	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
-	"internal/output":           {"pkg/events", "pkg/reducer"},
+	"internal/runstream":        {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
 	"internal/compare":          {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/jsondiff"},
 	"internal/statepatch":       {},
@@ -156,7 +156,7 @@ var lower = map[string][]string{
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
 	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
-	"pkg/tool":         {"pkg/tool", "internal/capability", "internal/oauth", "internal/retry", "internal/shortage", "internal/tracecontext", "internal/truncate"},
+	"pkg/tool":         {"pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/shortage", "internal/tracecontext", "internal/truncate"},
 	"internal/toolset": {"pkg/tool", "internal/toolset"},
 	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/recordline"},
 	"internal/tokens":  {"internal/tokens"},
@@ -215,8 +215,8 @@ var roles = []string{"internal/planner", "internal/actor", "internal/subagent", 
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
-	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/capability", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
-	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/output", "internal/launch", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
+	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/callctx", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
+	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/runstream", "internal/runstart", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/statepatch", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel", "internal/compare",
@@ -229,7 +229,7 @@ var rolesMay = []string{
 // stand on one. They may import what a role may, the role's other parts, and onTop the role.
 var (
 	partsOf = map[string]string{
-		"internal/control/access": "internal/control", "internal/control/list": "internal/control", "internal/control/forking": "internal/control",
+		"internal/control/runs": "internal/control", "internal/control/list": "internal/control", "internal/control/forking": "internal/control",
 		"internal/control/decisions": "internal/control", "internal/control/clients": "internal/control", "internal/control/subruns": "internal/control",
 		"internal/control/timers": "internal/control", "internal/control/pools": "internal/control", "internal/control/record": "internal/control",
 		"internal/control/tally":     "internal/control",
@@ -257,8 +257,8 @@ func ofRole(role string) []string {
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest",
-	"pkg/actor", "internal/host", "internal/cli", "internal/console", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewayclient", "internal/lkj", "internal/mcppins", "internal/mcpserve", "internal/metrics",
-	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/roles", "internal/runprint", "internal/session", "internal/terminal", "internal/watch", "internal/wire", "internal/certs", "internal/upgrade", "internal/backup", "internal/telemetry/otlptest"}
+	"pkg/actor", "internal/host", "internal/cli", "internal/print", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewayclient", "internal/lkj", "internal/mcppins", "internal/mcpserve", "internal/metrics",
+	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/roles", "internal/runprint", "internal/interactive", "internal/terminal", "internal/watch", "internal/compose", "internal/certs", "internal/upgrade", "internal/backup", "internal/telemetry/otlptest"}
 
 // worlds are packages of tests that are large enough for ordinary files. Nobody imports
 // them.
@@ -381,7 +381,7 @@ func TestOneBusAdapter(t *testing.T) {
 // Commands on runs know no HTTP: programs in the same process call them.
 func TestControlKnowsNoHTTP(t *testing.T) {
 	for dir, s := range sources(t) {
-		if dir != "internal/control" && partsOf[dir] != "internal/control" && dir != "internal/launch" && dir != "internal/refusal" {
+		if dir != "internal/control" && partsOf[dir] != "internal/control" && dir != "internal/runstart" && dir != "internal/refusal" {
 			continue
 		}
 		if file := s.imports["net/http"]; file != "" {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/nats-io/nats.go"
 )
@@ -170,11 +170,11 @@ func (in *installation) close() error {
 }
 
 func newHost(bus *natsbus.Bus, slots int) (*host.Host, error) {
-	registry, err := wire.Builtins()
+	registry, err := compose.Builtins()
 	if err != nil {
 		return nil, err
 	}
-	providers, err := wire.Providers("", func(string) string { return "" })
+	providers, err := compose.Providers("", func(string) string { return "" })
 	if err != nil {
 		return nil, err
 	}

@@ -11,13 +11,13 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/lkj"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/schema"
-	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
@@ -46,13 +46,13 @@ stored. FILE - is stdin. Tools in a file are ignored: they belong to an actor.`,
   moorebus agents get quickstart | sed s/scripted/openai/ | moorebus agents put -`,
 		Args: cobra.MinimumNArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
 		var definitions []definition
 		for _, file := range files {
 			all, err := readDefinitions(cmd.InOrStdin(), file)
 			if err != nil {
-				return wire.BadConfig(err)
+				return compose.BadConfig(err)
 			}
 			definitions = append(definitions, all...)
 		}
@@ -128,7 +128,7 @@ func (c *client) putAgents(ctx context.Context, definitions []definition) error 
 			c.notef("%s: its tools are not stored; give them to an actor: actor --tools %s", d.file, d.file)
 		}
 	}
-	return console.Agents(c.out, c.format, stored)
+	return print.Agents(c.out, c.format, stored)
 }
 
 func getAgentCommand() *cobra.Command {
@@ -138,7 +138,7 @@ func getAgentCommand() *cobra.Command {
 		Example: `  moorebus agents get researcher > researcher.yaml`,
 		Args:    cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.YAML, console.JSON)
+	flags := addClientFlags(cmd, print.YAML, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			data, err := c.control.Agent(ctx, c.namespace, args[0])
@@ -148,7 +148,7 @@ func getAgentCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return console.Agent(c.out, c.format, data)
+			return print.Agent(c.out, c.format, data)
 		})
 	}
 	return cmd
@@ -160,14 +160,14 @@ func listAgentsCommand() *cobra.Command {
 		Short: "List the stored agents",
 		Args:  cobra.NoArgs,
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			agents, err := c.control.StoredAgents(ctx, c.namespace)
 			if err != nil {
 				return err
 			}
-			return console.Agents(c.out, c.format, agents)
+			return print.Agents(c.out, c.format, agents)
 		})
 	}
 	return cmd
@@ -190,7 +190,7 @@ its thinking log thinking_log. Texts with the same tags are replaced.`,
   moorebus agents import-lkj data/config.json --provider local | moorebus agents put -`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.YAML)
+	flags := addClientFlags(cmd, print.YAML)
 	cmd.Flags().StringVar(&memory, "memory", "", "put the texts of this `file` into the agent's storage")
 	cmd.Flags().StringVar(&o.Name, "name", "lkjagent", "the agent's `name`")
 	cmd.Flags().StringVar(&o.Provider, "provider", providers.OpenAI, "the model `provider`, by the planner's name for it")
@@ -198,15 +198,15 @@ its thinking log thinking_log. Texts with the same tags are replaced.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		data, err := readAll(cmd.InOrStdin(), args[0])
 		if err != nil {
-			return wire.BadConfig(err)
+			return compose.BadConfig(err)
 		}
 		a, unused, err := lkj.Import(data, o)
 		if err != nil {
-			return wire.BadConfig(fmt.Errorf("%s: %w", args[0], err))
+			return compose.BadConfig(fmt.Errorf("%s: %w", args[0], err))
 		}
 		entries, unusedMemory, err := readMemory(cmd.InOrStdin(), memory)
 		if err != nil {
-			return wire.BadConfig(err)
+			return compose.BadConfig(err)
 		}
 		for _, what := range append(unused, unusedMemory...) {
 			if _, err := fmt.Fprintln(cmd.ErrOrStderr(), "not used:", what); err != nil {
@@ -219,7 +219,7 @@ its thinking log thinking_log. Texts with the same tags are replaced.`,
 				return err
 			}
 		}
-		return console.Agent(cmd.OutOrStdout(), console.YAML, agentfile.Marshal(a))
+		return print.Agent(cmd.OutOrStdout(), print.YAML, agentfile.Marshal(a))
 	}
 	return cmd
 }

@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/print"
 )
 
 // awaitsEvery is how often a command that follows a run asks for which pool it waits. No event
@@ -31,7 +31,7 @@ func (c *client) followAwaits(ctx context.Context, id string, say func(line stri
 			waits, err := c.awaits(ctx, id)
 			line := ""
 			if waits != nil {
-				line = console.WaitsFor(waits)
+				line = print.WaitsFor(waits)
 			}
 			if err == nil && line != said {
 				say(line)
@@ -44,7 +44,7 @@ func (c *client) followAwaits(ctx context.Context, id string, say func(line stri
 
 // awaits returns for which pool the run waits now; nil: for none. A gateway has it in its list,
 // without the run's memory.
-func (c *client) awaits(ctx context.Context, id string) (*access.WaitsFor, error) {
+func (c *client) awaits(ctx context.Context, id string) (*runs.WaitsFor, error) {
 	if c.controller != nil {
 		state, err := c.control.State(ctx, c.namespace, id, 0)
 		return state.WaitsFor, err

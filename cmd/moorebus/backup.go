@@ -14,7 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/backup"
 	"github.com/moorebus/moorebus/internal/buildinfo"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -46,7 +46,7 @@ with backup verify. It needs the user operator, or the user backup, which may ch
   moorebus backup verify /var/backups/moorebus`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.outlast = true
 	cmd.Flags().BoolVar(&o.Incremental, "incremental", false, "add to the backup that is there")
 	cmd.Flags().DurationVar(&every, "every", 0, "repeat at this interval, each time adding to the one before, until a signal ends it")
@@ -84,8 +84,8 @@ with backup verify. It needs the user operator, or the user backup, which may ch
 
 // report writes a result as text or JSON.
 func (c *client) report(result any, text string) error {
-	if c.format != console.Text {
-		return console.Write(c.out, c.format, result)
+	if c.format != print.Text {
+		return print.Write(c.out, c.format, result)
 	}
 	_, err := fmt.Fprintln(c.out, text)
 	return err
@@ -132,9 +132,9 @@ and each run whose events do not follow from one another. It needs no bus. The e
 		Example: `  moorebus backup verify /var/backups/moorebus`,
 		Args:    cobra.ExactArgs(1),
 	}
-	addOutputFlag(cmd, &output, console.Text, console.JSON)
+	addOutputFlag(cmd, &output, print.Text, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		format, err := console.ParseFormat(output, console.Text, console.JSON)
+		format, err := print.ParseFormat(output, print.Text, print.JSON)
 		if err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ and each run whose events do not follow from one another. It needs no bus. The e
 			return err
 		}
 		write := report.WriteText
-		if format == console.JSON {
+		if format == print.JSON {
 			write = report.WriteJSON
 		}
 		if err := write(cmd.OutOrStdout()); err != nil {
@@ -192,7 +192,7 @@ Stop the old installation before: runs must not go on in two places.`,
   moorebus restore /var/backups/moorebus --until 2026-03-01T12:00:00Z`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.outlast = true
 	cmd.Flags().StringVar(&until, "until", "", "leave out events that the log took after this `time`, as in 2026-03-01T12:00:00Z")
 	cmd.Flags().BoolVar(&o.CallsMayRunAgain, "calls-may-run-again", false, "nothing ran behind the end of the backup, so calls that had not begun run")

@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/doctor"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/setup"
 	"github.com/moorebus/moorebus/internal/terminal"
@@ -68,7 +68,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the monitoring of a server of the bus (default: port 8222 of the server that is reached)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait until the bus is up")
 	check, output := flags.Bool("check", false, "say what would change, and change nothing"), ""
-	addOutputFlag(cmd, &output, console.Text, console.JSON)
+	addOutputFlag(cmd, &output, print.Text, print.JSON)
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
 	flags.StringVar(&p.Format, "format", setup.FormatConf, "with --print-permissions: nats-conf or json")
 	flags.StringVar(&p.Credentials, "credentials", "", "with --print-permissions: directory of the users' nkeys; missing ones are created (default: passwords by variables)")
@@ -90,7 +90,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 		if p.Credentials != "" || *out != "" || flags.Changed("format") || len(p.Services) > 0 {
 			return cli.Usage("--credentials, --format, --out and --service are for --print-permissions")
 		}
-		format, err := console.ParseFormat(output, console.Text, console.JSON)
+		format, err := print.ParseFormat(output, print.Text, print.JSON)
 		if err != nil {
 			return err
 		}
@@ -151,10 +151,10 @@ line is bad.`,
 	cmd.Flags().StringVar(&data, "data", "", "data directory to look at instead of a bus (default MOOREBUS_DATA, else the one of run and dev)")
 	var monitor string
 	cmd.Flags().StringVar(&monitor, "monitor", "", "`URL` of the server's monitoring, which says whether it flushes every message (default: port 8222 of the server)")
-	addOutputFlag(cmd, &output, console.Text, console.JSON)
+	addOutputFlag(cmd, &output, print.Text, print.JSON)
 	log := cli.AddLogFlags(cmd.Flags(), slog.LevelError)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		format, err := console.ParseFormat(output, console.Text, console.JSON)
+		format, err := print.ParseFormat(output, print.Text, print.JSON)
 		if err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ retry forks a run just before what ended it. drop hides entries of the list.`,
   moorebus dead drop 0198c5a0-5a6b-7c00-8000-000000000001 0:17`,
 		Args: cobra.NoArgs,
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.Flags().BoolVar(&o.All, "all", false, "every run that ended by a FatalError")
 	cmd.Flags().BoolVar(&o.Dropped, "dropped", false, "also what was dropped")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -223,7 +223,7 @@ retry forks a run just before what ended it. drop hides entries of the list.`,
 			if err != nil {
 				return err
 			}
-			return console.WriteDead(c.out, c.format, entries)
+			return print.WriteDead(c.out, c.format, entries)
 		})
 	}
 	cmd.AddCommand(deadDropCommand(), deadRetryCommand())
@@ -254,7 +254,7 @@ func deadDropCommand() *cobra.Command {
 dead --dropped lists them.`,
 		Args: cobra.MinimumNArgs(1), DisableFlagsInUseLine: true,
 	}
-	flags := addClientFlags(cmd, console.Text)
+	flags := addClientFlags(cmd, print.Text)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
 			names, err := c.deadNames(ctx, names)
@@ -282,7 +282,7 @@ of what ended it. It prints the new runs. The old ones stay as they are: drop hi
 them.`,
 		Args: cobra.MinimumNArgs(1), DisableFlagsInUseLine: true,
 	}
-	flags := addClientFlags(cmd, console.Text)
+	flags := addClientFlags(cmd, print.Text)
 	flags.offerRuns(cmd, 0)
 	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -35,7 +35,7 @@ type clientFlags struct {
 	gateway *cli.GatewayFlags
 	log     *cli.LogFlags
 	output  string
-	formats []console.Format
+	formats []print.Format
 	// wait waits for a bus that is not there yet.
 	wait bool
 	// outlast tries for a while where one of several servers is away.
@@ -43,7 +43,7 @@ type clientFlags struct {
 }
 
 // addClientFlags adds them; the first format is the default.
-func addClientFlags(cmd *cobra.Command, formats ...console.Format) *clientFlags {
+func addClientFlags(cmd *cobra.Command, formats ...print.Format) *clientFlags {
 	f := &clientFlags{
 		bus: cli.AddDataFlags(cmd.Flags(), os.Getenv), gateway: cli.AddGatewayFlags(cmd.Flags(), os.Getenv), log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn), formats: formats,
 	}
@@ -51,8 +51,8 @@ func addClientFlags(cmd *cobra.Command, formats ...console.Format) *clientFlags 
 	return f
 }
 
-func addOutputFlag(cmd *cobra.Command, output *string, formats ...console.Format) {
-	cmd.Flags().StringVarP(output, "output", "o", string(formats[0]), "format of the output: "+console.Formats(formats...))
+func addOutputFlag(cmd *cobra.Command, output *string, formats ...print.Format) {
+	cmd.Flags().StringVarP(output, "output", "o", string(formats[0]), "format of the output: "+print.Formats(formats...))
 	names := make([]string, len(formats))
 	for i, f := range formats {
 		names[i] = string(f)
@@ -82,7 +82,7 @@ type client struct {
 	namespace  string
 	// only is the namespace if a flag or a variable names it, else empty.
 	only   string
-	format console.Format
+	format print.Format
 	out    io.Writer
 	note   io.Writer
 	color  bool
@@ -130,7 +130,7 @@ func (f *clientFlags) useBus(cmd *cobra.Command, a dataUse, fn func(ctx context.
 
 // client returns a client that is not connected, and its logger.
 func (f *clientFlags) client(cmd *cobra.Command) (*client, *slog.Logger, error) {
-	format, err := console.ParseFormat(f.output, f.formats...)
+	format, err := print.ParseFormat(f.output, f.formats...)
 	if err != nil {
 		return nil, nil, err
 	}

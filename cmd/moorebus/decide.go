@@ -15,12 +15,12 @@ import (
 
 	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -39,7 +39,7 @@ The first decision on a call holds; a second one fails and says what the first w
   moorebus approve 0198c5a0-5a6b-7c00-8000-000000000001 call_2 --arguments '{"path": "notes.txt"}' --by ann`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.offerRuns(cmd, 1)
 	by := addByFlags(cmd)
 	arguments := cmd.Flags().String("arguments", "", "run the call with these arguments instead, as `JSON`")
@@ -68,7 +68,7 @@ The first decision on a call holds; a second one fails and says what the first w
 		Example: `  moorebus reject 0198c5a0-5a6b-7c00-8000-000000000001 --reason "use the test account"`,
 		Args:    cobra.RangeArgs(1, 2),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.offerRuns(cmd, 1)
 	by := addByFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -93,7 +93,7 @@ The first answer to a question holds; a second one fails and says what the first
 		Example: `  moorebus answer 0198c5a0-5a6b-7c00-8000-000000000001 "the test account"`,
 		Args:    cobra.RangeArgs(2, 3),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.offerRuns(cmd, 1)
 	by := addByFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -195,7 +195,7 @@ type change struct {
 	suffix string
 	// drives says that the command lets the run continue.
 	drives bool
-	do     func(c gateway, ctx context.Context, ns, id string, by events.By) (access.Result, error)
+	do     func(c gateway, ctx context.Context, ns, id string, by events.By) (runs.Result, error)
 }
 
 func (x change) command() *cobra.Command {
@@ -203,7 +203,7 @@ func (x change) command() *cobra.Command {
 		Use: x.name + " RUN…", Short: x.short, Long: x.long, Example: x.example, Args: cobra.MinimumNArgs(1),
 		DisableFlagsInUseLine: true,
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.offerRuns(cmd, 0)
 	by := addByFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, runs []string) error {
@@ -232,18 +232,18 @@ func (x change) all(ctx context.Context, c *client, runs []string, by events.By)
 	return failed
 }
 
-func (x change) one(ctx context.Context, c *client, arg string, by events.By) (result access.Result, id string, err error) {
+func (x change) one(ctx context.Context, c *client, arg string, by events.By) (result runs.Result, id string, err error) {
 	if id, err = c.find(ctx, arg); err == nil {
 		result, err = x.do(c.control, ctx, c.namespace, id, by)
 	}
 	return result, id, err
 }
 
-func (c *client) writeState(id string, r access.Result, suffix string) error {
-	if c.format == console.JSON {
-		return console.WriteJSON(c.out, struct {
+func (c *client) writeState(id string, r runs.Result, suffix string) error {
+	if c.format == print.JSON {
+		return print.WriteJSON(c.out, struct {
 			RunID string `json:"run_id"`
-			access.Result
+			runs.Result
 		}{id, r})
 	}
 	_, err := fmt.Fprintf(c.out, "%s %s%s\n", id, r.State, suffix)
@@ -264,7 +264,7 @@ func (c *client) post(ctx context.Context, arg string, inputs []control.Input) e
 		return err
 	}
 	c.noteOffline()
-	return c.writeState(id, access.Result{State: state.State, N: state.N}, "")
+	return c.writeState(id, runs.Result{State: state.State, N: state.N}, "")
 }
 
 // noteOffline says that no process continues a run.
@@ -312,7 +312,7 @@ those alone. Runs that were paused before the backup, or by somebody since, stay
   moorebus resume --restored`,
 		DisableFlagsInUseLine: true,
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.offerRuns(cmd, 0)
 	by := addByFlags(cmd)
 	cmd.Flags().BoolVar(&restored, "restored", false, "only runs that moorebus restore paused; without names, all of them")
@@ -371,7 +371,7 @@ has a name, and sending it again changes nothing.`,
   moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 --id question-2 - < question.txt`,
 		Args: cobra.ExactArgs(2),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.offerRuns(cmd, 1)
 	files := addAttachFlag(cmd)
 	cmd.Flags().StringVar(&id, "id", "", "name of the message, unique in the run (default: a new one)")
@@ -432,7 +432,7 @@ again.`,
   moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 12 --patch @patch.json`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.offerRuns(cmd, 1)
 	cmd.Flags().Uint64Var(&at, "at", 0, "continue from event `n` of the run")
 	cmd.Flags().StringVar(&patch, "patch", "", "changes, as `JSON` or @FILE")
@@ -455,8 +455,8 @@ again.`,
 				return err
 			}
 			c.noteOffline()
-			if c.format == console.JSON {
-				return console.WriteJSON(c.out, fork)
+			if c.format == print.JSON {
+				return print.WriteJSON(c.out, fork)
 			}
 			_, err = fmt.Fprintln(c.out, fork.RunID)
 			return err

@@ -11,10 +11,10 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/wire"
 )
 
 // detached says whether `moorebus run` leaves the run to other processes, and which gateway they
@@ -51,7 +51,7 @@ func (d *detached) check(flags *pflag.FlagSet) error {
 
 // detach starts the run for other processes and says how to follow it. Without such a process
 // it refuses.
-func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Documents, start control.StartRequest, format console.Format) error {
+func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Documents, start control.StartRequest, format print.Format) error {
 	_, from, err := d.gateway.Gateway(f.bus)
 	if err != nil {
 		return err
@@ -70,13 +70,13 @@ func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Docum
 			return nobody()
 		}
 	}
-	remote := &clientFlags{bus: f.bus, gateway: d.gateway, log: f.log, output: string(format), formats: []console.Format{console.Text, console.JSON}}
+	remote := &clientFlags{bus: f.bus, gateway: d.gateway, log: f.log, output: string(format), formats: []print.Format{print.Text, print.JSON}}
 	return remote.use(cmd, reads, func(ctx context.Context, c *client) error {
 		if c.offline() {
 			return nobody()
 		}
-		if len(docs.Others) > 0 || len(wire.Subagents(docs.Tools)) > 0 {
-			if err := wire.PutAgents(ctx, c.control, c.namespace, docs); err != nil {
+		if len(docs.Others) > 0 || len(compose.Subagents(docs.Tools)) > 0 {
+			if err := compose.PutAgents(ctx, c.control, c.namespace, docs); err != nil {
 				return err
 			}
 		}
@@ -89,8 +89,8 @@ func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Docum
 			return fmt.Errorf("%w; the process that serves %s must offer it, as `%s` does", err, f.dir, f.dev())
 		case err != nil:
 			return err
-		case c.format == console.JSON:
-			err = console.WriteJSON(c.out, started)
+		case c.format == print.JSON:
+			err = print.WriteJSON(c.out, started)
 		default:
 			_, err = fmt.Fprintln(c.out, started.RunID)
 		}

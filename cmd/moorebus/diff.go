@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/terminal"
 )
 
@@ -28,7 +28,7 @@ replay diff compares two logs event by event instead, and shows the first differ
   moorebus diff $RUN $FORK -o json | jq '.calls[] | select(.op != "same")'`,
 		Args: cobra.ExactArgs(2),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Text, print.JSON, print.YAML)
 	flags.offerRuns(cmd, 2)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.CheckRuns(args); err != nil {
@@ -52,14 +52,14 @@ func (c *client) diff(ctx context.Context, a, b string) error {
 	if err != nil {
 		return err
 	}
-	if c.format == console.Text {
+	if c.format == print.Text {
 		columns := wholeLines
 		if terminal.Stdout.IsTerminal() {
 			columns = terminal.Stdout.Columns()
 		}
-		err = console.Comparison(c.out, a, b, found, columns, c.color)
+		err = print.Comparison(c.out, a, b, found, columns, c.color)
 	} else {
-		err = console.Write(c.out, c.format, found)
+		err = print.Write(c.out, c.format, found)
 	}
 	if err == nil && !found.Same {
 		return &cli.ExitError{Code: cli.ExitDiverged}

@@ -5,14 +5,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/print"
 )
 
 // find returns the id of the run that an argument names: an id, the beginning of one, or @last,
-// see [console.FindRun].
+// see [print.FindRun].
 func (c *client) find(ctx context.Context, arg string) (string, error) {
-	return console.FindRun(ctx, arg, c.finder)
+	return print.FindRun(ctx, arg, c.finder)
 }
 
 func (c *client) finder(ctx context.Context, prefix string, limit int) ([]list.Run, error) {
@@ -22,16 +22,16 @@ func (c *client) finder(ctx context.Context, prefix string, limit int) ([]list.R
 // offerRuns has the shell offer ids of runs for the first arguments of a command, all of them
 // with 0.
 func (f *clientFlags) offerRuns(cmd *cobra.Command, arguments int) {
-	cmd.ValidArgsFunction = console.OfferRuns(arguments, f.offer)
+	cmd.ValidArgsFunction = print.OfferRuns(arguments, f.offer)
 }
 
 // offerRunFlag is offerRuns for a flag.
 func (f *clientFlags) offerRunFlag(cmd *cobra.Command, flag string) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, console.OfferRuns(0, f.offer)); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc(flag, print.OfferRuns(0, f.offer)); err != nil {
 		panic(err) // there is no such flag
 	}
 }
 
-func (f *clientFlags) offer(cmd *cobra.Command, fn func(context.Context, console.RunFinder) error) error {
+func (f *clientFlags) offer(cmd *cobra.Command, fn func(context.Context, print.RunFinder) error) error {
 	return f.use(cmd, reads, func(ctx context.Context, c *client) error { return fn(ctx, c.finder) })
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compare"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/control/record"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/gatewayclient"
@@ -28,7 +28,7 @@ import (
 type gateway interface {
 	Find(ctx context.Context, ns, prefix string, limit int) ([]list.Run, error)
 	Runs(ctx context.Context, ns string, q list.Query) (list.Page, error)
-	State(ctx context.Context, ns, id string, n uint64) (access.RunState, error)
+	State(ctx context.Context, ns, id string, n uint64) (runs.RunState, error)
 	Events(ctx context.Context, ns, id string, from uint64) (iter.Seq2[journal.Record, error], error)
 	Request(ctx context.Context, ns, id string, at uint64) (control.ModelRequest, error)
 	Compare(ctx context.Context, ns, a, b string) (*compare.Comparison, error)
@@ -49,11 +49,11 @@ type gateway interface {
 	DropWebhook(ctx context.Context, ns, name string, ids []string) (int, error)
 
 	Start(ctx context.Context, ns string, req control.StartRequest) (control.StartResult, error)
-	Cancel(ctx context.Context, ns, id string, by events.By) (access.Result, error)
-	Pause(ctx context.Context, ns, id string, by events.By) (access.Result, error)
-	Resume(ctx context.Context, ns, id string, by events.By) (access.Result, error)
-	Release(ctx context.Context, ns, id string, by events.By) (access.Result, error)
-	Decide(ctx context.Context, ns, id string, d events.Decision) (access.Result, error)
+	Cancel(ctx context.Context, ns, id string, by events.By) (runs.Result, error)
+	Pause(ctx context.Context, ns, id string, by events.By) (runs.Result, error)
+	Resume(ctx context.Context, ns, id string, by events.By) (runs.Result, error)
+	Release(ctx context.Context, ns, id string, by events.By) (runs.Result, error)
+	Decide(ctx context.Context, ns, id string, d events.Decision) (runs.Result, error)
 	Inputs(ctx context.Context, ns, id string, inputs []control.Input) (control.InputsResult, error)
 	Fork(ctx context.Context, ns, id string, req forking.Request) (forking.Result, error)
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -112,7 +112,7 @@ func TestCommandsOverHTTP(t *testing.T) {
 	require.NoError(t, os.WriteFile(image, append([]byte("GIF89a"), make([]byte, 100_000)...), 0o600))
 	sent := moorebus(t, "", append([]string{"send", chat, "Look.", "--attach", image}, overHTTP...)...)
 	require.Zero(t, sent.code, sent.err)
-	require.NoError(t, b.await(chat, func(s access.RunState) bool { return s.N == 4 }))
+	require.NoError(t, b.await(chat, func(s runs.RunState) bool { return s.N == 4 }))
 	both("", "export", chat)
 	require.Contains(t, moorebus(t, "", append([]string{"export", chat}, overHTTP...)...).out, `{"blob":`)
 	both("{name: x, llm: {provider: nobody}", "agents", "put", "-")
@@ -157,7 +157,7 @@ func TestCommandsOverHTTP(t *testing.T) {
 		detached := moorebus(t, "", append([]string{"run", "--detach", "--agent", file, "Look.", "--attach", image}, place...)...)
 		require.Zero(t, detached.code, detached.err)
 		require.Contains(t, detached.err, "moorebus tap --run "+strings.TrimSpace(detached.out)+" --from 1 "+place[0]+" "+place[1]+"\n")
-		require.NoError(t, b.await(strings.TrimSpace(detached.out), func(s access.RunState) bool { return s.State == events.Done }))
+		require.NoError(t, b.await(strings.TrimSpace(detached.out), func(s runs.RunState) bool { return s.State == events.Done }))
 	}
 	for _, args := range [][]string{
 		{"agents", "put", file, "-o", "json"}, {"agents", "list"}, {"agents", "get", "stored"},

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runprint"
 	"github.com/moorebus/moorebus/internal/verify"
@@ -29,7 +29,7 @@ func exportCommand() *cobra.Command {
 	cmd := x.Command()
 	cmd.Example = `  moorebus export --all --out runs.jsonl
   moorebus export 0198c5a0-5a6b-7c00-8000-000000000001 | gzip > run.jsonl.gz`
-	flags := addClientFlags(cmd, console.Text)
+	flags := addClientFlags(cmd, print.Text)
 	flags.offerRuns(cmd, 0)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cmp.Or(x.Check(args), cli.CheckRuns(args)); err != nil {
@@ -110,7 +110,7 @@ refused once another event was appended to it here.`,
   moorebus import archive/purged-20260102T030405.000Z.jsonl 0198c5a0-5a6b-7c00-8000-000000000001`,
 		Args: cobra.MinimumNArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.Flags().BoolVar(&noResume, "no-resume", false, "append nothing to unfinished runs and set no timers; work that their last 1,000 events wake continues anyway")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.CheckRunIDs(args[1:]); err != nil {
@@ -220,10 +220,10 @@ func (c *client) showImported(results []retention.ImportedRun) error {
 		}
 		cells[i] = []string{r.Run.ID, r.Run.Namespace, string(r.Fate), strconv.Itoa(r.Events), resumed}
 	}
-	if c.format != console.Table {
-		return console.Write(c.out, c.format, rows)
+	if c.format != print.Table {
+		return print.Write(c.out, c.format, rows)
 	}
-	return console.WriteTable(c.out, []string{"RUN", "NAMESPACE", "FATE", "EVENTS", ""}, cells)
+	return print.WriteTable(c.out, []string{"RUN", "NAMESPACE", "FATE", "EVENTS", ""}, cells)
 }
 
 type purgeFlags struct {
@@ -263,7 +263,7 @@ before purging existed cannot be purged: export it and import it into a new one.
   moorebus purge --keep-bytes 20GiB --archive /var/lib/moorebus/archive --every 1h
   moorebus purge 0198c5a0-5a6b-7c00-8000-000000000001 --no-archive`,
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Text, print.JSON, print.YAML)
 	flags.offerRuns(cmd, 0)
 	cmd.Flags().DurationVar(&f.endedBefore, "ended-before", 0, "purge runs that ended longer ago than this")
 	cmd.Flags().Var(&f.keepBytes, "keep-bytes", "purge runs in the order of their end until the rest has at most this many bytes, such as 500MiB or 20GiB")
@@ -366,8 +366,8 @@ func (c *client) purge(ctx context.Context, f purgeFlags, ids []string) error {
 	if err != nil {
 		return err
 	}
-	if c.format != console.Text {
-		return console.Write(c.out, c.format, done)
+	if c.format != print.Text {
+		return print.Write(c.out, c.format, done)
 	}
 	return c.showPurged(done, f)
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/interactive"
 	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/retention"
-	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/toolset"
-	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
@@ -36,7 +36,7 @@ type localFlags struct {
 	bus       *cli.BusFlags
 	serve     *cli.ServeFlags
 	role      *cli.RoleFlags
-	gateway   *wire.GatewayFlags
+	gateway   *compose.GatewayFlags
 	log       *cli.LogFlags
 	agentFile string
 	toolsFile string
@@ -53,7 +53,7 @@ type localFlags struct {
 	snapshotEvery int
 	keep          keepFlags
 	// clients are the limits for HTTP clients, if the command serves HTTP.
-	clients *wire.HTTPFlags
+	clients *compose.HTTPFlags
 	// hosts are the host names that HTTP requests may use, tls its settings; nil: no TLS.
 	// encrypt are the flags of TLS; may be nil.
 	hosts   []string
@@ -73,14 +73,14 @@ func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 		bus:     bus,
 		serve:   cli.AddServeFlags(cmd.Flags(), os.Getenv),
 		role:    cli.AddRoleFlags(cmd.Flags()),
-		gateway: wire.AddGatewayFlags(cmd.Flags()), clients: &wire.HTTPFlags{},
+		gateway: compose.AddGatewayFlags(cmd.Flags()), clients: &compose.HTTPFlags{},
 		log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
 	}
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON), - is stdin; its tools may stand in it too")
 	cmd.Flags().StringVar(&f.toolsFile, "tools", "", "`file` of tools (YAML or JSON)")
 	cmd.Flags().StringVar(&f.providers, "providers", "", "`file` of model providers (YAML or JSON)")
-	wire.AddPricesFlag(cmd.Flags(), &f.prices)
-	wire.AddSnapshotFlag(cmd.Flags(), &f.snapshotEvery)
+	compose.AddPricesFlag(cmd.Flags(), &f.prices)
+	compose.AddSnapshotFlag(cmd.Flags(), &f.snapshotEvery)
 	return f
 }
 
@@ -92,12 +92,12 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 	if err := f.keep.check(); err != nil {
 		return agentfile.Documents{}, err
 	}
-	docs, err := wire.Documents(f.agentFile, f.toolsFile)
-	return docs, wire.BadConfig(err)
+	docs, err := compose.Documents(f.agentFile, f.toolsFile)
+	return docs, compose.BadConfig(err)
 }
 
 // host runs every role while body runs.
-func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listener net.Listener, body func(context.Context, *host.Host, session.Bus) error) error {
+func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listener net.Listener, body func(context.Context, *host.Host, interactive.Bus) error) error {
 	logger, err := f.log.Logger()
 	if err != nil {
 		return err
@@ -143,9 +143,9 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		exectool.Hide(f.encrypt.Key())
 	}
 	f.tools, f.dir = options.Tools, conn.Where
-	wire.Connect(f.tools, conn.Bus.Conn())
+	compose.Connect(f.tools, conn.Bus.Conn())
 	defer f.tools.Start(ctx, logger)()
-	wire.AwaitTools(ctx, f.tools, logger)
+	compose.AwaitTools(ctx, f.tools, logger)
 	options.Bus, options.Ready, options.Metrics = conn.Bus, conn.Bus.Ready, registry
 	options.Snapshots, options.SnapshotEvery, options.Tombstones = conn.Bus, f.snapshotEvery, conn.Bus
 	h, err := host.New(options)
@@ -183,7 +183,7 @@ func (f *localFlags) dev() string {
 	for _, flag := range [][2]string{{"--agent", f.agentFile}, {"--tools", f.toolsFile}, {"--providers", f.providers}, {"--prices", f.prices}} {
 		switch flag[1] {
 		case "":
-		case wire.Stdin:
+		case compose.Stdin:
 			command = append(command, flag[0], "FILE")
 		default:
 			command = append(command, flag[0], cli.ShellWord(flag[1]))
@@ -231,25 +231,25 @@ func runHost(ctx context.Context, h *host.Host, body func(context.Context) error
 }
 
 func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, logger *slog.Logger) (host.Options, error) {
-	registry, secrets, err := wire.LocalTools(docs.Tools)
+	registry, secrets, err := compose.LocalTools(docs.Tools)
 	if err != nil {
-		return host.Options{}, wire.BadConfig(err)
+		return host.Options{}, compose.BadConfig(err)
 	}
-	providers, err := wire.Providers(f.providers, os.Getenv)
+	providers, err := compose.Providers(f.providers, os.Getenv)
 	if err != nil {
-		return host.Options{}, wire.BadConfig(err)
+		return host.Options{}, compose.BadConfig(err)
 	}
-	prices, err := wire.Prices(f.prices)
+	prices, err := compose.Prices(f.prices)
 	if err != nil {
-		return host.Options{}, wire.BadConfig(err)
+		return host.Options{}, compose.BadConfig(err)
 	}
 	hooks, err := f.gateway.Webhooks(listener)
 	if err != nil {
 		return host.Options{}, err
 	}
 	return host.Options{
-		Providers: providers, Prices: prices, Tools: registry, Subagents: wire.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
-		Instance: f.role.Instance, Listener: listener, TLS: f.tls, Token: os.Getenv(wire.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
+		Providers: providers, Prices: prices, Tools: registry, Subagents: compose.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
+		Instance: f.role.Instance, Listener: listener, TLS: f.tls, Token: os.Getenv(compose.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
 		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait(), Webhooks: hooks, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/filelog"
-	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/runprint"
+	"github.com/moorebus/moorebus/internal/runstream"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -50,7 +50,7 @@ and cut tasks. Written elsewhere it has whole ids and times.`,
   moorebus runs --agent reporter --cost-above 0.5`,
 		Args: cobra.NoArgs,
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.Flags().StringVar(&state, "state", "", "only runs in this `state`")
 	cmd.Flags().StringVar(&q.Agent, "agent", "", "only runs of this `agent`")
 	cmd.Flags().StringVarP(&q.Text, "text", "q", "", "only runs with this `text` in their id, agent, task, answer or error")
@@ -90,10 +90,10 @@ and cut tasks. Written elsewhere it has whole ids and times.`,
 			if err != nil {
 				return err
 			}
-			if err := console.Runs(c.out, c.format, page, screen()); err != nil {
+			if err := print.Runs(c.out, c.format, page, screen()); err != nil {
 				return err
 			}
-			if page.Next != "" && c.format == console.Table {
+			if page.Next != "" && c.format == print.Table {
 				c.notef("there are more runs; continue with --cursor %s", page.Next)
 			}
 			return nil
@@ -103,8 +103,8 @@ and cut tasks. Written elsewhere it has whole ids and times.`,
 }
 
 // screen is stdout, if it is a terminal.
-func screen() console.Screen {
-	s := console.Screen{Color: terminal.Stdout.Color(os.Getenv), Now: time.Now()}
+func screen() print.Screen {
+	s := print.Screen{Color: terminal.Stdout.Color(os.Getenv), Now: time.Now()}
 	if terminal.Stdout.IsTerminal() {
 		s.Columns = terminal.Stdout.Columns()
 	}
@@ -168,7 +168,7 @@ others answer, hand-offs and forks.`,
   moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 -o json | jq -r .answer`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Text, print.JSON, print.YAML)
 	flags.offerRuns(cmd, 1)
 	cmd.Flags().Uint64Var(&at, "at", 0, "show the run after its event `n` (default: the last one)")
 	cmd.Flags().BoolVar(&memory, "memory", false, "print the memory")
@@ -219,7 +219,7 @@ func (c *client) showUsage(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return console.Usage(c.out, c.format, u, c.color)
+	return print.Usage(c.out, c.format, u, c.color)
 }
 
 func (c *client) showTree(ctx context.Context, id string) error {
@@ -227,7 +227,7 @@ func (c *client) showTree(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return console.Tree(c.out, c.format, tree, c.color)
+	return print.Tree(c.out, c.format, tree, c.color)
 }
 
 func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoning bool) error {
@@ -235,14 +235,14 @@ func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoni
 	if err != nil {
 		return err
 	}
-	run, mem, err := console.ReadRun(ctx, runlog.NewFold(c.log, c.machine, c.run(id)), at, records)
+	run, mem, err := print.ReadRun(ctx, runlog.NewFold(c.log, c.machine, c.run(id)), at, records)
 	switch {
 	case err != nil:
 		return err
 	case run.N < at:
 		return cli.Usage("--at: the run has %d events, so it is 1 to %d", run.N, run.N)
 	case memory:
-		return console.Write(c.out, c.format, mem)
+		return print.Write(c.out, c.format, mem)
 	}
 	run.Reasoning = run.Reasoning || reasoning
 	if run.WaitsFor, err = c.waitsFor(ctx, id, run.State, run.N); err != nil {
@@ -253,7 +253,7 @@ func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoni
 
 // waitsFor returns which pool the run waits for after its event n, which led to a state; nil: for
 // none.
-func (c *client) waitsFor(ctx context.Context, id string, at events.State, n uint64) (*access.WaitsFor, error) {
+func (c *client) waitsFor(ctx context.Context, id string, at events.State, n uint64) (*runs.WaitsFor, error) {
 	if at != events.Acting && at != events.ParallelActing {
 		return nil, nil
 	}
@@ -277,7 +277,7 @@ reads the bus, the data directory, or with --file what moorebus export wrote.`,
   moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001 --file runs.jsonl`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON, console.Table) // table is what it was called before
+	flags := addClientFlags(cmd, print.Text, print.JSON, print.Table) // table is what it was called before
 	flags.offerRuns(cmd, 1)
 	cmd.Flags().StringVar(&state, "state", "", "only what happened in this `state`")
 	cmd.Flags().StringVar(&file, "file", "", "read from this `file` instead of a bus")
@@ -305,7 +305,7 @@ reads the bus, the data directory, or with --file what moorebus export wrote.`,
 // traceFile writes the trace of a run in an export.
 func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, o runprint.Options) (err error) {
 	c := &client{machine: reducer.NewMachine(reducer.MachineOptions{}), out: cmd.OutOrStdout(), color: terminal.Stdout.Color(os.Getenv)}
-	if c.format, err = console.ParseFormat(flags.output, flags.formats...); err != nil {
+	if c.format, err = print.ParseFormat(flags.output, flags.formats...); err != nil {
 		return err
 	}
 	namespace, _, err := flags.bus.Namespace()
@@ -320,7 +320,7 @@ func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, o runpr
 	if torn := f.Torn(); torn != nil {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), torn)
 	}
-	if run, err = console.FindRun(cmd.Context(), run, console.FinderOf(f.Runs(), namespace)); err != nil {
+	if run, err = print.FindRun(cmd.Context(), run, print.FinderOf(f.Runs(), namespace)); err != nil {
 		return err
 	}
 	return c.trace(cmd.Context(), f, events.NewRun(namespace, run, f.Shards()), o)
@@ -330,7 +330,7 @@ func (c *client) trace(ctx context.Context, log journal.Log, run events.Run, o r
 	if err := checkState(c.machine.Table(), o.In); err != nil {
 		return err
 	}
-	o.JSON, o.Color = c.format == console.JSON, c.color
+	o.JSON, o.Color = c.format == print.JSON, c.color
 	return runprint.Run(ctx, c.out, log, c.machine, run, o)
 }
 
@@ -382,7 +382,7 @@ that is one object per line (see docs/reference/events.md).`,
   moorebus tap --type FatalError --from 0:0`,
 		Args: cobra.NoArgs,
 	}
-	f := &tapFlags{clientFlags: addClientFlags(cmd, console.Text, console.JSON)}
+	f := &tapFlags{clientFlags: addClientFlags(cmd, print.Text, print.JSON)}
 	cmd.Flags().StringVar(&f.run, "run", "", "only this `run`, to its end")
 	cmd.Flags().StringVar(&f.from, "from", "", "`position` to begin after, or the number of the run's first event to show")
 	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only events that lead to this `state`, may be repeated")
@@ -451,9 +451,9 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	if c.offline() && f.from == "" {
 		return errors.New("no process serves " + c.Where + " now, so nothing will happen there: start `moorebus dev`, or read the stored events with --from")
 	}
-	out := console.NewLossyWriter(c.out)
-	t := &console.Tap{
-		Log: c.log, Machine: c.machine, Out: out, Namespace: c.namespace, JSON: c.format == console.JSON,
+	out := print.NewLossyWriter(c.out)
+	t := &print.Tap{
+		Log: c.log, Machine: c.machine, Out: out, Namespace: c.namespace, JSON: c.format == print.JSON,
 		Color: c.color, Stored: c.offline(), Outputs: f.outputs, Feed: c.log, Reasoning: f.reasoning,
 	}
 	for _, s := range f.states {
@@ -482,7 +482,7 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	return interrupted(ctx, err)
 }
 
-func (f *tapFlags) tapRun(ctx context.Context, c *client, t *console.Tap) error {
+func (f *tapFlags) tapRun(ctx context.Context, c *client, t *print.Tap) error {
 	from, err := f.number()
 	if err != nil {
 		return err
@@ -515,7 +515,7 @@ func interrupted(ctx context.Context, err error) error {
 }
 
 func tableCommand() *cobra.Command {
-	const mermaid, dot console.Format = "mermaid", "dot"
+	const mermaid, dot print.Format = "mermaid", "dot"
 	var format string
 	cmd := &cobra.Command{
 		Use:   "table",
@@ -526,14 +526,14 @@ needs no bus.`,
   moorebus table -o dot | dot -Tsvg > table.svg`,
 		Args: cobra.NoArgs,
 	}
-	addOutputFlag(cmd, &format, console.Text, mermaid, dot)
+	addOutputFlag(cmd, &format, print.Text, mermaid, dot)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		parsed, err := console.ParseFormat(format, console.Text, mermaid, dot)
+		parsed, err := print.ParseFormat(format, print.Text, mermaid, dot)
 		if err != nil {
 			return err
 		}
 		table := reducer.DefaultTable()
-		text := map[console.Format]func(*reducer.Table) string{console.Text: output.TableText, mermaid: output.TableMermaid, dot: output.TableDOT}
+		text := map[print.Format]func(*reducer.Table) string{print.Text: runstream.TableText, mermaid: runstream.TableMermaid, dot: runstream.TableDOT}
 		_, err = io.WriteString(cmd.OutOrStdout(), text[parsed](table))
 		return err
 	}
@@ -550,17 +550,17 @@ disappears 30 seconds after its last announcement.`,
   moorebus tools -o json | jq '.[] | select(.name == "search").schema'`,
 		Args: cobra.NoArgs,
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			tools, err := c.control.Tools(ctx)
 			if err != nil {
 				return err
 			}
-			if len(tools) == 0 && c.format == console.Table {
+			if len(tools) == 0 && c.format == print.Table {
 				c.notef("no actor announces tools; start `actor --tools FILE` or `moorebus dev`")
 			}
-			return console.Tools(c.out, c.format, tools)
+			return print.Tools(c.out, c.format, tools)
 		})
 	}
 	return cmd

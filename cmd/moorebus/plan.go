@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/plan"
+	"github.com/moorebus/moorebus/internal/print"
 )
 
 func planCommand() *cobra.Command {
@@ -38,9 +38,9 @@ bills, which counts the whole context for each reply.`,
 	flags.IntVar(&l.Retain, "retain", 30, "`days` that runs stay in the log")
 	flags.IntVar(&l.Replicas, "replicas", 1, "servers that keep each event: 1, 3 or 5")
 	flags.Float64Var(&l.Peak, "peak", 3, "rate of the busiest moment, as a `factor` of the day's mean")
-	addOutputFlag(cmd, &output, console.Table, console.JSON)
+	addOutputFlag(cmd, &output, print.Table, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		format, err := console.ParseFormat(output, console.Table, console.JSON)
+		format, err := print.ParseFormat(output, print.Table, print.JSON)
 		if err != nil {
 			return err
 		}
@@ -57,14 +57,14 @@ bills, which counts the whole context for each reply.`,
 		if err != nil {
 			return cli.Usage("%w", err)
 		}
-		if format == console.JSON {
-			return console.WriteJSON(cmd.OutOrStdout(), planned)
+		if format == print.JSON {
+			return print.WriteJSON(cmd.OutOrStdout(), planned)
 		}
 		rows := make([][]string, len(planned.Lines))
 		for i, line := range planned.Lines {
 			rows[i] = []string{line.Text(), line.Amount(), line.How}
 		}
-		return console.WriteTable(cmd.OutOrStdout(), []string{"WHAT", "HOW MUCH", "HOW"}, rows)
+		return print.WriteTable(cmd.OutOrStdout(), []string{"WHAT", "HOW MUCH", "HOW"}, rows)
 	}
 	return cmd
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control/quotas"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
@@ -36,7 +36,7 @@ bounded. Every gateway uses it within two seconds. Runs that work already go on.
   moorebus quotas put team-a.researcher --active 5`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	var q quotas.Quota
 	var daily quotas.Daily
 	cmd.Flags().IntVar(&q.Active, "active", 0, "how many runs may work at once")
@@ -57,7 +57,7 @@ bounded. Every gateway uses it within two seconds. Runs that work already go on.
 			if err != nil {
 				return err
 			}
-			return console.Quotas(c.out, c.format, []quotas.Info{info})
+			return print.Quotas(c.out, c.format, []quotas.Info{info})
 		})
 	}
 	return cmd
@@ -65,14 +65,14 @@ bounded. Every gateway uses it within two seconds. Runs that work already go on.
 
 func listQuotasCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List all quotas, and through a gateway how they are used now", Args: cobra.NoArgs}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			all, err := c.control.Quotas(ctx)
 			if err != nil {
 				return err
 			}
-			return console.Quotas(c.out, c.format, all)
+			return print.Quotas(c.out, c.format, all)
 		})
 	}
 	return cmd
@@ -80,14 +80,14 @@ func listQuotasCommand() *cobra.Command {
 
 func showQuotaCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "show SCOPE", Short: "Show the quota of a scope", Args: cobra.ExactArgs(1)}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			info, err := c.control.Quota(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			return console.Quotas(c.out, c.format, []quotas.Info{info})
+			return print.Quotas(c.out, c.format, []quotas.Info{info})
 		})
 	}
 	return cmd
@@ -97,7 +97,7 @@ func removeQuotaCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rm SCOPE", Short: "Remove the quota of a scope", Long: "Rm removes the quota of a scope. Runs that only it kept waiting are admitted.", Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Text)
+	flags := addClientFlags(cmd, print.Text)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error { return c.control.RemoveQuota(ctx, args[0]) })
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/print"
 )
 
 // maxResult bounds a result that is read from stdin, in bytes.
@@ -28,7 +28,7 @@ prints the run's state. The same result again changes nothing; another one is re
   moorebus return 0198c5a0-5a6b-7c00-8000-000000000001 call_1_1 --error "the user closed the dialog"`,
 		Args: cobra.ExactArgs(3),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON)
+	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.offerRuns(cmd, 1)
 	cmd.Flags().BoolVar(&failed, "error", false, "the call failed, and TEXT says why")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

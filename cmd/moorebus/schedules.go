@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control/schedules"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -49,7 +49,7 @@ the same (--overlap allow), starts none (skip), or waits for the end (queue).`,
   moorebus schedules put check --every 15m --agent watchman --overlap skip`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.Flags().StringVar(&d.Cron, "cron", "", "`expression` of the times: minute, hour, day, month and weekday, or @daily and the like")
 	cmd.Flags().StringVar(&d.TZ, "tz", "", "time `zone` of --cron, such as Europe/Berlin (default UTC)")
 	cmd.Flags().DurationVar(&every, "every", 0, "`time` between firings, from now on, such as 15m")
@@ -69,7 +69,7 @@ the same (--overlap allow), starts none (skip), or waits for the end (queue).`,
 			if c.offline() {
 				c.notef("no process serves %s now: the schedule fires while `moorebus dev` does", c.Where)
 			}
-			return console.Schedule(c.out, c.format, s)
+			return print.Schedule(c.out, c.format, s)
 		})
 	}
 	return cmd
@@ -77,14 +77,14 @@ the same (--overlap allow), starts none (skip), or waits for the end (queue).`,
 
 func listSchedulesCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List the schedules with their next and last firings", Args: cobra.NoArgs}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			all, err := c.control.Schedules(ctx, c.namespace)
 			if err != nil {
 				return err
 			}
-			return console.Schedules(c.out, c.format, all)
+			return print.Schedules(c.out, c.format, all)
 		})
 	}
 	return cmd
@@ -93,7 +93,7 @@ func listSchedulesCommand() *cobra.Command {
 // aboutSchedule makes a command that prints something of a schedule with its next n firings.
 func aboutSchedule(cmd *cobra.Command, n *int, write func(c *client, s schedules.Schedule) error) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if *n < 1 || *n > schedules.MaxNext {
 			return cli.Usage("--next: must be 1 to %d, is %d", schedules.MaxNext, *n)
@@ -112,13 +112,13 @@ func aboutSchedule(cmd *cobra.Command, n *int, write func(c *client, s schedules
 func showScheduleCommand() *cobra.Command {
 	n := schedules.DefaultNext
 	return aboutSchedule(&cobra.Command{Use: "show NAME", Short: "Show a schedule, its next ten firings, and what became of the last ones"}, &n,
-		func(c *client, s schedules.Schedule) error { return console.Schedule(c.out, c.format, s) })
+		func(c *client, s schedules.Schedule) error { return print.Schedule(c.out, c.format, s) })
 }
 
 func nextScheduleCommand() *cobra.Command {
 	n := schedules.DefaultNext
 	cmd := aboutSchedule(&cobra.Command{Use: "next NAME", Short: "Print when a schedule fires next"}, &n,
-		func(c *client, s schedules.Schedule) error { return console.ScheduleNext(c.out, c.format, s) })
+		func(c *client, s schedules.Schedule) error { return print.ScheduleNext(c.out, c.format, s) })
 	cmd.Flags().IntVar(&n, "next", n, fmt.Sprintf("number of firings, 1 to %d", schedules.MaxNext))
 	return cmd
 }
@@ -127,14 +127,14 @@ func scheduleHistoryCommand() *cobra.Command {
 	n := 1
 	return aboutSchedule(&cobra.Command{Use: "history NAME", Short: "Print what became of the last firings of a schedule, newest first"}, &n,
 		func(c *client, s schedules.Schedule) error {
-			return console.Firings(c.out, c.format, s.Definition, slices.Concat(s.Pending, s.History))
+			return print.Firings(c.out, c.format, s.Definition, slices.Concat(s.Pending, s.History))
 		})
 }
 
 // changeSchedule makes a command that changes a schedule.
 func changeSchedule(cmd *cobra.Command, change func(ctx context.Context, c *client, name string) error) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error { return change(ctx, c, args[0]) })
 	}
@@ -148,7 +148,7 @@ func pauseScheduleCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return console.Schedules(c.out, c.format, []schedules.Schedule{s})
+			return print.Schedules(c.out, c.format, []schedules.Schedule{s})
 		})
 }
 
@@ -159,7 +159,7 @@ func resumeScheduleCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return console.Schedules(c.out, c.format, []schedules.Schedule{s})
+			return print.Schedules(c.out, c.format, []schedules.Schedule{s})
 		})
 }
 
@@ -170,7 +170,7 @@ func runScheduleCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := console.Firings(c.out, c.format, schedules.Definition{}, []schedules.Firing{f}); err != nil {
+			if err := print.Firings(c.out, c.format, schedules.Definition{}, []schedules.Firing{f}); err != nil {
 				return err
 			}
 			if f.Outcome == schedules.Failed {

@@ -24,14 +24,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/providers"
-	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -151,7 +151,7 @@ func startBus(dir string) (b *bus, stop func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	tools, err := wire.Builtins()
+	tools, err := compose.Builtins()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -192,11 +192,11 @@ func (b *bus) start(a events.Agent, task string, state events.State) (string, er
 			return "", err
 		}
 	}
-	return started.RunID, b.await(started.RunID, func(s access.RunState) bool { return s.State == state })
+	return started.RunID, b.await(started.RunID, func(s runs.RunState) bool { return s.State == state })
 }
 
 // await waits until a run is as it should be, for a minute at most.
-func (b *bus) await(id string, done func(access.RunState) bool) error {
+func (b *bus) await(id string, done func(runs.RunState) bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -262,7 +262,7 @@ func awaitCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want, err := strconv.ParseUint(args[1], 10, 64)
 	ts.Check(err)
-	ts.Check(ts.Value(busKey{}).(*slot).bus.await(args[0], func(s access.RunState) bool { return s.N >= want }))
+	ts.Check(ts.Value(busKey{}).(*slot).bus.await(args[0], func(s runs.RunState) bool { return s.N >= want }))
 }
 
 // codeCommand is `code N COMMAND ARG…`: the command must exit with that code.

@@ -13,15 +13,15 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/interactive"
 	"github.com/moorebus/moorebus/internal/mcpserve"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
-	"github.com/moorebus/moorebus/internal/session"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/upgrade"
-	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -70,11 +70,11 @@ model is configured.`,
 	complete(cmd, "priority", string(events.PriorityHigh), string(events.PriorityNormal), string(events.PriorityLow))
 	files := addAttachFlag(cmd)
 	var format string
-	addOutputFlag(cmd, &format, console.Text, console.JSON)
+	addOutputFlag(cmd, &format, print.Text, print.JSON)
 	var away detached
 	away.add(cmd.Flags(), local.bus)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f, err := console.ParseFormat(format, console.Text, console.JSON)
+		f, err := print.ParseFormat(format, print.Text, print.JSON)
 		if err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ model is configured.`,
 		if err != nil {
 			return err
 		}
-		if local.agentFile == wire.Stdin && docs.Agent.Mode == events.ModeChat && !away.wanted {
+		if local.agentFile == compose.Stdin && docs.Agent.Mode == events.ModeChat && !away.wanted {
 			return cli.Usage("--agent -: an agent in chat mode reads further messages from stdin; give the agent as a file")
 		}
 		task := docs.Agent.Task
@@ -106,20 +106,20 @@ model is configured.`,
 		if away.wanted {
 			return local.detach(cmd, away, docs, start, f)
 		}
-		if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
+		if err := compose.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
 			return err
 		}
-		return local.host(cmd.Context(), docs, nil, func(ctx context.Context, h *host.Host, bus session.Bus) error {
+		return local.host(cmd.Context(), docs, nil, func(ctx context.Context, h *host.Host, bus interactive.Bus) error {
 			if err := local.awaitTools(ctx, h); err != nil {
 				return err
 			}
-			if len(docs.Others) > 0 || len(wire.Subagents(docs.Tools)) > 0 {
-				if err := wire.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
+			if len(docs.Others) > 0 || len(compose.Subagents(docs.Tools)) > 0 {
+				if err := compose.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
 					return err
 				}
 			}
 			if local.agentFile == "" { // the assistant has all tools, those of MCP servers too
-				start.Agent.Tools = wire.AssistantTools(docs.Tools, local.tools)
+				start.Agent.Tools = compose.AssistantTools(docs.Tools, local.tools)
 			}
 			return local.runTask(ctx, h, bus, start, f)
 		})
@@ -128,7 +128,7 @@ model is configured.`,
 }
 
 // runTask starts the task and watches it to its end.
-func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus, start control.StartRequest, format console.Format) error {
+func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus interactive.Bus, start control.StartRequest, format print.Format) error {
 	started, err := h.Gateway().Start(ctx, f.namespace, start)
 	if err != nil {
 		return err
@@ -141,18 +141,18 @@ func (f *localFlags) runTask(ctx context.Context, h *host.Host, bus session.Bus,
 		real := providers.All()[0]
 		say("model write `llm: {provider: %s}` there and set %s, or %s for your own.", real.Name, real.KeyVar, real.URLVar)
 	}
-	out := console.NewLossyWriter(terminal.Stdout)
-	o := session.Options{
+	out := print.NewLossyWriter(terminal.Stdout)
+	o := interactive.Options{
 		Bus: bus, Control: h.Gateway(), In: os.Stdin, Out: out, Show: show, Live: show.IsTerminal(), Color: show.Color(os.Getenv),
 		Columns: show.Columns, Where: f.where(), Reasoning: f.reasoning,
 	}
-	if format == console.JSON {
-		o.Outputs = console.OutputWriter(out, started.RunID, format, false)
+	if format == print.JSON {
+		o.Outputs = print.OutputWriter(out, started.RunID, format, false)
 	}
 	if o.Live && terminal.New(os.Stdin).IsTerminal() {
 		o.Prompt = "> "
 	}
-	outcome, err := session.Watch(ctx, h.Store().Place(f.namespace, started.RunID), o)
+	outcome, err := interactive.Watch(ctx, h.Store().Place(f.namespace, started.RunID), o)
 	if err != nil {
 		return err
 	}
@@ -201,9 +201,9 @@ moorebus purge does.`,
 	}
 	local := addLocalFlags(cmd)
 	local.keep.add(cmd.Flags())
-	local.clients = wire.AddHTTPFlags(cmd.Flags())
+	local.clients = compose.AddHTTPFlags(cmd.Flags())
 	local.encrypt = cli.AddTLSFlags(cmd.Flags(), os.Getenv)
-	cmd.Flags().StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
+	cmd.Flags().StringVar(&listen, "listen", compose.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		docs, err := local.documents()
 		if err != nil {
@@ -213,16 +213,16 @@ moorebus purge does.`,
 		if err != nil {
 			return err
 		}
-		listener, config, err := local.encrypt.Listen(listen, wire.TokenVariable, logger)
+		listener, config, err := local.encrypt.Listen(listen, compose.TokenVariable, logger)
 		if err != nil {
 			return err
 		}
 		local.tls = config
 		local.hosts = local.clients.Hosts(listen)
 		defer func() { _ = listener.Close() }()
-		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *host.Host, bus session.Bus) error {
+		return local.host(cmd.Context(), docs, listener, func(ctx context.Context, h *host.Host, bus interactive.Bus) error {
 			if local.agentFile != "" {
-				if err := wire.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
+				if err := compose.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
 					return err
 				}
 			}
@@ -291,7 +291,7 @@ and when it ends another one goes on with it.`,
 			if err != nil {
 				return err
 			}
-			tcp, config, err := local.encrypt.Listen(listen, wire.TokenVariable, logger)
+			tcp, config, err := local.encrypt.Listen(listen, compose.TokenVariable, logger)
 			if err != nil {
 				return err
 			}
@@ -302,12 +302,12 @@ and when it ends another one goes on with it.`,
 			if len(names) > 0 || cmd.Flags().Changed("nats") {
 				return cli.Usage("--agent runs that agent on its own server: leave out --agents and --nats")
 			}
-			if local.agentFile == wire.Stdin && listener == nil {
+			if local.agentFile == compose.Stdin && listener == nil {
 				return cli.Usage("--agent -: the MCP client uses stdin; give the agent as a file")
 			}
 			return mcpLocal(cmd.Context(), local, listener)
 		}
-		remote := &clientFlags{bus: bus, gateway: cli.AddGatewayFlags(pflag.NewFlagSet("", pflag.ContinueOnError), os.Getenv), log: local.log, output: string(console.Text), formats: []console.Format{console.Text}}
+		remote := &clientFlags{bus: bus, gateway: cli.AddGatewayFlags(pflag.NewFlagSet("", pflag.ContinueOnError), os.Getenv), log: local.log, output: string(print.Text), formats: []print.Format{print.Text}}
 		return remote.useBus(cmd, reads, func(ctx context.Context, c *client) error {
 			if c.offline() {
 				return errors.New("no process runs agents there: start `moorebus dev`, name a bus with NATS_URL, or give --agent FILE")
@@ -326,10 +326,10 @@ func mcpLocal(ctx context.Context, local *localFlags, listener net.Listener) err
 	if err != nil {
 		return err
 	}
-	if err := wire.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
+	if err := compose.CheckProvider(*docs.Agent, local.providers, os.Getenv); err != nil {
 		return err
 	}
-	return local.host(ctx, docs, nil, func(ctx context.Context, h *host.Host, bus session.Bus) error {
+	return local.host(ctx, docs, nil, func(ctx context.Context, h *host.Host, bus interactive.Bus) error {
 		if err := local.awaitTools(ctx, h); err != nil {
 			return err
 		}
@@ -353,5 +353,5 @@ func serveMCP(ctx context.Context, listener net.Listener, config *tls.Config, o 
 		scheme = "https"
 	}
 	cli.Say("serving MCP at %s://%s%s", scheme, listener.Addr(), mcpserve.Path)
-	return s.ServeHTTP(ctx, listener, config, os.Getenv(wire.TokenVariable))
+	return s.ServeHTTP(ctx, listener, config, os.Getenv(compose.TokenVariable))
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -36,7 +36,7 @@ func listStorageCommand() *cobra.Command {
 		Short: "List the agents that have storage, or an agent's entries",
 		Args:  cobra.MaximumNArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			if len(args) == 1 {
@@ -46,7 +46,7 @@ func listStorageCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return console.Storages(c.out, c.format, agents)
+			return print.Storages(c.out, c.format, agents)
 		})
 	}
 	return cmd
@@ -61,7 +61,7 @@ func searchStorageCommand() *cobra.Command {
   moorebus storage search librarian --tags character,alice -o json`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.Flags().StringSliceVar(&q.Tags, "tags", nil, "only entries that have all of these `tags`")
 	cmd.Flags().IntVar(&q.Limit, "limit", control.MaxEntries, fmt.Sprintf("number of entries to list, 1 to %d", control.MaxEntries))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -81,7 +81,7 @@ func (c *client) showStored(ctx context.Context, agent string, q journal.Storage
 	if err != nil {
 		return err
 	}
-	if err := console.Stored(c.out, c.format, found.Entries); err != nil {
+	if err := print.Stored(c.out, c.format, found.Entries); err != nil {
 		return err
 	}
 	if more := found.Total - len(found.Entries); more > 0 {
@@ -97,15 +97,15 @@ func getStorageCommand() *cobra.Command {
 		Example: `  moorebus storage get librarian character,alice`,
 		Args:    cobra.ExactArgs(2),
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			e, err := c.control.StoredEntry(ctx, c.namespace, args[0], splitTags(args[1]))
 			if err != nil {
 				return err
 			}
-			if c.format != console.Table {
-				return console.Write(c.out, c.format, e)
+			if c.format != print.Table {
+				return print.Write(c.out, c.format, e)
 			}
 			_, err = fmt.Fprintln(c.out, e.Value)
 			return err
@@ -123,7 +123,7 @@ func putStorageCommand() *cobra.Command {
   moorebus storage put librarian report - < report.txt`,
 		Args: cobra.ExactArgs(3),
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		value := args[2]
 		if value == "-" {
@@ -138,7 +138,7 @@ func putStorageCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return console.Stored(c.out, c.format, []events.Entry{e})
+			return print.Stored(c.out, c.format, []events.Entry{e})
 		})
 	}
 	return cmd
@@ -151,7 +151,7 @@ func deleteStorageCommand() *cobra.Command {
 		Example: `  moorebus storage delete librarian character,alice`,
 		Args:    cobra.ExactArgs(2),
 	}
-	flags := addClientFlags(cmd, console.Table)
+	flags := addClientFlags(cmd, print.Table)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
 			return c.control.DeleteStored(ctx, c.namespace, args[0], splitTags(args[1]))

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/upgrade"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -39,10 +39,10 @@ ended cannot be continued by this build.`,
 	flags.BoolVar(&check, "check", false, "say what to do, and change nothing; required, since there is nothing else that upgrade does")
 	bus := cli.AddSetupFlags(flags, os.Getenv)
 	flags.StringVar(&file, "permissions", "", "`file` that `moorebus init --print-permissions` wrote and the servers use")
-	addOutputFlag(cmd, &output, console.Text, console.JSON)
+	addOutputFlag(cmd, &output, print.Text, print.JSON)
 	log := cli.AddLogFlags(flags, slog.LevelError)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		format, err := console.ParseFormat(output, console.Text, console.JSON)
+		format, err := print.ParseFormat(output, print.Text, print.JSON)
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/watch"
@@ -36,7 +36,7 @@ NO_COLOR turns colours off. Watch needs a terminal: elsewhere use moorebus tap.`
 		Example: `  moorebus watch 0198c5a0-5a6b-7c00-8000-000000000001`,
 		Args:    cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Text)
+	flags := addClientFlags(cmd, print.Text)
 	flags.offerRuns(cmd, 1)
 	cmd.Flags().StringVar(&by, "by", "", "who decides, for the log (default USER)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
@@ -92,6 +92,6 @@ func (b *bus) watched(t *testing.T, where ...string) {
 	}
 	require.NoError(t, cmd.Wait())
 	require.NotContains(t, all, "\x1b]0;owned")
-	require.NoError(t, b.await(id, func(s access.RunState) bool { return s.State == events.Done }))
+	require.NoError(t, b.await(id, func(s runs.RunState) bool { return s.State == events.Done }))
 	require.NoError(t, screen.Close())
 }

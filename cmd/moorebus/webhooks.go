@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
-	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/internal/print"
 )
 
 func webhooksCommand() *cobra.Command {
@@ -52,7 +52,7 @@ is that of a gateway.)`,
   moorebus webhooks put pager https://hooks.example/moorebus --rotate`,
 		Args: cobra.ExactArgs(2),
 	}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	all := cmd.Flags()
 	all.StringSliceVar(&on, "on", nil, "what to tell of: "+webhooks.Names()+" (default: all)")
 	all.StringSliceVar(&change.Agents, "agent", nil, "only runs that began with this `agent`, may be repeated")
@@ -70,7 +70,7 @@ is that of a gateway.)`,
 		if secretFile != "" {
 			data, err := readUpTo(cmd.InOrStdin(), secretFile, maxSecretFile)
 			if err != nil {
-				return wire.BadConfig(err)
+				return compose.BadConfig(err)
 			}
 			change.Secret = strings.TrimSpace(string(data))
 		}
@@ -79,7 +79,7 @@ is that of a gateway.)`,
 			if err != nil {
 				return err
 			}
-			if info.Secret != "" && c.format == console.Table {
+			if info.Secret != "" && c.format == print.Table {
 				c.notef("the secret of %s, which is not shown again:", info.Name)
 				_, err = fmt.Fprintln(c.out, info.Secret)
 				return err
@@ -92,8 +92,8 @@ is that of a gateway.)`,
 
 // showWebhooks prints webhooks as a table, or value.
 func (c *client) showWebhooks(all []webhooks.Info, value any) error {
-	if c.format != console.Table {
-		return console.Write(c.out, c.format, value)
+	if c.format != print.Table {
+		return print.Write(c.out, c.format, value)
 	}
 	rows := make([][]string, len(all))
 	for i, w := range all {
@@ -105,14 +105,14 @@ func (c *client) showWebhooks(all []webhooks.Info, value any) error {
 		if note == "" && w.Failing != "" {
 			note = w.Failing + ", again " + w.Next.Local().Format(time.DateTime)
 		}
-		rows[i] = []string{w.Name, console.Plain(w.URL), strings.Join(kinds, ","), cmp.Or(strings.Join(w.Agents, ","), "all"), strconv.Itoa(w.Pending), strconv.Itoa(w.Dead), console.Plain(note)}
+		rows[i] = []string{w.Name, print.Plain(w.URL), strings.Join(kinds, ","), cmp.Or(strings.Join(w.Agents, ","), "all"), strconv.Itoa(w.Pending), strconv.Itoa(w.Dead), print.Plain(note)}
 	}
-	return console.WriteTable(c.out, []string{"NAME", "URL", "ON", "AGENTS", "PENDING", "DEAD", ""}, rows)
+	return print.WriteTable(c.out, []string{"NAME", "URL", "ON", "AGENTS", "PENDING", "DEAD", ""}, rows)
 }
 
 func listWebhooksCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List the webhooks, and how their delivery stands", Args: cobra.NoArgs}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			all, err := c.control.Webhooks(ctx, c.namespace)
@@ -127,14 +127,14 @@ func listWebhooksCommand() *cobra.Command {
 
 func showWebhookCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "show NAME", Short: "Show a webhook, and how its delivery stands", Args: cobra.ExactArgs(1)}
-	flags := addClientFlags(cmd, console.YAML, console.JSON)
+	flags := addClientFlags(cmd, print.YAML, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			info, err := c.control.Webhook(ctx, c.namespace, args[0])
 			if err != nil {
 				return err
 			}
-			return console.Write(c.out, c.format, info)
+			return print.Write(c.out, c.format, info)
 		})
 	}
 	return cmd
@@ -142,7 +142,7 @@ func showWebhookCommand() *cobra.Command {
 
 func removeWebhookCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "rm NAME", Short: "Remove a webhook, with what was not delivered", Args: cobra.ExactArgs(1)}
-	flags := addClientFlags(cmd, console.Text)
+	flags := addClientFlags(cmd, print.Text)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
 			return c.control.DeleteWebhook(ctx, c.namespace, args[0])
@@ -160,20 +160,20 @@ func testWebhookCommand() *cobra.Command {
 does not take it.`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, console.Text, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Text, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			tested, err := c.control.TestWebhook(ctx, c.namespace, args[0])
 			switch {
 			case err != nil:
 				return err
-			case c.format != console.Text:
-				err = console.Write(c.out, c.format, tested)
+			case c.format != print.Text:
+				err = print.Write(c.out, c.format, tested)
 			case tested.Delivered:
 				_, err = fmt.Fprintf(c.out, "delivered: %d after %d ms\n", tested.Status, tested.Took)
 			}
 			if err == nil && !tested.Delivered {
-				err = failed("not delivered after %d ms: %s", tested.Took, console.Plain(tested.Error))
+				err = failed("not delivered after %d ms: %s", tested.Took, print.Plain(tested.Error))
 			}
 			return err
 		})
@@ -183,21 +183,21 @@ does not take it.`,
 
 func deadWebhookCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "dead [NAME]", Short: "List the notices that were given up, of one webhook or of all, the oldest of each first", Args: cobra.MaximumNArgs(1)}
-	flags := addClientFlags(cmd, console.Table, console.JSON, console.YAML)
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			all, err := deadLetters(ctx, c, args)
 			if err != nil {
 				return err
 			}
-			if c.format != console.Table {
-				return console.Write(c.out, c.format, all)
+			if c.format != print.Table {
+				return print.Write(c.out, c.format, all)
 			}
 			rows := make([][]string, len(all))
 			for i, l := range all {
-				rows[i] = []string{l.Webhook, l.ID, l.Run, l.Type, strconv.Itoa(l.Attempts), l.Time.Local().Format(time.DateTime), console.Plain(l.Reason)}
+				rows[i] = []string{l.Webhook, l.ID, l.Run, l.Type, strconv.Itoa(l.Attempts), l.Time.Local().Format(time.DateTime), print.Plain(l.Reason)}
 			}
-			return console.WriteTable(c.out, []string{"WEBHOOK", "ID", "RUN", "TYPE", "ATTEMPTS", "GIVEN UP", "REASON"}, rows)
+			return print.WriteTable(c.out, []string{"WEBHOOK", "ID", "RUN", "TYPE", "ATTEMPTS", "GIVEN UP", "REASON"}, rows)
 		})
 	}
 	return cmd
@@ -254,7 +254,7 @@ func lettersCommand(verb, short, done string, do func(ctx context.Context, c *cl
 		Use: verb + " NAME ID…", Short: short, Args: cobra.MinimumNArgs(1),
 		Example: fmt.Sprintf("  moorebus webhooks %s pager 0198c5a0-5a6b-7c00-8000-000000000001\n  moorebus webhooks %s pager --all", verb, verb),
 	}
-	flags := addClientFlags(cmd, console.Text)
+	flags := addClientFlags(cmd, print.Text)
 	cmd.Flags().BoolVar(&all, "all", false, "all that were given up")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) > 1) {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -110,7 +110,7 @@ func TestFilesOfAnAgentElsewhere(t *testing.T) {
 	}()
 	defer func() { stop(); <-ended }()
 	kept := map[string][]byte{}
-	keeping := capability.WithKeep(ctx, func(_ context.Context, mediaType string, data []byte) (string, error) {
+	keeping := callctx.WithKeep(ctx, func(_ context.Context, mediaType string, data []byte) (string, error) {
 		kept[mediaType] = data
 		return "blobs/" + mediaType, nil
 	})

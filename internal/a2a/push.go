@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
@@ -200,7 +200,7 @@ func (f pushes) Follow(ns, run string) func(ctx context.Context, rec journal.Rec
 func (f pushes) Update(ctx context.Context, ns string, p webhooks.Push, event string) (body []byte, media string, err error) {
 	c := f.cfg.Control
 	records, err := c.Events(ctx, ns, p.Run, 1)
-	if access.IsMissing(err) {
+	if runs.IsMissing(err) {
 		err = journal.ErrNotFound
 	}
 	if err != nil {

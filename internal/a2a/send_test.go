@@ -60,7 +60,7 @@ func TestTraceContext(t *testing.T) {
 	status, sent := call(t, "POST", url+"/v1/a2a/counter/message:send", message("m-1", "", `{"text": "Count."}`), "Traceparent", trace)
 	require.Equal(t, http.StatusOK, status, sent)
 	run, _ := field(sent, "task", "id").(string)
-	store := gateway.Access.Store
+	store := gateway.Editor.Store
 	for e, err := range store.Log().Read(t.Context(), store.Place(events.DefaultNamespace, run), 0) {
 		require.NoError(t, err)
 		first, err := events.DefaultCodec().Decode(e.Body)

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/livetext"
@@ -132,7 +132,7 @@ func (f *Face) follow(ctx context.Context, to target) *follower {
 
 // apply folds the next record.
 func (l *follower) apply(ctx context.Context, rec sse.Record) error {
-	if access.NotOfLog(rec.Record) {
+	if runs.NotOfLog(rec.Record) {
 		return nil
 	}
 	e, err := l.fold.Apply(ctx, rec.Record)

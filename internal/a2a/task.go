@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -270,7 +270,7 @@ func (f *Face) view(ctx context.Context, ns, agent, id string, fn func(run *runl
 		}
 		return fn(run)
 	})
-	if access.IsMissing(err) {
+	if runs.IsMissing(err) {
 		var missing *refusal.Error
 		if errors.As(err, &missing) && missing.Code == refusal.CodeRunPurged {
 			return err
@@ -290,7 +290,7 @@ func (f *Face) whole(ctx context.Context, to target, history *int) (task1, error
 // task returns a task as it is now. It has the URLs of files.
 func (f *Face) task(ctx context.Context, to target, history *int) (t task1, err error) {
 	c, err := f.conversation(ctx, to)
-	if err != nil && !access.IsMissing(err) {
+	if err != nil && !runs.IsMissing(err) {
 		return t, err
 	}
 	err = f.view(ctx, to.ns, to.agent, to.run, func(run *runlog.Run) error {

@@ -24,7 +24,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -410,8 +410,8 @@ func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
 	}
 	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool, redact: a.cfg.Results.Redact}
 	var held atomic.Pointer[[]string] // a tool that does not end in time may note it later
-	noting := capability.WithSandbox(ctx, func(by []string) { held.Store(&by) })
-	out := a.cfg.Tools.Execute(capability.WithUnwanted(asked.under(kept.under(noting)), worker.ErrUnwanted), c.Call)
+	noting := callctx.WithSandbox(ctx, func(by []string) { held.Store(&by) })
+	out := a.cfg.Tools.Execute(callctx.WithUnwanted(asked.under(kept.under(noting)), worker.ErrUnwanted), c.Call)
 	if question := asked.unanswered(); question.text != "" && out.Failure != nil && ctx.Err() == nil && asked.unasked == "" {
 		return a.ask(c, question)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -89,8 +89,8 @@ func TestSecretsBesideAResult(t *testing.T) {
 	const secret = "s3cr3t-key"
 	bubble(t, func(t *testing.T, r *rig) {
 		leak := pure("leak", "default", func(ctx context.Context, _ tool.Call) (string, error) {
-			said := capability.Kept(ctx, "file", "text/plain", []byte("key: "+secret)) + capability.Kept(ctx, "image", "image/"+secret, []byte("PNG")) +
-				capability.Kept(ctx, "image", "image/"+strings.Repeat("x", 1<<20), []byte("PNG2"))
+			said := callctx.Kept(ctx, "file", "text/plain", []byte("key: "+secret)) + callctx.Kept(ctx, "image", "image/"+secret, []byte("PNG")) +
+				callctx.Kept(ctx, "image", "image/"+strings.Repeat("x", 1<<20), []byte("PNG2"))
 			return "", &tool.Failure{Code: "service_" + secret, Message: said}
 		})
 		leak.def.Description, leak.def.Guide = "Has "+secret+".", "Say "+secret+"."

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/truncate"
@@ -30,7 +30,7 @@ const shownBytes = 200
 // worker dies in between, the call is done again: the same tags replace.
 func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Work {
 	t, ok := a.cfg.Tools.Lookup(c.Name)
-	if !ok || !capability.UsesMemory(t) {
+	if !ok || !callctx.UsesMemory(t) {
 		return nil
 	}
 	m := memory{
@@ -63,7 +63,7 @@ func (m memory) perform(ctx context.Context, tools *toolset.Registry, c call) (t
 	var mu sync.Mutex
 	var attempts int
 	var happened events.Payload
-	memory := func(ctx context.Context, a capability.Action) (string, error) {
+	memory := func(ctx context.Context, a callctx.Action) (string, error) {
 		mu.Lock()
 		attempts++
 		mine := attempts
@@ -76,7 +76,7 @@ func (m memory) perform(ctx context.Context, tools *toolset.Registry, c call) (t
 		}
 		return text, err
 	}
-	out := tools.Execute(capability.WithMemory(ctx, memory), c.Call)
+	out := tools.Execute(callctx.WithMemory(ctx, memory), c.Call)
 	mu.Lock()
 	defer mu.Unlock()
 	if out.Failure != nil {
@@ -86,21 +86,21 @@ func (m memory) perform(ctx context.Context, tools *toolset.Registry, c call) (t
 }
 
 // act does one action and returns its text for the model.
-func (m memory) act(ctx context.Context, a capability.Action) (string, events.Payload, error) {
+func (m memory) act(ctx context.Context, a callctx.Action) (string, events.Payload, error) {
 	entry := events.Entry{Tags: m.tags(a.Tags), Value: m.results.Redact(strings.ToValidUTF8(a.Value, "\uFFFD"))}
 	if err := checkAction(a.Verb, entry); err != nil {
 		return "", nil, err
 	}
 	switch a.Verb {
-	case capability.Add:
+	case callctx.Add:
 		return "In working memory under " + named(entry.Tags) + m.replaced(entry.Tags), &events.WorkingMemoryAdded{Entry: entry}, nil
-	case capability.Remove:
+	case callctx.Remove:
 		return m.remove(entry.Tags)
-	case capability.Save:
+	case callctx.Save:
 		return m.save(ctx, entry)
-	case capability.Load:
+	case callctx.Load:
 		return m.load(ctx, entry.Tags)
-	case capability.Search:
+	case callctx.Search:
 		return m.search(ctx, entry)
 	}
 	return "", nil, tool.Failf(tool.CodeFailed, "there is no action %q on memory", a.Verb)
@@ -116,12 +116,12 @@ func (m memory) tags(given []string) []string {
 }
 
 // checkAction tells the model what cannot be stored or looked up.
-func checkAction(v capability.Verb, e events.Entry) error {
+func checkAction(v callctx.Verb, e events.Entry) error {
 	var err error
 	switch {
-	case v == capability.Add || v == capability.Save:
+	case v == callctx.Add || v == callctx.Save:
 		err = journalcheck.Entry(e)
-	case v != capability.Search || len(e.Tags) > 0:
+	case v != callctx.Search || len(e.Tags) > 0:
 		err = journalcheck.Tags(e.Tags)
 	}
 	if err != nil {
@@ -275,7 +275,7 @@ func (k *keeper) under(ctx context.Context) context.Context {
 	if k.blobs == nil {
 		return ctx
 	}
-	return capability.WithKeep(ctx, k.keep)
+	return callctx.WithKeep(ctx, k.keep)
 }
 
 // keep stores data in the pool's bucket. Data with a secret in it is not kept: to replace a part

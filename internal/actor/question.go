@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -35,12 +35,12 @@ type question struct{ text, state string }
 
 // under returns the context of the call's tool.
 func (q *questions) under(ctx context.Context) context.Context {
-	d := capability.Dialogue{Put: func(text, state string) { q.put(q.storable(text), q.redact(strings.ToValidUTF8(state, "\uFFFD"))) }}
+	d := callctx.Dialogue{Put: func(text, state string) { q.put(q.storable(text), q.redact(strings.ToValidUTF8(state, "\uFFFD"))) }}
 	for _, a := range q.answers {
-		d.Answers = append(d.Answers, capability.Answer{Question: a.Question, Text: a.Text, State: a.Resume})
+		d.Answers = append(d.Answers, callctx.Answer{Question: a.Question, Text: a.Text, State: a.Resume})
 	}
-	ctx = capability.WithDialogue(ctx, d)
-	return capability.WithQuestion(ctx, q.ask)
+	ctx = callctx.WithDialogue(ctx, d)
+	return callctx.WithQuestion(ctx, q.ask)
 }
 
 // put opens a question, unless one is open.
@@ -61,7 +61,7 @@ func (q *questions) storable(text string) string {
 	return truncate.Result(text, maxQuestion, int64(len(text)))
 }
 
-// ask is a [capability.Question]. The last answer to a question counts.
+// ask is a [callctx.Question]. The last answer to a question counts.
 func (q *questions) ask(text string, fits func(answer string) error) error {
 	text = q.storable(text) // so it is found in the log
 	asked := text

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -21,7 +21,7 @@ func buyer(effect tool.Effect, bought *[]string) *fn {
 	f.run = func(ctx context.Context, c tool.Call) (string, error) {
 		said := map[string]string{}
 		for _, question := range []string{"How many?", "Where to?"} {
-			err := capability.Ask(ctx, question, func(answer string) error {
+			err := callctx.Ask(ctx, question, func(answer string) error {
 				if answer == "hm" {
 					return fmt.Errorf("that is no answer")
 				}
@@ -109,7 +109,7 @@ func TestQuestionsThatAreStoredInAnotherWay(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
 				asks := &fn{def: tool.Definition{Name: "pay", Effect: tool.Once}}
 				asks.run = func(ctx context.Context, _ tool.Call) (said string, err error) {
-					err = capability.Ask(ctx, question, func(answer string) error {
+					err = callctx.Ask(ctx, question, func(answer string) error {
 						if said = answer; answer == "s3cr3t-key" {
 							return errors.New("not that")
 						}
@@ -141,7 +141,7 @@ func TestDialogue(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		asks := &fn{def: tool.Definition{Name: "pay", Effect: tool.Once}}
 		asks.run = func(ctx context.Context, _ tool.Call) (string, error) {
-			d := capability.DialogueOf(ctx)
+			d := callctx.DialogueOf(ctx)
 			if len(d.Answers) < 2 {
 				d.Put("And?", fmt.Sprint("state ", len(d.Answers), " s3cr3t-key"))
 				return "", errors.New("nobody answers")

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -204,7 +204,7 @@ func observation(r *rig, run events.Run) string {
 func TestAttachmentsAreInTheEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p := r.spawn([]tool.Tool{pure("draw", "default", func(ctx context.Context, _ tool.Call) (string, error) {
-			keep := capability.KeepOf(ctx)
+			keep := callctx.KeepOf(ctx)
 			require.NotNil(t, keep)
 			first, err := keep(ctx, "image/png", []byte("\x89PNG"))
 			require.NoError(t, err)

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -118,7 +118,7 @@ func (s *server) addBelow(ctx context.Context, ns string, parent events.Parent, 
 		}
 		return nil
 	})
-	if access.IsMissing(err) {
+	if runs.IsMissing(err) {
 		err = nil
 	}
 	b.rests = b.rests && rests
@@ -151,7 +151,7 @@ func waitsOf(mem *reducer.Memory, at events.Run, top string) (waits []wait) {
 func (s *server) check(ctx context.Context, w *wait, d events.Decision) error {
 	return s.Control.View(ctx, w.run.Namespace, w.run.ID, func(run *runlog.Run) error {
 		if !slices.Contains(decisions.Undecided(run.Memory().PendingApproval), d.CallID) {
-			return access.Conflict(run.Memory(), refusal.CodeNotWaiting, "interrupt %.100q does not wait for an answer", w.interrupt.ID)
+			return runs.Conflict(run.Memory(), refusal.CodeNotWaiting, "interrupt %.100q does not wait for an answer", w.interrupt.ID)
 		}
 		return s.Control.CheckDecision(run.Memory(), d)
 	})

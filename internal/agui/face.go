@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/livetext"
@@ -156,7 +156,7 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 	if len(t.Runs) > 0 {
 		head, err = s.head(ctx, s.Control.Store.Place(of.Namespace, t.Runs[len(t.Runs)-1]))
 	}
-	if len(t.Runs) == 0 || access.IsMissing(err) {
+	if len(t.Runs) == 0 || runs.IsMissing(err) {
 		return refusal.New(refusal.NotFound, refusal.CodeThreadNotFound, "agent %q has no thread %.100q in this namespace", of.Agent, id)
 	}
 	if err != nil {

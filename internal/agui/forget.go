@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -30,7 +30,7 @@ func (f *Face) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	return access.UntilSetUp(ctx, f.cfg.Logger, "ended threads are not forgotten", func(ctx context.Context) error {
+	return runs.UntilSetUp(ctx, f.cfg.Logger, "ended threads are not forgotten", func(ctx context.Context) error {
 		return f.cfg.Leases.Lead(ctx, lease, func(ctx context.Context) error {
 			for {
 				if err := f.forget(ctx); errors.Is(err, journal.ErrDenied) || errors.Is(err, journal.ErrNotReady) {

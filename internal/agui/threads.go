@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -155,7 +155,7 @@ func (t *thread) add(run string) {
 // run that is not there.
 func (s *server) turns(ctx context.Context, ns, id string) (map[string]uint64, error) {
 	records, err := s.Control.Events(ctx, ns, id, 1)
-	if access.IsMissing(err) {
+	if runs.IsMissing(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -194,7 +194,7 @@ func (s *server) start(ctx context.Context, of journal.StorageOf, t thread, in *
 			}
 			return nil
 		})
-		if err != nil && !access.IsMissing(err) {
+		if err != nil && !runs.IsMissing(err) {
 			return place{}, err
 		}
 	}
@@ -297,7 +297,7 @@ func (s *server) plan(at events.Run, mem *reducer.Memory, in *request, b below, 
 		return position{ended: true}, nil
 	}
 	conflict := func(code, format string, args ...any) *refusal.Error {
-		return access.Conflict(mem, code, format, args...)
+		return runs.Conflict(mem, code, format, args...)
 	}
 	interrupts := b.interrupts(last.Below)
 	resting := rests(s.Control.Table, mem) || len(interrupts) > 0
@@ -346,7 +346,7 @@ func checkTools(mem *reducer.Memory, in *request) error {
 	if turnOf(mem).Tools == in.tools {
 		return nil
 	}
-	return access.Conflict(mem, refusal.CodeToolsChanged, "tools: are not those that the thread began with, and a thread's tools do not change; begin another thread")
+	return runs.Conflict(mem, refusal.CodeToolsChanged, "tools: are not those that the thread began with, and a thread's tools do not change; begin another thread")
 }
 
 // take notes which messages of the request are new to the run, and returns them.
@@ -471,7 +471,7 @@ func (s *server) history(ctx context.Context, run events.Run) (*Translator, erro
 
 // record folds and translates the next record.
 func (t *Translator) record(ctx context.Context, fold *runlog.Fold, rec journal.Record) error {
-	if access.NotOfLog(rec) {
+	if runs.NotOfLog(rec) {
 		return nil
 	}
 	e, err := fold.Apply(ctx, rec)

@@ -4,16 +4,16 @@ import (
 	"context"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// State is that of [access.Access], and says whether a call of the run waits for an actor now.
-func (c *Controller) State(ctx context.Context, ns, id string, n uint64) (access.RunState, error) {
-	state, err := c.Access.State(ctx, ns, id, n)
+// State is that of [runs.Editor], and says whether a call of the run waits for an actor now.
+func (c *Controller) State(ctx context.Context, ns, id string, n uint64) (runs.RunState, error) {
+	state, err := c.Editor.State(ctx, ns, id, n)
 	if err != nil || state.State != events.Acting && state.State != events.ParallelActing {
 		return state, err
 	}
@@ -27,7 +27,7 @@ func (c *Controller) State(ctx context.Context, ns, id string, n uint64) (access
 }
 
 // waitsFor returns the first pool without actors that has a call of the run; nil: there is none.
-func (c *Controller) waitsFor(mem *reducer.Memory, unserved map[string]time.Time) *access.WaitsFor {
+func (c *Controller) waitsFor(mem *reducer.Memory, unserved map[string]time.Time) *runs.WaitsFor {
 	if mem.Control.Paused {
 		return nil
 	}
@@ -37,7 +37,7 @@ func (c *Controller) waitsFor(mem *reducer.Memory, unserved map[string]time.Time
 			continue
 		}
 		if since, is := unserved[call.Pool]; is {
-			return access.NewWaitsFor(call.Pool, since, mem.Updated)
+			return runs.NewWaitsFor(call.Pool, since, mem.Updated)
 		}
 	}
 	return nil

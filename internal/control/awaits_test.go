@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -16,7 +16,7 @@ import (
 
 // waitsFor waits until a gateway says for which pool a run waits, and returns that. An empty pool:
 // for none.
-func (r *rig) waitsFor(c *control.Controller, id, pool string) (found *access.WaitsFor) {
+func (r *rig) waitsFor(c *control.Controller, id, pool string) (found *runs.WaitsFor) {
 	r.T.Helper()
 	require.Eventually(r.T, func() bool {
 		state, err := c.State(r.T.Context(), "", id, 0)
@@ -57,7 +57,7 @@ func TestRunsThatWaitForAnActor(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for _, c := range []*control.Controller{r.control, again.control, command} {
-		want := &access.WaitsFor{Pool: "far", Since: since}
+		want := &runs.WaitsFor{Pool: "far", Since: since}
 		require.Equal(t, want, r.waitsFor(c, one, "far"))
 		r.waitsFor(c, batch, "near")
 		for _, whom := range []list.Waiting{"", list.WaitingActor, list.WaitingAny} {

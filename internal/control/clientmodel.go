@@ -9,13 +9,13 @@ import (
 
 	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/clientmodel"
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -290,7 +290,7 @@ func (c *Controller) askOnce(ctx context.Context, question []byte) (answer clien
 // says so in the log. A wait without a key is of a run that was imported; it begins anew.
 func (c *Controller) expireReply(ctx context.Context, at events.Run, wait clientmodel.Wait) error {
 	run, err := c.asked(ctx, at.Namespace, at.ID, "")
-	if access.IsMissing(err) {
+	if runs.IsMissing(err) {
 		return nil
 	}
 	if err != nil {
@@ -300,7 +300,7 @@ func (c *Controller) expireReply(ctx context.Context, at events.Run, wait client
 	switch {
 	case mine && wait.Key == "" && run.timeout > 0:
 		end := c.Store.Now().Add(run.timeout)
-		return launch.SetTimer(ctx, c.cfg.Timers, at, journal.TimerModel, end, run.pending.Note(end))
+		return runstart.SetTimer(ctx, c.cfg.Timers, at, journal.TimerModel, end, run.pending.Note(end))
 	case mine && wait.Key == run.pending.Key && wait.Wake == run.pending.Effect.Wake:
 		if _, err := c.askPlanner(ctx, clientmodel.Question{Do: clientmodel.Expire, Namespace: at.Namespace, Run: at.ID, Key: wait.Key}); err != nil {
 			return err
@@ -318,7 +318,7 @@ func (c *Controller) wakeNext(ctx context.Context, at events.Run, key string) er
 		if last := len(mem.Trace) - 1; !next || last < 0 || mem.Trace[last].Event != string(events.TypeLLMAttemptFailed) {
 			return nil, nil
 		}
-		return access.One(events.Control, &events.Resumed{By: events.By{Reason: "the run's client gave no reply that counts", By: c.Source}, Redrive: true})
+		return runs.One(events.Control, &events.Resumed{By: events.By{Reason: "the run's client gave no reply that counts", By: c.Source}, Redrive: true})
 	})
 	if refusal.Is(err, refusal.CodeRunEnded) {
 		return nil

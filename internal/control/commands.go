@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/callname"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/clients"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -19,12 +19,12 @@ import (
 
 // Pause keeps a run from starting model calls and tools. It does not change a paused run, but for
 // one that a restore paused: from then on it is paused by whoever asked.
-func (c *Controller) Pause(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+func (c *Controller) Pause(ctx context.Context, ns, id string, by events.By) (runs.Result, error) {
 	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if mem.Control.Paused && !mem.Control.Restored {
 			return nil, nil
 		}
-		return access.One(events.Control, &events.Paused{By: by})
+		return runs.One(events.Control, &events.Paused{By: by})
 	})
 }
 
@@ -32,34 +32,34 @@ func (c *Controller) Pause(ctx context.Context, ns, id string, by events.By) (ac
 // of `once` tools in flight, in any process, do not start again. A call of a pure or idempotent
 // tool may run again under the same key, if another actor gets the resumed run; the first
 // outcome counts. A run that is not paused is a conflict, not_paused.
-func (c *Controller) Resume(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+func (c *Controller) Resume(ctx context.Context, ns, id string, by events.By) (runs.Result, error) {
 	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if !mem.Control.Paused {
-			return nil, access.Conflict(mem, refusal.CodeNotPaused, "the run is in state %s and not paused, so there is nothing to resume", mem.State)
+			return nil, runs.Conflict(mem, refusal.CodeNotPaused, "the run is in state %s and not paused, so there is nothing to resume", mem.State)
 		}
-		return access.One(events.Control, &events.Resumed{By: by})
+		return runs.One(events.Control, &events.Resumed{By: by})
 	})
 }
 
 // Release is [Controller.Resume] for a run that a restore paused. Any other run is a conflict,
 // not_paused.
-func (c *Controller) Release(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+func (c *Controller) Release(ctx context.Context, ns, id string, by events.By) (runs.Result, error) {
 	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if !mem.Control.Paused || !mem.Control.Restored {
-			return nil, access.Conflict(mem, refusal.CodeNotPaused, "the run is in state %s and not paused by a restore; resume it without `restored`", mem.State)
+			return nil, runs.Conflict(mem, refusal.CodeNotPaused, "the run is in state %s and not paused by a restore; resume it without `restored`", mem.State)
 		}
-		return access.One(events.Control, &events.Resumed{By: by})
+		return runs.One(events.Control, &events.Resumed{By: by})
 	})
 }
 
 // Close ends a conversation that waits for its user; a run in any other state is a
 // conflict, not_waiting.
-func (c *Controller) Close(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+func (c *Controller) Close(ctx context.Context, ns, id string, by events.By) (runs.Result, error) {
 	result, err := c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if mem.State != events.WaitingForUser {
-			return nil, access.Conflict(mem, refusal.CodeNotWaiting, "the run is in state %s and not waiting for its user; cancel it to end it now", mem.State)
+			return nil, runs.Conflict(mem, refusal.CodeNotWaiting, "the run is in state %s and not waiting for its user; cancel it to end it now", mem.State)
 		}
-		return access.One(events.WaitingForUser, &events.Closed{By: by})
+		return runs.One(events.WaitingForUser, &events.Closed{By: by})
 	})
 	var ended *refusal.Error
 	if errors.As(err, &ended) && ended.Code == refusal.CodeRunEnded {
@@ -69,16 +69,16 @@ func (c *Controller) Close(ctx context.Context, ns, id string, by events.By) (ac
 }
 
 // RaiseBudget replaces the limits that budget names (those that are not 0).
-func (c *Controller) RaiseBudget(ctx context.Context, ns, id string, budget events.Budget, by events.By) (access.Result, error) {
+func (c *Controller) RaiseBudget(ctx context.Context, ns, id string, budget events.Budget, by events.By) (runs.Result, error) {
 	if budget == (events.Budget{}) {
-		return access.Result{}, refusal.New(refusal.Invalid, refusal.CodeBadRequest,
+		return runs.Result{}, refusal.New(refusal.Invalid, refusal.CodeBadRequest,
 			"names no limit; give at least one of max_input_tokens, max_output_tokens, max_total_tokens, max_cost_usd, max_wall_time")
 	}
 	if err := budget.Check(); err != nil {
-		return access.Result{}, refusal.New(refusal.Invalid, refusal.CodeBadRequest, "%s", err.Error())
+		return runs.Result{}, refusal.New(refusal.Invalid, refusal.CodeBadRequest, "%s", err.Error())
 	}
 	result, err := c.Change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
-		return access.One(events.Control, &events.BudgetRaised{Budget: budget, By: by})
+		return runs.One(events.Control, &events.BudgetRaised{Budget: budget, By: by})
 	})
 	if err != nil || budget.MaxWallTime == 0 {
 		return result, err
@@ -238,7 +238,7 @@ func (c *Controller) keepInputs(ctx context.Context, ns, id string, inputs []Inp
 // repeated returns nil if a run that has ended accepted all these inputs before: then the
 // client did not get the answer and repeats its request. Otherwise it returns what is wrong
 // with the first of them that is new, or the refusal ended.
-func (c *Controller) repeated(ctx context.Context, ns, id string, inputs []Input, ended error, result *access.Result) error {
+func (c *Controller) repeated(ctx context.Context, ns, id string, inputs []Input, ended error, result *runs.Result) error {
 	return c.View(ctx, ns, id, func(run *runlog.Run) error {
 		mem := run.Memory()
 		result.State, result.N = mem.State, mem.N

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/decisions"
@@ -31,13 +30,14 @@ import (
 	"github.com/moorebus/moorebus/internal/control/pools"
 	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/control/record"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/control/timers"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -161,7 +161,7 @@ func (c Config) withDefaults() (Config, error) {
 // Controller carries out commands on runs and is the role gateway on the bus. Its methods
 // are safe for concurrent use, and all but Run and Step work whether it runs or not.
 type Controller struct {
-	*access.Access
+	*runs.Editor
 	*list.Lister
 	*record.Reader
 	*subruns.Subruns
@@ -191,7 +191,7 @@ func New(cfg Config) (*Controller, error) {
 		return nil, err
 	}
 	source := worker.Source(role, cfg.Instance)
-	launcher, err := launch.New(launch.Config{
+	launcher, err := runstart.New(runstart.Config{
 		Store: cfg.Store, Source: source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
 		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator,
 		FirstCheck: timers.CheckEvery(cfg.StallAfter), Clock: cfg.Clock,
@@ -199,7 +199,7 @@ func New(cfg Config) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &access.Access{
+	a := &runs.Editor{
 		Store: cfg.Store, Log: cfg.Store.Log(), Table: cfg.Store.Machine().Table(), Launcher: launcher,
 		Source: source, Namespace: cfg.DefaultNamespace,
 	}
@@ -209,22 +209,22 @@ func New(cfg Config) (*Controller, error) {
 	var c *Controller
 	lister := list.New(a, func(ctx context.Context) map[string]time.Time { return c.pools.Unserved(ctx) })
 	c = &Controller{
-		cfg: cfg, Access: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
+		cfg: cfg, Editor: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
 	c.Keeper = dead.New(a, c.Forker)
-	c.Hooks = webhooks.New(webhooks.Config{Settings: cfg.Webhooks, Access: a, Store: cfg.WebhookStore, Leases: cfg.Leases, Positions: cfg.Positions, Logger: cfg.Logger})
+	c.Hooks = webhooks.New(webhooks.Config{Settings: cfg.Webhooks, Runs: a, Store: cfg.WebhookStore, Leases: cfg.Leases, Positions: cfg.Positions, Logger: cfg.Logger})
 	c.Admission = quotas.New(quotas.Config{
-		Access: a, Lister: lister, Store: cfg.Quotas, Leases: cfg.Leases, Positions: cfg.Positions, Logger: cfg.Logger,
+		Runs: a, Lister: lister, Store: cfg.Quotas, Leases: cfg.Leases, Positions: cfg.Positions, Logger: cfg.Logger,
 	})
 	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: max(cfg.PoolWait, 0)})
 	c.timers = timers.New(timers.Config{
-		Access: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, Positions: cfg.Positions, Unserved: c.pools.Unserved, Open: lister.OpenRuns, StallAfter: cfg.StallAfter,
+		Runs: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, Positions: cfg.Positions, Unserved: c.pools.Unserved, Open: lister.OpenRuns, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	c.Scheduler = schedules.New(schedules.Config{
-		Access: a, Feed: cfg.Feed, Schedules: cfg.Schedules, Start: c.launch, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		Runs: a, Feed: cfg.Feed, Schedules: cfg.Schedules, Start: c.launch, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	c.readGauges()
 	of := w
@@ -277,7 +277,7 @@ func (c *Controller) launch(ctx context.Context, ns string, l schedules.Launch) 
 // serveClients works on what goes out to clients. A user with the permissions of an older
 // build may not: then runs without clients' tools go on as before.
 func (c *Controller) serveClients(ctx context.Context) error {
-	return access.UntilSetUp(ctx, c.cfg.Logger, "calls of clients' tools do not time out", c.clients.Run)
+	return runs.UntilSetUp(ctx, c.cfg.Logger, "calls of clients' tools do not time out", c.clients.Run)
 }
 
 // Step waits for one delivery and joins its decisions. It is for the single-step mode, without

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -207,7 +207,7 @@ func TestACallWithoutAnActorIsNoStall(t *testing.T) {
 			require.Equal(t, before, r.Types(run))
 			state, err := g.State(t.Context(), run.Namespace, run.ID, 0)
 			require.NoError(t, err)
-			require.Equal(t, &access.WaitsFor{Pool: "default", Since: r.Memory(run).Updated}, state.WaitsFor)
+			require.Equal(t, &runs.WaitsFor{Pool: "default", Since: r.Memory(run).Updated}, state.WaitsFor)
 			state, err = g.State(t.Context(), run.Namespace, run.ID, 1)
 			require.NoError(t, err)
 			require.Nil(t, state.WaitsFor, "an earlier moment waits for nobody")

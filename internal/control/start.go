@@ -13,9 +13,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -94,7 +94,7 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if err != nil {
 		return StartResult{}, err
 	}
-	opened, err := c.Open(ctx, at, launch.Opening{First: start, Rest: rest, Budget: start.Agent.Budget})
+	opened, err := c.Open(ctx, at, runstart.Opening{First: start, Rest: rest, Budget: start.Agent.Budget})
 	if errors.Is(err, journal.ErrUnknownOutcome) {
 		return StartResult{RunID: at.ID}, err
 	}
@@ -169,7 +169,7 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 	if strings.TrimSpace(task) == "" {
 		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has no task of its own; describe the task")
 	}
-	start, err := c.Launcher.Pin(ctx, a, launch.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash})
+	start, err := c.Launcher.Pin(ctx, a, runstart.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash})
 	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodePending) {
 		// While nothing can be stored, no announcement can be, so the directory is unreliable.
 		if lost := c.NoQuorum(ctx); lost != nil {

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -113,7 +113,7 @@ func (c *Controller) waitingRun(ctx context.Context, ns string, w list.Waits) (W
 	var unknown *reducer.TableError
 	var parentGone *runlog.ParentGoneError
 	switch {
-	case access.IsMissing(err):
+	case runs.IsMissing(err):
 		return WaitingRun{}, nil
 	case errors.As(err, &unknown), errors.As(err, &parentGone):
 		known.Problem = err.Error()

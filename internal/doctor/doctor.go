@@ -19,14 +19,14 @@ import (
 
 	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/diskspace"
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/permissions"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
-	"github.com/moorebus/moorebus/internal/wire"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
@@ -70,15 +70,15 @@ func (r *Report) Add(area string, findings ...natsbus.Finding) {
 }
 
 // Write writes the report as JSON, or as lines with what to do below each.
-func (r *Report) Write(w io.Writer, f console.Format, color bool) error {
-	if f != console.Text {
-		return console.Write(w, f, r)
+func (r *Report) Write(w io.Writer, f print.Format, color bool) error {
+	if f != print.Text {
+		return print.Write(w, f, r)
 	}
-	p := console.Palette{On: color}
+	p := print.Palette{On: color}
 	paint := map[natsbus.Level]func(string) string{natsbus.Good: p.Green, natsbus.Unseen: p.Faint, natsbus.Warning: p.Yellow, natsbus.Bad: p.Red}
 	var b strings.Builder
 	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "%s  %-5s  %s\n", paint[f.Level](console.Pad(string(f.Level), 7)), f.Area, console.Plain(f.What))
+		fmt.Fprintf(&b, "%s  %-5s  %s\n", paint[f.Level](print.Pad(string(f.Level), 7)), f.Area, print.Plain(f.What))
 		for line := range strings.Lines(f.Mend) {
 			b.WriteString(strings.Repeat(" ", 16) + strings.TrimRight(line, "\n") + "\n")
 		}
@@ -191,11 +191,11 @@ func freeTools(ctx context.Context, directory journal.Directory) (found []natsbu
 	}
 	if len(free) > 0 {
 		found = append(found, finding(natsbus.Warning, "run their actor as a user of its own, with its key in "+natsconn.SeedVariable+"; docs/how-to/commands-as-tools.md says what that user can do",
-			"these tools have no sandbox and act as the user of their actor: %s", wire.Some(free)))
+			"these tools have no sandbox and act as the user of their actor: %s", compose.Some(free)))
 	}
 	if len(networked) > 0 {
 		found = append(found, finding(natsbus.Warning, "set MOOREBUS_TOKEN and NATS_TOKEN for what listens on their machine, or run their actor elsewhere",
-			"these tools have no network of their own (network: host, or a system without namespaces) and may reach every listener of their actor's machine, on loopback too: %s", wire.Some(networked)))
+			"these tools have no network of their own (network: host, or a system without namespaces) and may reach every listener of their actor's machine, on loopback too: %s", compose.Some(networked)))
 	}
 	return found
 }
@@ -215,7 +215,7 @@ func liveTools(ctx context.Context, directory journal.Directory) natsbus.Finding
 	for i, t := range tools {
 		pools[t.Pool]++
 		switch {
-		case i == 0 || tools[i-1].Name != t.Name || launch.SameTool(tools[i-1], t):
+		case i == 0 || tools[i-1].Name != t.Name || runstart.SameTool(tools[i-1], t):
 		case tools[i-1].Pool == t.Pool:
 			differs = fmt.Sprintf("actors of the pool %s announce the tool %s differently", t.Pool, t.Name)
 		default:
@@ -394,7 +394,7 @@ func flushed(findings []natsbus.Finding) []natsbus.Finding {
 // Listener checks MOOREBUS_LISTEN, if it is set.
 func (d *Checks) Listener(r *Report) {
 	address := d.Getenv("MOOREBUS_LISTEN")
-	if address == "" || d.Getenv(wire.TokenVariable) != "" || d.Getenv(cli.ClientCAVariable) != "" {
+	if address == "" || d.Getenv(compose.TokenVariable) != "" || d.Getenv(cli.ClientCAVariable) != "" {
 		return
 	}
 	at, err := net.ResolveTCPAddr("tcp", address)

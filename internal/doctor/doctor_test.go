@@ -14,11 +14,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	natsserver "github.com/nats-io/nats-server/v2/server"
@@ -61,7 +61,7 @@ func checks(env map[string]string) *Checks {
 func written(t *testing.T, r *Report) string {
 	t.Helper()
 	var b bytes.Buffer
-	require.NoError(t, r.Write(&b, console.Text, false))
+	require.NoError(t, r.Write(&b, print.Text, false))
 	return b.String()
 }
 
@@ -261,7 +261,7 @@ func TestDoctorOnBus(t *testing.T) {
 	require.Contains(t, written(t, &twice), "tool t is announced with different definitions (pools default and other)")
 
 	var b bytes.Buffer
-	require.NoError(t, ready.Write(&b, console.JSON, false))
+	require.NoError(t, ready.Write(&b, print.JSON, false))
 	var doc struct {
 		Findings []struct{ Area, Level, What string }
 		Warnings int

@@ -11,7 +11,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -71,7 +71,7 @@ func (r *livingReader) stop() { r.timer.Stop() }
 
 // missing turns the refusal of what is not there into journal.ErrNotFound.
 func missing(err error) error {
-	if access.IsMissing(err) || refusal.Is(err, refusal.CodeUnknownRef) {
+	if runs.IsMissing(err) || refusal.Is(err, refusal.CodeUnknownRef) {
 		return fmt.Errorf("%w: %w", journal.ErrNotFound, err)
 	}
 	return err
@@ -96,7 +96,7 @@ func (c *Client) Read(ctx context.Context, run events.Run, after uint64) iter.Se
 		n := c.mark(run, after)
 		resp, err := c.lines(ctx, run.Namespace, run.ID, n+1)
 		switch {
-		case access.IsMissing(err) && after == 0:
+		case runs.IsMissing(err) && after == 0:
 			return
 		case err != nil:
 			yield(journal.Record{}, missing(err))

@@ -13,9 +13,9 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/httpapi/inputs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -65,12 +65,12 @@ func (c *Client) Find(ctx context.Context, ns, prefix string, limit int) ([]list
 	return page.Runs, err
 }
 
-// State is [access.Access.State].
-func (c *Client) State(ctx context.Context, ns, id string, n uint64) (access.RunState, error) {
-	return ask[access.RunState](ctx, c, request{namespace: ns, path: path("runs", id), query: query("at", number(n))})
+// State is [runs.Editor.State].
+func (c *Client) State(ctx context.Context, ns, id string, n uint64) (runs.RunState, error) {
+	return ask[runs.RunState](ctx, c, request{namespace: ns, path: path("runs", id), query: query("at", number(n))})
 }
 
-// Events is [access.Access.Events]. The answer is open until the records were ranged over.
+// Events is [runs.Editor.Events]. The answer is open until the records were ranged over.
 func (c *Client) Events(ctx context.Context, ns, id string, from uint64) (iter.Seq2[journal.Record, error], error) {
 	resp, err := c.lines(ctx, ns, id, from)
 	if err != nil {
@@ -103,44 +103,44 @@ func (c *Client) Start(ctx context.Context, ns string, req control.StartRequest)
 }
 
 // command posts a command that says who gave it.
-func (c *Client) command(ctx context.Context, ns, id, name string, by events.By) (access.Result, error) {
-	return post[access.Result](ctx, c, request{namespace: ns, path: path("runs", id, name)}, by)
+func (c *Client) command(ctx context.Context, ns, id, name string, by events.By) (runs.Result, error) {
+	return post[runs.Result](ctx, c, request{namespace: ns, path: path("runs", id, name)}, by)
 }
 
 // Cancel is [control.Controller.Cancel].
-func (c *Client) Cancel(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+func (c *Client) Cancel(ctx context.Context, ns, id string, by events.By) (runs.Result, error) {
 	return c.command(ctx, ns, id, "cancel", by)
 }
 
 // Pause is [control.Controller.Pause].
-func (c *Client) Pause(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+func (c *Client) Pause(ctx context.Context, ns, id string, by events.By) (runs.Result, error) {
 	return c.command(ctx, ns, id, "pause", by)
 }
 
 // Resume is [control.Controller.Resume].
-func (c *Client) Resume(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+func (c *Client) Resume(ctx context.Context, ns, id string, by events.By) (runs.Result, error) {
 	return c.command(ctx, ns, id, "resume", by)
 }
 
 // Release is [control.Controller.Release].
-func (c *Client) Release(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
-	return post[access.Result](ctx, c, request{namespace: ns, path: path("runs", id, "resume")}, struct {
+func (c *Client) Release(ctx context.Context, ns, id string, by events.By) (runs.Result, error) {
+	return post[runs.Result](ctx, c, request{namespace: ns, path: path("runs", id, "resume")}, struct {
 		events.By
 		Restored bool `json:"restored"`
 	}{by, true})
 }
 
 // Decide is the method of [control.Controller].
-func (c *Client) Decide(ctx context.Context, ns, id string, d events.Decision) (access.Result, error) {
+func (c *Client) Decide(ctx context.Context, ns, id string, d events.Decision) (runs.Result, error) {
 	body := inputs.DecisionBody{CallID: d.CallID, Decision: d.Decision, Reason: d.Reason, By: d.By}
 	if d.Arguments != "" {
 		text, err := json.Marshal(d.Arguments)
 		if err != nil {
-			return access.Result{}, err
+			return runs.Result{}, err
 		}
 		body.Arguments = text
 	}
-	return post[access.Result](ctx, c, request{namespace: ns, path: path("runs", id, "decisions")}, body)
+	return post[runs.Result](ctx, c, request{namespace: ns, path: path("runs", id, "decisions")}, body)
 }
 
 // Inputs is [control.Controller.Inputs] for those inputs that commands post: messages and results

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/toolset"
@@ -110,7 +110,7 @@ func (h working) start(t *testing.T, policy *events.Approval) (id string) {
 	return started.RunID
 }
 
-func stateOf(t *testing.T, g *control.Controller, id string) access.RunState {
+func stateOf(t *testing.T, g *control.Controller, id string) runs.RunState {
 	t.Helper()
 	state, err := g.State(t.Context(), "", id, 0)
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/livetext"
@@ -79,7 +79,7 @@ func (s *Server) stateBefore(ctx context.Context, ns, id string, o *options) ([]
 	if !o.state {
 		return nil, nil
 	}
-	var state access.RunState
+	var state runs.RunState
 	var err error
 	switch {
 	case !o.given:
@@ -88,7 +88,7 @@ func (s *Server) stateBefore(ctx context.Context, ns, id string, o *options) ([]
 		}
 	case o.from <= 1:
 		err = s.control.View(ctx, ns, id, func(run *runlog.Run) (err error) {
-			state, err = access.NewRunState(s.control.Store.Machine().Initial(run.ID.ID))
+			state, err = runs.NewRunState(s.control.Store.Machine().Initial(run.ID.ID))
 			return err
 		})
 	default:
@@ -229,7 +229,7 @@ func (s *Server) streamEnded(w http.ResponseWriter, r *http.Request, run events.
 		if err != nil {
 			panic(http.ErrAbortHandler) // the client reconnects and resumes
 		}
-		if access.NotOfLog(rec) {
+		if runs.NotOfLog(rec) {
 			continue
 		}
 		f := newFrame(s.codec(), rec)
@@ -278,7 +278,7 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq 
 	for err == nil && !t.ended() {
 		select {
 		case rec := <-records:
-			if access.NotOfLog(rec.Record) {
+			if runs.NotOfLog(rec.Record) {
 				break
 			}
 			// Chunks that came before the event are sent before it.

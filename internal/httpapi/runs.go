@@ -13,9 +13,9 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/httpapi/inputs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -175,7 +175,7 @@ func (s *Server) postDecision(ctx context.Context, r *route.Request) (any, error
 }
 
 // command handles a request with {reason?, by?}.
-func command(do func(ctx context.Context, ns, id string, by events.By) (access.Result, error)) func(context.Context, *route.Request) (any, error) {
+func command(do func(ctx context.Context, ns, id string, by events.By) (runs.Result, error)) func(context.Context, *route.Request) (any, error) {
 	return func(ctx context.Context, r *route.Request) (any, error) {
 		var by events.By
 		if err := r.OptionalObject(&by); err != nil {

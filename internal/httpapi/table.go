@@ -9,12 +9,12 @@ import (
 	"github.com/moorebus/moorebus/internal/buildinfo"
 	"github.com/moorebus/moorebus/internal/compare"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/control/record"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/tally"
 	"github.com/moorebus/moorebus/internal/httpapi/inputs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
@@ -47,7 +47,7 @@ var runEvents = []route.Parameter{
 // Bodies and answers by the names that the description gives them.
 type (
 	runPage      list.Page
-	newState     access.Result
+	newState     runs.Result
 	forkBody     forking.Request
 	forkState    forking.Result
 	modelRequest control.ModelRequest
@@ -59,7 +59,7 @@ type (
 	}
 	// runState has the type of its memory.
 	runState struct {
-		access.RunState
+		runs.RunState
 		Memory reducer.Memory `json:"memory"`
 	}
 )

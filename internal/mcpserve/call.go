@@ -10,8 +10,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -210,7 +210,7 @@ func (s *Server) follow(ctx context.Context, run events.Run, c *caller) (*reduce
 		if began.IsZero() {
 			began = e.Time
 		}
-		report(e.N, console.EventLine(e, began))
+		report(e.N, print.EventLine(e, began))
 		if mem.State != events.WaitingForHuman {
 			c.stop()
 			return nil

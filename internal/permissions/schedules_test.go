@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -80,7 +80,7 @@ func TestSchedulesWithoutPermission(t *testing.T) {
 	var log said
 	bus := newRig(t).open(t, Tap)
 	s := schedules.New(schedules.Config{
-		Access: &access.Access{Store: runlog.New(runlog.Options{Log: bus})}, Feed: bus, Schedules: bus,
+		Runs: &runs.Editor{Store: runlog.New(runlog.Options{Log: bus})}, Feed: bus, Schedules: bus,
 		Concurrency: 1, Drain: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	ctx, stop := context.WithCancel(t.Context())

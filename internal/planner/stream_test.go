@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/livetext"
-	"github.com/moorebus/moorebus/internal/output"
 	"github.com/moorebus/moorebus/internal/planner"
+	"github.com/moorebus/moorebus/internal/runstream"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -341,7 +341,7 @@ func TestPiecesOfACallAreLateAfterItsEvent(t *testing.T) {
 				require.False(t, passed)
 
 				told := 0
-				stream := output.NewStream(reducer.DefaultTable(), func(output.Output) { told++ })
+				stream := runstream.NewStream(reducer.DefaultTable(), func(runstream.Output) { told++ })
 				stream.Event(r.Memory(run), e)
 				told = 0
 				stream.Chunk(pieces[0])

@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -49,14 +49,14 @@ type opened struct {
 	// namespace is that of runs that are named, only the one that was asked for,
 	// empty if none was.
 	namespace, only string
-	find            console.RunFinder
+	find            print.RunFinder
 }
 
-// runs returns the runs that arguments name, see [console.FindRun].
+// runs returns the runs that arguments name, see [print.FindRun].
 func (l *opened) runs(ctx context.Context, args ...string) ([]events.Run, error) {
 	runs := make([]events.Run, len(args))
 	for i, arg := range args {
-		id, err := console.FindRun(ctx, arg, l.find)
+		id, err := print.FindRun(ctx, arg, l.find)
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +75,7 @@ func (s *source) use(ctx context.Context, fn func(*opened) error) error {
 
 // offerRuns has the shell offer ids of runs for the first arguments, all of them with 0.
 func (s *source) offerRuns(arguments int) cobra.CompletionFunc {
-	return console.OfferRuns(arguments, func(cmd *cobra.Command, fn func(context.Context, console.RunFinder) error) error {
+	return print.OfferRuns(arguments, func(cmd *cobra.Command, fn func(context.Context, print.RunFinder) error) error {
 		return s.use(cmd.Context(), func(l *opened) error { return fn(cmd.Context(), l.find) })
 	})
 }
@@ -118,7 +118,7 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 		l.log, l.snapshots, l.blobs = conn.Bus, conn.Bus, conn.Bus
 		l.find = func(ctx context.Context, prefix string, limit int) ([]list.Run, error) {
 			store := runlog.New(runlog.Options{Log: l.log, Machine: l.machine, Logger: logger})
-			all := list.New(&access.Access{Store: store, Log: l.log, Table: l.machine.Table(), Namespace: l.namespace}, nil)
+			all := list.New(&runs.Editor{Store: store, Log: l.log, Table: l.machine.Table(), Namespace: l.namespace}, nil)
 			return all.Find(ctx, l.namespace, prefix, limit)
 		}
 		return fn(l)
@@ -131,7 +131,7 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 	if torn := f.Torn(); torn != nil {
 		logger.Warn(torn.Error())
 	}
-	l.log, l.blobs, l.find = f, f, console.FinderOf(f.Runs(), l.namespace)
+	l.log, l.blobs, l.find = f, f, print.FinderOf(f.Runs(), l.namespace)
 	err = fn(l)
 	var gone *runlog.ParentGoneError
 	if errors.As(err, &gone) {

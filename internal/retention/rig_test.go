@@ -15,7 +15,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
@@ -131,7 +131,7 @@ func (w *world) start(a *events.Agent) events.Run {
 	return w.store.Place(events.DefaultNamespace, started.RunID)
 }
 
-func (w *world) state(run events.Run) access.RunState {
+func (w *world) state(run events.Run) runs.RunState {
 	w.t.Helper()
 	s, err := w.host.Gateway().State(w.t.Context(), run.Namespace, run.ID, 0)
 	require.NoError(w.t, err)

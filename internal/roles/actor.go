@@ -5,9 +5,9 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/toolset"
-	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -23,7 +23,7 @@ func Actor() *cobra.Command {
 	var registry *toolset.Registry
 	var secrets []string
 	var agents []subagent.Tool
-	return wire.RoleCommand("actor", "Run tools: the states Acting and ParallelActing",
+	return compose.RoleCommand("actor", "Run tools: the states Acting and ParallelActing",
 		`Actor consumes the tool calls of the pools that it serves, runs them, and appends
 each call's result. Without --tools it has the builtins ask_human, calculator,
 current_time and those of memory. A tool file may name MCP servers (the key mcp) and
@@ -38,16 +38,16 @@ call that needs approval runs only if the log holds the approval.`,
 			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are removed from results, may be repeated")
 		},
 		func() (err error) {
-			if registry, secrets, err = wire.ActorTools(file, pools, services); err != nil {
-				return wire.BadConfig(err)
+			if registry, secrets, err = compose.ActorTools(file, pools, services); err != nil {
+				return compose.BadConfig(err)
 			}
-			agents, err = wire.ActorSubagents(file, pools)
-			return wire.BadConfig(err)
+			agents, err = compose.ActorSubagents(file, pools)
+			return compose.BadConfig(err)
 		},
-		func(ctx context.Context, r wire.Role) error {
-			wire.Connect(registry, r.Bus.Conn())
+		func(ctx context.Context, r compose.Role) error {
+			compose.Connect(registry, r.Bus.Conn())
 			defer registry.Start(ctx, r.Logger)()
-			wire.AwaitTools(ctx, registry, r.Logger)
+			compose.AwaitTools(ctx, registry, r.Logger)
 			var roles, checks []func(context.Context) error
 			if own := slices.DeleteFunc(slices.Clone(pools), isAgents); len(own) > 0 || len(pools) == 0 {
 				a, err := r.Actor(actor.Config{Tools: registry, Pools: own, Results: actor.Results{Secrets: secrets, Patterns: redact}})

@@ -13,12 +13,12 @@ import (
 	"github.com/moorebus/moorebus/internal/a2a"
 	"github.com/moorebus/moorebus/internal/agui"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/toolcall"
-	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -29,8 +29,8 @@ import (
 // Gateway returns the command of the role gateway.
 func Gateway() *cobra.Command {
 	var listen, namespace string
-	var waits *wire.GatewayFlags
-	var clients *wire.HTTPFlags
+	var waits *compose.GatewayFlags
+	var clients *compose.HTTPFlags
 	var writeTimeout time.Duration
 	var flags *pflag.FlagSet
 	var redact []string
@@ -39,7 +39,7 @@ func Gateway() *cobra.Command {
 	var encryption *tls.Config
 	var endWaiting func() error
 	var hooks webhooks.Settings
-	return wire.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
+	return compose.RoleCommand("gateway", "Serve HTTP: start runs, talk to them, watch them",
 		`Gateway serves the HTTP API and the console. It appends what comes from outside:
 starts, messages, decisions, cancelling. It also owns the timers: approvals expire,
 runs end at their deadline, and stalled work is driven again twice and then given up.
@@ -49,11 +49,11 @@ only, unless --insecure-no-auth says otherwise or --client-ca lets in only clien
 with a certificate. Without a bus it answers 503, and /healthz 200.`,
 		func(all *pflag.FlagSet) {
 			flags = all
-			flags.StringVar(&listen, "listen", wire.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
+			flags.StringVar(&listen, "listen", compose.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 			encrypt = cli.AddTLSFlags(flags, os.Getenv)
-			waits = wire.AddGatewayFlags(flags)
+			waits = compose.AddGatewayFlags(flags)
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
-			clients = wire.AddHTTPFlags(flags)
+			clients = compose.AddHTTPFlags(flags)
 			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are removed from the results of clients' tools, may be repeated")
 			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may read nothing before it is disconnected")
 			cli.Positive(flags, "write-timeout")
@@ -62,7 +62,7 @@ with a certificate. Without a bus it answers 503, and /healthz 200.`,
 			if namespace != "" && !events.ValidToken(namespace) {
 				return cli.Usage("--namespace: %q is not a name; use [a-z0-9][a-z0-9_-]{0,62}", namespace)
 			}
-			if listener, encryption, err = encrypt.Listen(listen, wire.TokenVariable, slog.Default()); err != nil {
+			if listener, encryption, err = encrypt.Listen(listen, compose.TokenVariable, slog.Default()); err != nil {
 				return err
 			}
 			if hooks, err = waits.Webhooks(listener); err != nil {
@@ -71,7 +71,7 @@ with a certificate. Without a bus it answers 503, and /healthz 200.`,
 			endWaiting = httpapi.ServeWaiting(listener, encryption, slog.Default())
 			return nil
 		},
-		func(ctx context.Context, r wire.Role) error {
+		func(ctx context.Context, r compose.Role) error {
 			if err := endWaiting(); err != nil {
 				return err
 			}
@@ -88,8 +88,8 @@ with a certificate. Without a bus it answers 503, and /healthz 200.`,
 				return errors.Join(err, listener.Close())
 			}
 			server, err := httpapi.New(httpapi.Config{
-				Control: c, Feed: r.Bus, Listener: listener, TLS: encryption, Token: os.Getenv(wire.TokenVariable), Hosts: clients.Hosts(listen),
-				Faces:      []route.Face{face, a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(wire.TokenVariable) != ""})},
+				Control: c, Feed: r.Bus, Listener: listener, TLS: encryption, Token: os.Getenv(compose.TokenVariable), Hosts: clients.Hosts(listen),
+				Faces:      []route.Face{face, a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(compose.TokenVariable) != ""})},
 				MaxStreams: clients.Streams(r.Logger), MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: r.Drain, Metrics: r.Metrics.Handler(), Logger: r.Logger,
 			})
 			if err != nil {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"os"
 
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/providers"
-	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -19,7 +19,7 @@ func Planner() *cobra.Command {
 	var noStream bool
 	var connections int
 	var callers map[string]llm.Caller
-	return wire.RoleCommand("planner", "Call models: the states Planning and Reflecting",
+	return compose.RoleCommand("planner", "Call models: the states Planning and Reflecting",
 		`Planner consumes the events that enter Planning and Reflecting, asks the agent's
 model provider, and appends its reply as an event.
 
@@ -38,19 +38,19 @@ open files (ulimit -n) of this process and of that server, or bound the sockets 
 --connections.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "providers", "", "`file` of model providers (YAML or JSON)")
-			wire.AddPricesFlag(flags, &pricesFile)
-			wire.AddConnectionsFlag(flags, &connections)
+			compose.AddPricesFlag(flags, &pricesFile)
+			compose.AddConnectionsFlag(flags, &connections)
 			flags.BoolVar(&noStream, "no-stream", false, "ask models for whole replies and publish no chunks")
 		},
 		func() (err error) {
-			if callers, err = wire.ProvidersOver(wire.ModelClient(connections), file, os.Getenv); err != nil {
-				return wire.BadConfig(err)
+			if callers, err = compose.ProvidersOver(compose.ModelClient(connections), file, os.Getenv); err != nil {
+				return compose.BadConfig(err)
 			}
-			prices, err = wire.Prices(pricesFile)
-			return wire.BadConfig(err)
+			prices, err = compose.Prices(pricesFile)
+			return compose.BadConfig(err)
 		},
-		func(ctx context.Context, r wire.Role) error {
-			wire.WarnOpenFiles(r.Concurrency, connections, r.Logger)
+		func(ctx context.Context, r compose.Role) error {
+			compose.WarnOpenFiles(r.Concurrency, connections, r.Logger)
 			p, err := r.Planner(planner.Config{Providers: callers, Prices: prices, NoStream: noStream})
 			if err != nil {
 				return err

@@ -13,8 +13,8 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/telemetry"
-	"github.com/moorebus/moorebus/internal/wire"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -25,7 +25,7 @@ func Telemetry() *cobra.Command {
 	var from string
 	var client otlptrace.Client
 	cfg := telemetry.Config{}
-	cmd := wire.RoleCommand("telemetry", "Send the log as traces to an OTLP receiver",
+	cmd := compose.RoleCommand("telemetry", "Send the log as traces to an OTLP receiver",
 		`Telemetry reads the log and sends its runs as spans, over OTLP with HTTP or gRPC. The
 variables of OpenTelemetry say where to:
 
@@ -68,11 +68,11 @@ or how long ago (24h). With --once the command ends at the log's present end.`,
 				return cli.NotConfigured("%w", err)
 			}
 			cfg.Resource, err = telemetry.Resource(context.Background())
-			return wire.BadConfig(err)
+			return compose.BadConfig(err)
 		},
-		func(ctx context.Context, r wire.Role) error {
+		func(ctx context.Context, r compose.Role) error {
 			if err := client.Start(ctx); err != nil {
-				return wire.BadConfig(err)
+				return compose.BadConfig(err)
 			}
 			defer func() { _ = client.Stop(context.WithoutCancel(ctx)) }() // nothing is left to send
 			cfg.Log, cfg.Leases, cfg.Positions, cfg.Sender = r.Bus, r.Bus, r.Bus, client

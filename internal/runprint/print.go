@@ -8,9 +8,9 @@ import (
 	"io"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/logwalk"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/terminal"
@@ -50,7 +50,7 @@ type Options struct {
 	Speed float64
 	// In selects the events that happened in this state; empty: all.
 	In events.State
-	// JSON writes a [console.Line] for each event instead of text, Color colours text.
+	// JSON writes a [print.Line] for each event instead of text, Color colours text.
 	JSON, Color bool
 	// Reasoning shows all that the model reasoned instead of one line, in text.
 	Reasoning bool
@@ -70,8 +70,8 @@ func Run(ctx context.Context, w io.Writer, log journal.Log, machine *reducer.Mac
 		o.Clock = WallClock{}
 	}
 	fold := runlog.NewFold(log, machine, run)
-	p := &printer{w: w, o: o, machine: machine, reader: &console.Reader{Fold: fold}, mem: fold.Memory()}
-	p.lines = &console.Timeline{Out: w, JSON: o.JSON, Color: o.Color, Reasoning: o.Reasoning}
+	p := &printer{w: w, o: o, machine: machine, reader: &print.Reader{Fold: fold}, mem: fold.Memory()}
+	p.lines = &print.Timeline{Out: w, JSON: o.JSON, Color: o.Color, Reasoning: o.Reasoning}
 	records := log.Read(ctx, run, 0)
 	if o.Follow {
 		records = log.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: run.ID}, 0)
@@ -103,9 +103,9 @@ type printer struct {
 	w       io.Writer
 	o       Options
 	machine *reducer.Machine
-	reader  *console.Reader
+	reader  *print.Reader
 	mem     *reducer.Memory // the reader's
-	lines   *console.Timeline
+	lines   *print.Timeline
 
 	// first is when the first event happened, begun when it was shown.
 	// last is when the event before this one happened.

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/print"
 )
 
 // plan is what setting up a bus would change.
@@ -26,7 +26,7 @@ const permissionsHint = "if roles have their own users: print the permissions fo
 
 // Plan writes what [Bus.Run] would change, as text or JSON, and changes nothing. If there is something,
 // the error has the code [cli.ExitChanges] and no message.
-func (s *Bus) Plan(ctx context.Context, conn *nats.Conn, w io.Writer, f console.Format) error {
+func (s *Bus) Plan(ctx context.Context, conn *nats.Conn, w io.Writer, f print.Format) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, initTimeout, nats.ErrTimeout)
 	defer cancel()
 	if err := s.ask(ctx, conn); err != nil {
@@ -43,8 +43,8 @@ func (s *Bus) Plan(ctx context.Context, conn *nats.Conn, w io.Writer, f console.
 			p.Permissions = permissionsHint
 		}
 	}
-	if f == console.JSON {
-		err = console.Write(w, f, p)
+	if f == print.JSON {
+		err = print.Write(w, f, p)
 	} else {
 		_, err = io.WriteString(w, p.text())
 	}

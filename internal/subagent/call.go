@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -79,7 +79,7 @@ func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.C
 		mode: mem.Mode, handedOff: state.HandedOff,
 	}
 	if s.tools[c.Name].Handoff != "" {
-		c.pools = launch.PoolsOf(mem)
+		c.pools = runstart.PoolsOf(mem)
 	}
 	if p := mem.Control.Parent; p != nil {
 		c.depth = max(1, p.Depth) + 1
@@ -203,7 +203,7 @@ func (s *Subagents) startSubrun(ctx context.Context, c call) error {
 	if stone != nil {
 		return tool.Failf(CodeRunPurged, "the run %s, which answered, was purged", c.subrun.ID)
 	}
-	_, _, err = s.launcher.Open(ctx, c.subrun, launch.Opening{
+	_, _, err = s.launcher.Open(ctx, c.subrun, runstart.Opening{
 		First: start, Budget: start.Agent.Budget, TraceParent: c.TraceParent,
 		Check: func(mem *reducer.Memory) error {
 			if mem.N > 0 {
@@ -240,7 +240,7 @@ func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
 		return nil, tool.Failf(CodeBudgetExceeded, "%s was not called: nothing is left of the budget's wall time", c.Name)
 	}
 	a.Budget, a.Config.MaxDepth = budget, c.maxDepth
-	start, err := s.pinWhenThere(ctx, a, launch.Task{Text: arguments.Task, Mode: events.ModeTask, AgentHash: hash})
+	start, err := s.pinWhenThere(ctx, a, runstart.Task{Text: arguments.Task, Mode: events.ModeTask, AgentHash: hash})
 	if err != nil {
 		return nil, failureOf(err)
 	}
@@ -250,7 +250,7 @@ func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
 
 // pinWhenThere pins what an agent needs. It waits a while for tools and providers that are
 // not announced: processes start in any order.
-func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task launch.Task) (*events.Start, error) {
+func (s *Subagents) pinWhenThere(ctx context.Context, a events.Agent, task runstart.Task) (*events.Start, error) {
 	var start *events.Start
 	err := retry.Policy{First: time.Second, Budget: toolcall.ToolWait}.Do(ctx, func(ctx context.Context) (err error) {
 		start, err = s.launcher.Pin(ctx, a, task)

@@ -11,9 +11,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -124,14 +124,14 @@ func TestGivingUpFindsTheRun(t *testing.T) {
 		require.Equal(t, events.Acting, r.memory(run).State, "it is about to be given up")
 
 		store := runlog.New(runlog.Options{Log: r.journal.NewProcess()})
-		l, err := launch.New(launch.Config{
+		l, err := runstart.New(runstart.Config{
 			Store: store, Source: "subagent/other", Directory: r.journal, Agents: r.journal, Timers: r.journal, FirstCheck: time.Minute,
 		})
 		require.NoError(t, err)
-		start, err := l.Pin(t.Context(), def, launch.Task{Text: "help", Mode: events.ModeTask})
+		start, err := l.Pin(t.Context(), def, runstart.Task{Text: "help", Mode: events.ModeTask})
 		require.NoError(t, err)
 		start.Parent = &events.Parent{Run: run.ID, CallID: "call_1_1", Depth: 1}
-		_, _, err = l.Open(t.Context(), child(run, "call_1_1"), launch.Opening{First: start})
+		_, _, err = l.Open(t.Context(), child(run, "call_1_1"), runstart.Opening{First: start})
 		require.NoError(t, err)
 
 		mem := r.ends(run, 5*time.Minute)

@@ -22,8 +22,8 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -74,7 +74,7 @@ type Subagents struct {
 	guard  *toolcall.Guard
 	// elsewhere is for calls of agents that other actors of the pool have.
 	elsewhere *toolcall.Elsewhere
-	launcher  *launch.Launcher
+	launcher  *runstart.Launcher
 	worker    *worker.Worker
 }
 
@@ -101,7 +101,7 @@ func New(cfg Config) (*Subagents, error) {
 	if s.guard, err = toolcall.NewGuard(cfg.Store, cfg.Approval, s.definition); err != nil {
 		return nil, err
 	}
-	s.launcher, err = launch.New(launch.Config{
+	s.launcher, err = runstart.New(runstart.Config{
 		Store: cfg.Store, Source: s.source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
 		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator, FirstCheck: firstCheck,
 	})
@@ -291,7 +291,7 @@ func (s *Subagents) pinHandOff(ctx context.Context, c call, t Tool) (*events.Han
 	if err != nil {
 		return nil, failureOf(err)
 	}
-	start, err := s.pinWhenThere(ctx, a, launch.Task{Mode: c.mode, Pools: c.pools, AgentHash: hash})
+	start, err := s.pinWhenThere(ctx, a, runstart.Task{Mode: c.mode, Pools: c.pools, AgentHash: hash})
 	if err != nil {
 		return nil, failureOf(err)
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/foldbench"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/runprint"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -48,12 +48,12 @@ func TestPrintJSON(t *testing.T) {
 	require.NoError(t, runprint.Run(t.Context(), &b, logOf(t, r.records), machine(), r.run, runprint.Options{JSON: true, State: true}))
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	require.Len(t, lines, 4)
-	var line console.Line
+	var line print.Line
 	require.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
 	require.Equal(t, events.TypeStart, line.Type)
 	require.Equal(t, events.Planning, line.To)
 	require.Equal(t, string(r.records[0].Body), string(line.Event), "the body as it is stored")
-	line = console.Line{}
+	line = print.Line{}
 	require.NoError(t, json.Unmarshal([]byte(lines[1]), &line))
 	require.NotEmpty(t, line.Illegal)
 	require.Equal(t, `"garbage"`, string(line.Event), "what is not JSON is a text")

@@ -13,7 +13,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/moorebus/moorebus/internal/codec"
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -118,10 +118,10 @@ func (m *model) conversation(p *page) {
 		}
 		p.line(bold, who)
 		if text := turn.Reasoning.Text(); text != "" {
-			p.line(faint, "  reasoned: "+console.Cut(text, p.width))
+			p.line(faint, "  reasoned: "+print.Cut(text, p.width))
 		}
 		for _, item := range turn.Reasoning.Items() {
-			p.line(faint, "  provider: "+console.Cut(item, p.width))
+			p.line(faint, "  provider: "+print.Cut(item, p.width))
 		}
 		if turn.Content != "" || len(turn.Parts) > 0 {
 			p.text("", 2, events.Shown(turn.Content, turn.Parts))

@@ -8,7 +8,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/moorebus/moorebus/internal/console"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -88,9 +88,9 @@ func colorOf(s events.State) string {
 
 func (m *model) header() []string {
 	now, mem := m.history.moment(m.at), m.history.head()
-	state := console.StateShape(now.state) + " " + string(now.state)
+	state := print.StateShape(now.state) + " " + string(now.state)
 	if now.paused {
-		state += " " + console.PausedFor(now.pauseReason)
+		state += " " + print.PausedFor(now.pauseReason)
 	}
 	if m.awaits != "" && m.at == m.history.len() && !m.ended() {
 		state += " (" + m.awaits + ")"
@@ -100,8 +100,8 @@ func (m *model) header() []string {
 		cost = fmt.Sprintf("  $%.4f", now.usage.Cost)
 	}
 	return []string{
-		m.paint(colorOf(now.state), terminal.Visible(state)) + "  " + m.paint(bold, console.Plain(mem.Control.Agent.Name)) + "  " + m.paint(faint, mem.RunID),
-		fmt.Sprintf("tokens %d in, %d out%s  step %d  age %s  ", now.usage.Input, now.usage.Output, cost, now.step, m.age()) + m.paint(faint, console.Cut(mem.Task, 200)),
+		m.paint(colorOf(now.state), terminal.Visible(state)) + "  " + m.paint(bold, print.Plain(mem.Control.Agent.Name)) + "  " + m.paint(faint, mem.RunID),
+		fmt.Sprintf("tokens %d in, %d out%s  step %d  age %s  ", now.usage.Input, now.usage.Output, cost, now.step, m.age()) + m.paint(faint, print.Cut(mem.Task, 200)),
 	}
 }
 
@@ -155,9 +155,9 @@ func (m *model) entry(at int) string {
 	text := fmt.Sprintf("%5d  not a legal event", here.n)
 	if e := here.event; e != nil {
 		started := m.history.started()
-		text = console.EventLine(e, started)
+		text = print.EventLine(e, started)
 		if m.width < wide {
-			text = fmt.Sprintf("%5d  %9s  %s  %s  %s", e.N, console.Elapsed(e.Time.Sub(started)), console.StateShape(e.To), console.Pad(string(e.Type()), 21), console.Cut(events.Summary(e.Data), 100))
+			text = fmt.Sprintf("%5d  %9s  %s  %s  %s", e.N, print.Elapsed(e.Time.Sub(started)), print.StateShape(e.To), print.Pad(string(e.Type()), 21), print.Cut(events.Summary(e.Data), 100))
 		}
 	}
 	text = fit(terminal.Visible(text), m.width-2)
@@ -209,22 +209,22 @@ func (m *model) footer() string {
 	case searching:
 		return "find: " + string(m.input) + cursor
 	case confirming:
-		return m.paint(yellow, "approve "+console.Cut(m.asked.Tool+" "+m.asked.Arguments, max(m.width-38, 20))+"? y approves, any key does not")
+		return m.paint(yellow, "approve "+print.Cut(m.asked.Tool+" "+m.asked.Arguments, max(m.width-38, 20))+"? y approves, any key does not")
 	case writing:
 		if m.verb == Answer {
 			return m.paint(yellow, "answer: ") + string(m.input) + cursor
 		}
-		return m.paint(yellow, "reject "+console.Cut(m.asked.Tool, 20)+", because: ") + string(m.input) + cursor
+		return m.paint(yellow, "reject "+print.Cut(m.asked.Tool, 20)+", because: ") + string(m.input) + cursor
 	}
 	if m.note != "" {
-		return m.paint(yellow, console.Plain(m.note))
+		return m.paint(yellow, print.Plain(m.note))
 	}
 	if waits, any := m.undecided(); any {
 		what := "y approves, n rejects "
 		if waits.Asks {
 			what = "y answers, n rejects "
 		}
-		return m.paint(yellow, "waits for you: "+what+console.Plain(waits.Tool)) + m.paint(faint, "  ? help  q leave")
+		return m.paint(yellow, "waits for you: "+what+print.Plain(waits.Tool)) + m.paint(faint, "  ? help  q leave")
 	}
 	return m.paint(faint, "? help  q leave  ← → step  space play  + - speed  L live  Tab panel  / find")
 }

@@ -15,7 +15,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -189,7 +189,7 @@ func (h *history) started() time.Time {
 
 // add folds the next record. Errors are those of [runlog.Fold.Apply] that are not about it.
 func (h *history) add(ctx context.Context, rec journal.Record) error {
-	if access.NotOfLog(rec) {
+	if runs.NotOfLog(rec) {
 		return nil
 	}
 	e, err := h.fold.Apply(ctx, rec)

@@ -5,7 +5,7 @@ import (
 	"iter"
 
 	"github.com/moorebus/moorebus/internal/livetext"
-	"github.com/moorebus/moorebus/internal/output"
+	"github.com/moorebus/moorebus/internal/runstream"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -33,7 +33,7 @@ type RunOutput struct {
 // misses live text and nothing else.
 func (r *Run) Outputs(ctx context.Context) iter.Seq2[RunOutput, error] {
 	return follow(ctx, r, func(f *follower[RunOutput], at events.Run) (teller, func(), error) {
-		stream := output.NewStream(r.service.machine.Table(), func(o Output) {
+		stream := runstream.NewStream(r.service.machine.Table(), func(o Output) {
 			switch o.(type) {
 			case LLMToken, ReasoningToken, ToolCallDelta:
 				f.offer(RunOutput{at.ID, o})
@@ -49,30 +49,30 @@ func (r *Run) Outputs(ctx context.Context) iter.Seq2[RunOutput, error] {
 // Output is something that a run did: a value of one of the types below. Most outputs come
 // from the log, in its order, each once, and again in a replay. [LLMToken],
 // [ReasoningToken] and [ToolCallDelta] come from the live feed and may be missing.
-type Output = output.Output
+type Output = runstream.Output
 
 // The outputs. See the fields of each.
 type (
 	// StateStarted says that event N led the run to State.
-	StateStarted = output.StateStarted
+	StateStarted = runstream.StateStarted
 	// Action is the Event that led the run out of State, with its trace entry as Data.
-	Action = output.Action
+	Action = runstream.Action
 	// ToolCallStarted says that the call CallID of the tool Name started with Arguments,
 	// after its approval if it needed one.
-	ToolCallStarted = output.ToolCallStarted
+	ToolCallStarted = runstream.ToolCallStarted
 	// ToolCallFinished is the outcome of a call: Success, Observation, Code, LatencyMS.
-	ToolCallFinished = output.ToolCallFinished
+	ToolCallFinished = runstream.ToolCallFinished
 	// FinalAnswer is the answer (Content) of a run, or of a turn of a conversation.
-	FinalAnswer = output.FinalAnswer
+	FinalAnswer = runstream.FinalAnswer
 	// RunError says why a run ended without an answer: Code and Message.
-	RunError = output.Error
+	RunError = runstream.Error
 	// LLMToken is a piece (Text) of the model's message, at byte Offset. A smaller offset
 	// than expected says that the message started over.
-	LLMToken = output.LLMToken
+	LLMToken = runstream.LLMToken
 	// ReasoningToken is a piece (Text) of what the model reasons, at byte Offset.
-	ReasoningToken = output.ReasoningToken
+	ReasoningToken = runstream.ReasoningToken
 	// Reasoned is what the model reasoned before the reply of event N.
-	Reasoned = output.Reasoned
+	Reasoned = runstream.Reasoned
 	// ToolCallDelta is a piece (Text) of the arguments of the reply's call at Index.
-	ToolCallDelta = output.ToolCallDelta
+	ToolCallDelta = runstream.ToolCallDelta
 )

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -50,8 +50,8 @@ func (r *Run) input(ctx context.Context, inputs ...control.Input) error {
 }
 
 // reached returns a function that waits until the run has the result of a command.
-func (r *Run) reached(ctx context.Context) func(access.Result, error) error {
-	return func(result access.Result, err error) error {
+func (r *Run) reached(ctx context.Context) func(runs.Result, error) error {
+	return func(result runs.Result, err error) error {
 		if err != nil {
 			return refused(err)
 		}

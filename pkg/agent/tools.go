@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -55,7 +55,7 @@ func Attach(ctx context.Context, mediaType string, data []byte) string {
 	if strings.HasPrefix(mediaType, "image/") {
 		what = events.PartImage
 	}
-	return capability.Kept(ctx, what, mediaType, data)
+	return callctx.Kept(ctx, what, mediaType, data)
 }
 
 // brokenTool replaces a tool that could not be made.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -61,12 +61,12 @@ func BySystem(code string) bool { return slices.Contains(systemCodes, code) }
 
 // Keeper lists, drops and retries the dead. It is safe for concurrent use.
 type Keeper struct {
-	a      *access.Access
+	a      *runs.Editor
 	forker *forking.Forker
 }
 
 // New returns a Keeper of the dead runs of a. forker makes the runs that retry them.
-func New(a *access.Access, forker *forking.Forker) *Keeper { return &Keeper{a, forker} }
+func New(a *runs.Editor, forker *forking.Forker) *Keeper { return &Keeper{a, forker} }
 
 // log is the log with the operator's ports.
 type log interface {

@@ -7,11 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/console"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -143,7 +143,7 @@ func TestDead(t *testing.T) {
 	require.Contains(t, names(g.dead(dead.Options{All: true})), auth.ID)
 
 	var table bytes.Buffer
-	require.NoError(t, console.WriteDead(&table, console.Table, found))
+	require.NoError(t, print.WriteDead(&table, print.Table, found))
 	require.Contains(t, table.String(), exhausted.ID)
 	require.Contains(t, table.String(), found[2].Stray)
 

@@ -15,7 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/callname"
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -28,13 +28,13 @@ import (
 
 // Decisions records decisions. It is safe for concurrent use.
 type Decisions struct {
-	a         *access.Access
+	a         *runs.Editor
 	validator tool.Validator
 }
 
 // New returns Decisions about the runs of a. validator checks arguments that a human changed;
 // nil: they must be an object.
-func New(a *access.Access, validator tool.Validator) *Decisions { return &Decisions{a, validator} }
+func New(a *runs.Editor, validator tool.Validator) *Decisions { return &Decisions{a, validator} }
 
 // Decide appends the decision of a named human about a waiting call. The call's id is the log's
 // or the provider's. After the last decision of a batch the run is still in
@@ -54,9 +54,9 @@ func New(a *access.Access, validator tool.Validator) *Decisions { return &Decisi
 //     run. It still waits.
 //   - Unprocessable, answer_needed: the call asks a question. The answer is a decision
 //     modified with arguments {question, answer}. The call still waits.
-func (s *Decisions) Decide(ctx context.Context, ns, id string, d events.Decision) (access.Result, error) {
+func (s *Decisions) Decide(ctx context.Context, ns, id string, d events.Decision) (runs.Result, error) {
 	if err := checkForm(d); err != nil {
-		return access.Result{}, err
+		return runs.Result{}, err
 	}
 	var expired *refusal.Error
 	result, err := s.a.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
@@ -72,14 +72,14 @@ func (s *Decisions) Decide(ctx context.Context, ns, id string, d events.Decision
 		if err := s.checkRunnable(mem, d); err != nil {
 			return nil, err
 		}
-		return access.One(events.WaitingForHuman, event(mem, d))
+		return runs.One(events.WaitingForHuman, event(mem, d))
 	})
 	switch {
 	case err != nil:
-		return access.Result{}, s.explain(ctx, ns, id, d.CallID, err)
+		return runs.Result{}, s.explain(ctx, ns, id, d.CallID, err)
 	case expired != nil:
 		expired.Fields["state"], expired.Fields["n"] = result.State, result.N
-		return access.Result{}, expired
+		return runs.Result{}, expired
 	}
 	return result, nil
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -48,7 +48,7 @@ func (f *Forker) checkApprovals(ctx context.Context, at events.Run, ancestors []
 func repeatable(effect string) bool { return tool.Effect(effect).Repeatable() }
 
 func approvalOpen(mem *reducer.Memory, call string) error {
-	return access.Conflict(mem, refusal.CodeApprovalOpen,
+	return runs.Conflict(mem, refusal.CodeApprovalOpen,
 		"the call %s, which must not run twice, was approved and has no result at event %d; fork the run before the approval or after the result", call, mem.N)
 }
 

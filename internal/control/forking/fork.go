@@ -10,10 +10,10 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/control/access"
-	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -44,19 +44,19 @@ type Request struct {
 // Result is the fork and its state.
 type Result struct {
 	RunID string `json:"run_id"`
-	access.Result
+	runs.Result
 }
 
 // Forker forks runs. It is safe for concurrent use.
 type Forker struct {
-	a *access.Access
+	a *runs.Editor
 	// checkScript checks scripts of patched agents; may be nil.
 	checkScript func(json.RawMessage) error
 }
 
 // New returns a Forker of the runs that a accesses. checkScript is that of
 // agentfile.Options.
-func New(a *access.Access, checkScript func(json.RawMessage) error) *Forker {
+func New(a *runs.Editor, checkScript func(json.RawMessage) error) *Forker {
 	return &Forker{a, checkScript}
 }
 
@@ -114,9 +114,9 @@ func invalid(code, format string, args ...any) error {
 
 // firstFork returns the existing fork of the request's key. A key of another fork is a conflict.
 func (f *Forker) firstFork(ctx context.Context, ns string, req Request) (Result, error) {
-	var now access.Result
+	var now runs.Result
 	err := f.a.View(ctx, ns, req.RunID, func(run *runlog.Run) error {
-		now = access.Result{State: run.Memory().State, N: run.Memory().N}
+		now = runs.Result{State: run.Memory().State, N: run.Memory().N}
 		return nil
 	})
 	if err != nil {
@@ -174,7 +174,7 @@ func (f *Forker) create(ctx context.Context, at events.Run, req Request) (Result
 			return Result{}, err
 		}
 	}
-	first := launch.Opening{
+	first := runstart.Opening{
 		First: fork, Parent: parent, Budget: parent.Memory().Budget,
 		Check: func(*reducer.Memory) error { return f.checkAncestors(ctx, at, parent.Ancestors()) },
 	}
@@ -247,9 +247,9 @@ func (f *Forker) parent(ctx context.Context, at events.Run, n uint64) (*runlog.F
 	case machine.Forkable(mem, mem.Control.Head) == nil:
 		return fold, nil
 	case f.a.Table.Terminal(mem.State):
-		return nil, access.Conflict(mem, refusal.CodeRunEnded, "the run has ended in state %s at event %d; fork it at an earlier one", mem.State, n)
+		return nil, runs.Conflict(mem, refusal.CodeRunEnded, "the run has ended in state %s at event %d; fork it at an earlier one", mem.State, n)
 	case mem.Control.Poison != nil:
-		return nil, access.Conflict(mem, refusal.CodeRunPoisoned, "the run is poisoned at event %d; fork it at an earlier one", mem.Control.Poison.N)
+		return nil, runs.Conflict(mem, refusal.CodeRunPoisoned, "the run is poisoned at event %d; fork it at an earlier one", mem.Control.Poison.N)
 	}
-	return nil, access.Conflict(mem, refusal.CodeTooManyForks, "the run is the last of %d forks in a row, the limit, so it cannot be forked", reducer.MaxForks)
+	return nil, runs.Conflict(mem, refusal.CodeTooManyForks, "the run is the last of %d forks in a row, the limit, so it cannot be forked", reducer.MaxForks)
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -39,7 +39,7 @@ func (f *Forker) patch(ctx context.Context, parent *reducer.Memory, fork *events
 	if err := f.a.Launcher.Check(&is); err != nil {
 		return err
 	}
-	tools, err := f.a.Launcher.Tools(ctx, &is, launch.PoolsOf(parent))
+	tools, err := f.a.Launcher.Tools(ctx, &is, runstart.PoolsOf(parent))
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (t *patchTask) extract(document *strict.Node) (*strict.Node, error) {
 			return nil, err
 		}
 	}
-	t.TaskType = cmp.Or(t.TaskType, launch.DefaultTaskType)
+	t.TaskType = cmp.Or(t.TaskType, runstart.DefaultTaskType)
 	return document, nil
 }
 

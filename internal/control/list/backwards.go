@@ -7,7 +7,7 @@ import (
 	"iter"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -209,7 +209,7 @@ func (l *Lister) lastBetween(ctx context.Context, run events.Run, after, before 
 		if rec.Seq >= before {
 			break
 		}
-		if !access.NotOfLog(rec) {
+		if !runs.NotOfLog(rec) {
 			last = rec
 		}
 	}

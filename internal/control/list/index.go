@@ -11,7 +11,7 @@ import (
 	"unique"
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/tally"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -22,7 +22,7 @@ import (
 // index knows of every run in the log what a list needs. It is made from the log alone: each
 // request first reads what the log holds beyond it. It keeps about 1 KB for each run.
 type index struct {
-	a *access.Access
+	a *runs.Editor
 	// reading has a place for the request that reads the log.
 	reading chan struct{}
 
@@ -89,7 +89,7 @@ const (
 // addBatch is how many records are added at a time.
 const addBatch = 256
 
-func newIndex(a *access.Access) *index {
+func newIndex(a *runs.Editor) *index {
 	return &index{
 		a: a, reading: make(chan struct{}, 1), read: make([]uint64, a.Log.Shards()),
 		namespaces: map[string]*namespace{}, suspects: map[*row]bool{}, forks: map[*row]bool{},

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -60,8 +60,8 @@ type Run struct {
 	Tokens  int     `json:"tokens,omitempty"`
 	// Waiting says for whom the run waits; empty: for nobody. WaitsFor is the pool whose actors
 	// are missing; nil: none is, as far as is known.
-	Waiting  Waiting          `json:"waiting,omitempty"`
-	WaitsFor *access.WaitsFor `json:"waits_for,omitempty" jsonschema:"A call of the run waits until an actor of this pool comes."`
+	Waiting  Waiting        `json:"waiting,omitempty"`
+	WaitsFor *runs.WaitsFor `json:"waits_for,omitempty" jsonschema:"A call of the run waits until an actor of this pool comes."`
 	// Queued says that the run waits until its quotas admit it.
 	Queued bool `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
 	// Paused says that no new work of the run starts, PauseReason why.
@@ -157,14 +157,14 @@ func (p Paused) is(r *row) bool { return p == "" || r.info.Paused && (p == Pause
 
 // Lister lists runs. It is safe for concurrent use.
 type Lister struct {
-	a        *access.Access
+	a        *runs.Editor
 	index    *index
 	unserved Unserved
 }
 
 // New returns a Lister for the runs of a. unserved says which pools have no actors; nil: that is
 // not known.
-func New(a *access.Access, unserved Unserved) *Lister {
+func New(a *runs.Editor, unserved Unserved) *Lister {
 	if unserved == nil {
 		unserved = func(context.Context) map[string]time.Time { return nil }
 	}

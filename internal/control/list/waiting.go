@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -94,13 +94,13 @@ func (r *row) sends(s events.Subject, e *events.Event) {
 }
 
 // waitsFor returns the first pool without actors that has a call of the run; nil: there is none.
-func (r *row) waitsFor(unserved func() map[string]time.Time) *access.WaitsFor {
+func (r *row) waitsFor(unserved func() map[string]time.Time) *runs.WaitsFor {
 	if r.info.Paused || r.suspect {
 		return nil
 	}
 	for _, c := range r.sent {
 		if since, is := unserved()[c.pool]; is {
-			return access.NewWaitsFor(c.pool, since, r.info.Updated)
+			return runs.NewWaitsFor(c.pool, since, r.info.Updated)
 		}
 	}
 	return nil

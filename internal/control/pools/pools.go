@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/launch"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -35,7 +35,7 @@ type Config struct {
 	// store, queue, feed, concurrency, drain and logger.
 	Worker    worker.Config
 	Directory journal.Directory
-	Launcher  *launch.Launcher
+	Launcher  *runstart.Launcher
 	// Recall cancels the sub-run of a call and returns its id and its usage.
 	Recall func(ctx context.Context, parent events.Run, call string) (id string, used reducer.TotalUsage, err error)
 	// Wait is how long a pool must be without an actor before its calls are answered. 0: they

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/tally"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -39,7 +39,7 @@ var lease = ports.Keep{Role: "gateway", Name: "admission"}
 
 // Config configures an [Admission].
 type Config struct {
-	Access *access.Access
+	Runs   *runs.Editor
 	Lister *list.Lister
 	// Store has the quotas, Leases choose who admits, Positions keep the queue, so that not all
 	// of the log is read at a start. Any may be nil: there are no quotas, or nobody admits.
@@ -79,9 +79,9 @@ type usage struct {
 func New(cfg Config) *Admission {
 	a := &Admission{
 		cfg: cfg, reading: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		queue: newQueue(), after: make([]uint64, cfg.Access.Log.Shards()), usage: map[string]usage{}, spent: map[string]bool{},
+		queue: newQueue(), after: make([]uint64, cfg.Runs.Log.Shards()), usage: map[string]usage{}, spent: map[string]bool{},
 	}
-	if to := cfg.Access.Store.Meter(); to != nil {
+	if to := cfg.Runs.Store.Meter(); to != nil {
 		to.Read(a.measure)
 	}
 	return a
@@ -95,7 +95,7 @@ func (a *Admission) use(all set) {
 	a.wakeUp()
 }
 
-func (a *Admission) now() time.Time { return a.cfg.Access.Store.Now() }
+func (a *Admission) now() time.Time { return a.cfg.Runs.Store.Now() }
 
 func (a *Admission) wakeUp() {
 	select {
@@ -225,7 +225,7 @@ func (a *Admission) Run(ctx context.Context) error {
 	if a.cfg.Store == nil || a.cfg.Leases == nil {
 		return nil
 	}
-	return access.UntilSetUp(ctx, a.cfg.Logger, "queued runs are not admitted by this gateway", func(ctx context.Context) error {
+	return runs.UntilSetUp(ctx, a.cfg.Logger, "queued runs are not admitted by this gateway", func(ctx context.Context) error {
 		for {
 			_, revision, err := a.read(ctx)
 			switch {
@@ -257,7 +257,7 @@ func (a *Admission) followers(ctx context.Context) (parts []func(context.Context
 }
 
 func (a *Admission) follow(ctx context.Context, shard int, after uint64) error {
-	for rec, err := range a.cfg.Access.Log.Follow(ctx, shard, journal.Filter{}, after) {
+	for rec, err := range a.cfg.Runs.Log.Follow(ctx, shard, journal.Filter{}, after) {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -274,8 +274,8 @@ func (a *Admission) follow(ctx context.Context, shard int, after uint64) error {
 func (a *Admission) apply(shard int, rec journal.Record) {
 	s, err := events.ParseSubject(rec.Subject)
 	var start *events.Start
-	if err == nil && s.From == a.cfg.Access.Table.Initial() && s.To == events.Nobody {
-		if e := a.cfg.Access.Decode(rec); e != nil {
+	if err == nil && s.From == a.cfg.Runs.Table.Initial() && s.To == events.Nobody {
+		if e := a.cfg.Runs.Decode(rec); e != nil {
 			start, _ = e.Data.(*events.Start)
 		}
 	}
@@ -295,7 +295,7 @@ func (a *Admission) apply(shard int, rec journal.Record) {
 		return
 	}
 	switch {
-	case a.cfg.Access.Table.Terminal(s.To):
+	case a.cfg.Runs.Table.Terminal(s.To):
 		a.queue.remove(e, now, a.all)
 		a.wakeUp()
 	case e.phase == waits || e.phase == admitting:
@@ -309,7 +309,7 @@ func (a *Admission) apply(shard int, rec journal.Record) {
 }
 
 func (a *Admission) applyToQueued(e *entry, rec journal.Record, to events.State, now time.Time) {
-	event := a.cfg.Access.Decode(rec)
+	event := a.cfg.Runs.Decode(rec)
 	if event == nil {
 		return
 	}
@@ -367,7 +367,7 @@ func (a *Admission) admitAll(ctx context.Context) error {
 	ends := make([]uint64, len(a.after))
 	for shard := range ends {
 		for {
-			end, err := a.cfg.Access.Log.Last(ctx, shard)
+			end, err := a.cfg.Runs.Log.Last(ctx, shard)
 			if ends[shard] = end; err == nil {
 				break
 			}
@@ -425,7 +425,7 @@ func (a *Admission) admit(ctx context.Context, e *entry) {
 	if err == nil && !over {
 		paused, err = a.append(ctx, e)
 	}
-	gone := access.IsMissing(err) || refusal.Is(err, refusal.CodeRunEnded)
+	gone := runs.IsMissing(err) || refusal.Is(err, refusal.CodeRunEnded)
 	if err != nil && !gone && ctx.Err() == nil {
 		a.cfg.Logger.Warn("a queued run will be admitted later", "run", e.id, "reason", err)
 	}
@@ -455,13 +455,13 @@ func (a *Admission) daily(ns string) *Daily {
 // append appends the event, unless the run is not queued any more, or paused.
 func (a *Admission) append(ctx context.Context, e *entry) (paused bool, err error) {
 	admitted := false
-	_, err = a.cfg.Access.Change(ctx, e.ns, e.id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+	_, err = a.cfg.Runs.Change(ctx, e.ns, e.id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		admitted = false
 		if paused = mem.Queued() && mem.Control.Paused; paused || !mem.Queued() {
 			return nil, nil
 		}
 		admitted = true
-		return access.One(events.Control, &events.Admitted{})
+		return runs.One(events.Control, &events.Admitted{})
 	})
 	if err == nil && admitted {
 		a.count(meter.Admitted, e.ns)

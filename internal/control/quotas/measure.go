@@ -8,7 +8,7 @@ import (
 )
 
 func (a *Admission) count(m *meter.Metric, of ...string) {
-	meter.Add(a.cfg.Access.Store.Meter(), m, 1, of...)
+	meter.Add(a.cfg.Runs.Store.Meter(), m, 1, of...)
 }
 
 // measure tells a scrape how the quotas are used.

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/record"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -82,9 +82,9 @@ func extend(t *rapid.T, run *reducertest.Run, n int) {
 }
 
 // readerOf returns a Reader of a log, and access to it.
-func readerOf(log journal.Log) (*record.Reader, *access.Access) {
+func readerOf(log journal.Log) (*record.Reader, *runs.Editor) {
 	store := runlog.New(runlog.Options{Log: log})
-	a := &access.Access{Store: store, Log: log, Table: store.Machine().Table(), Namespace: events.DefaultNamespace}
+	a := &runs.Editor{Store: store, Log: log, Table: store.Machine().Table(), Namespace: events.DefaultNamespace}
 	return record.New(a, list.New(a, nil)), a
 }
 

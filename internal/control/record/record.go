@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/statepatch"
@@ -21,7 +21,7 @@ import (
 
 // Reader reads the records of runs. It is safe for concurrent use.
 type Reader struct {
-	a    *access.Access
+	a    *runs.Editor
 	list *list.Lister
 
 	mu sync.Mutex
@@ -30,7 +30,7 @@ type Reader struct {
 }
 
 // New returns a Reader of the runs of a, which l lists.
-func New(a *access.Access, l *list.Lister) *Reader {
+func New(a *runs.Editor, l *list.Lister) *Reader {
 	return &Reader{a: a, list: l, ended: map[events.Run]Use{}}
 }
 
@@ -61,7 +61,7 @@ func (r *Reader) Moments(run events.Run, from uint64, told bool) *Moments {
 // Next folds the run's next record. It returns the moment after it, or nil if that moment is not
 // wanted. The error is the log's, or that of a run that cannot be read.
 func (m *Moments) Next(ctx context.Context, rec journal.Record) (*Moment, error) {
-	if access.NotOfLog(rec) {
+	if runs.NotOfLog(rec) {
 		return nil, nil
 	}
 	if _, err := m.fold.Apply(ctx, rec); err != nil && !runlog.Refused(err) {

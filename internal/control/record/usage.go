@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -203,7 +203,7 @@ func (r *Reader) own(ctx context.Context, ns, id string) (*Usage, events.State, 
 		if err != nil {
 			return nil, "", err
 		}
-		if access.NotOfLog(rec) {
+		if runs.NotOfLog(rec) {
 			continue
 		}
 		e, err := fold.Apply(ctx, rec)

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -54,7 +54,7 @@ const OriginKey = "schedule"
 
 // Config configures a [Scheduler].
 type Config struct {
-	Access *access.Access
+	Runs *runs.Editor
 	// Feed tells of the ends of runs for which others wait.
 	Feed journal.Feed
 	// Schedules keep the schedules. Nil: there are none.
@@ -72,7 +72,7 @@ type Config struct {
 // but Run work whether it runs or not.
 type Scheduler struct {
 	cfg Config
-	a   *access.Access
+	a   *runs.Editor
 
 	mu sync.Mutex
 	// watched are the runs whose end is awaited, with what ends the watch. Nil: Run does not run.
@@ -85,7 +85,7 @@ type watch struct {
 }
 
 // New returns a Scheduler.
-func New(cfg Config) *Scheduler { return &Scheduler{cfg: cfg, a: cfg.Access} }
+func New(cfg Config) *Scheduler { return &Scheduler{cfg: cfg, a: cfg.Runs} }
 
 // Run processes alarms until ctx ends. Where the bus has no place for schedules, or the user may not use it, it says so and tries again from time to time.
 func (s *Scheduler) Run(ctx context.Context) error {
@@ -98,7 +98,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	var rearming sync.WaitGroup
 	rearming.Go(func() { s.rearm(ctx) })
-	err := access.UntilSetUp(ctx, s.cfg.Logger, "schedules do not fire", func(ctx context.Context) error {
+	err := runs.UntilSetUp(ctx, s.cfg.Logger, "schedules do not fire", func(ctx context.Context) error {
 		return s.cfg.Schedules.ConsumeAlarms(ctx, s.cfg.Concurrency, func(a ports.ScheduleAlarm) {
 			work, stop := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
 			defer stop()
@@ -214,7 +214,7 @@ func (s *Scheduler) busy(ctx context.Context, key ports.ScheduleKey, st *state) 
 		busy = !run.Terminal()
 		return nil
 	})
-	if access.IsMissing(err) { // it was purged
+	if runs.IsMissing(err) { // it was purged
 		return false, nil
 	}
 	if refusal.Is(err, refusal.CodeUnknownTable, refusal.CodeParentGone) {

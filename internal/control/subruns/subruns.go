@@ -8,7 +8,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -16,27 +16,27 @@ import (
 )
 
 // Subruns cancels runs. It is safe for concurrent use.
-type Subruns struct{ a *access.Access }
+type Subruns struct{ a *runs.Editor }
 
 // New returns Subruns for the runs of a.
-func New(a *access.Access) *Subruns { return &Subruns{a} }
+func New(a *runs.Editor) *Subruns { return &Subruns{a} }
 
 // Cancel cancels a run, its model calls, its tools and its sub-runs. If cancelling a sub-run
 // fails, the run itself has ended. A repeated Cancel then cancels the remaining sub-runs and
 // returns CodeRunEnded.
-func (s *Subruns) Cancel(ctx context.Context, ns, id string, by events.By) (access.Result, error) {
+func (s *Subruns) Cancel(ctx context.Context, ns, id string, by events.By) (runs.Result, error) {
 	at, err := s.a.Place(ns, id)
 	if err != nil {
-		return access.Result{}, err
+		return runs.Result{}, err
 	}
 	// The run is read twice. Without this Acquire the store would forget it in between.
 	defer s.a.Store.Release(s.a.Store.Acquire(at))
 	result, err := s.a.Change(ctx, ns, id, func(*reducer.Memory) ([]runlog.Draft, error) {
-		return access.One(events.Control, &events.CancelledRun{By: by})
+		return runs.One(events.Control, &events.CancelledRun{By: by})
 	})
 	if err == nil || refusal.Is(err, refusal.CodeRunEnded) {
 		if childErr := s.CancelChildren(ctx, ns, id, by); childErr != nil {
-			return access.Result{}, childErr
+			return runs.Result{}, childErr
 		}
 	}
 	return result, err
@@ -76,7 +76,7 @@ func (s *Subruns) cancelChild(ctx context.Context, ns string, parent events.Pare
 	if err == nil && answers {
 		_, err = s.Cancel(ctx, ns, id, events.By{By: by.By, Reason: "run " + parent.Run + ", which called it, " + why})
 	}
-	if access.IsMissing(err) || refusal.Is(err, refusal.CodeRunEnded) {
+	if runs.IsMissing(err) || refusal.Is(err, refusal.CodeRunEnded) {
 		return nil
 	}
 	return err
@@ -94,7 +94,7 @@ func (s *Subruns) CancelAbandoned(ctx context.Context, child events.Run, parent 
 		over = run.Terminal() || record != nil && record.Result != nil
 		return nil
 	})
-	if access.IsMissing(err) {
+	if runs.IsMissing(err) {
 		return nil
 	}
 	if err != nil || !over {
@@ -131,7 +131,7 @@ func (s *Subruns) addUsage(ctx context.Context, ns string, p events.Parent, sum 
 		sum.Input, sum.Output, sum.Cached, sum.Total, sum.Cost = sum.Input+u.Input, sum.Output+u.Output, sum.Cached+u.Cached, sum.Total+u.Total, sum.Cost+u.Cost
 		return nil
 	})
-	if access.IsMissing(err) {
+	if runs.IsMissing(err) {
 		return false, nil
 	}
 	for _, call := range open {

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -123,7 +123,7 @@ func (t *Timers) rearm(ctx context.Context, of ports.ArmedTimers) (set int, err 
 			if armed[ports.ArmedTimer{Namespace: o.Run.Namespace, Run: o.Run.ID, Kind: kind}] {
 				continue
 			}
-			if err := launch.SetTimer(ctx, t.Timers, o.Run, kind, now, nil); err != nil {
+			if err := runstart.SetTimer(ctx, t.Timers, o.Run, kind, now, nil); err != nil {
 				return set, err
 			}
 			set++

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -144,7 +144,7 @@ func (t *Timers) queued(ctx context.Context, run events.Run, work []effects.Effe
 		if err != nil {
 			return false, err
 		}
-		if access.NotOfLog(rec) {
+		if runs.NotOfLog(rec) {
 			continue
 		}
 		if n++; !wakes[n] {
@@ -260,11 +260,11 @@ const mostRedrives = 2
 func (t *Timers) endStall(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
 	what := fmt.Sprintf("no answer since %s to %s", s.quiet.UTC().Format(time.RFC3339), describe(mem, t.work(mem)))
 	if s.redrives >= mostRedrives {
-		return access.One(events.Control, &events.FatalError{Outcome: events.Outcome{
+		return runs.One(events.Control, &events.FatalError{Outcome: events.Outcome{
 			Code: reducer.CodeStalled, Message: fmt.Sprintf("%s, which was driven again %d times", what, s.redrives),
 		}})
 	}
-	return access.One(events.Control, &events.Resumed{By: events.By{Reason: what, By: t.a.Source}, Redrive: true})
+	return runs.One(events.Control, &events.Resumed{By: events.By{Reason: what, By: t.a.Source}, Redrive: true})
 }
 
 // mostDescribed is the number of deliveries that a message names.

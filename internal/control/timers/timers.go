@@ -15,15 +15,15 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
-	"github.com/moorebus/moorebus/internal/control/access"
 	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/launch"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -40,7 +40,7 @@ const (
 
 // Config configures [Timers]. Everything but Positions is required.
 type Config struct {
-	Access  *access.Access
+	Runs    *runs.Editor
 	Subruns *subruns.Subruns
 	Queue   journal.Queue
 	Timers  journal.Timers
@@ -65,13 +65,13 @@ type Config struct {
 // Timers sets and processes the timers of runs. It is safe for concurrent use.
 type Timers struct {
 	Config
-	a *access.Access
+	a *runs.Editor
 	// marked is the mark that KeepArmed stored last.
 	marked mark
 }
 
 // New returns Timers.
-func New(cfg Config) *Timers { return &Timers{Config: cfg, a: cfg.Access} }
+func New(cfg Config) *Timers { return &Timers{Config: cfg, a: cfg.Runs} }
 
 // CheckEvery is the interval between the checks of a run. It is a fraction of the stall time, so
 // the time between two checks adds little to it.
@@ -104,7 +104,7 @@ func (t *Timers) set(ctx context.Context, run events.Run, kind string, at time.T
 	if err != nil {
 		return err
 	}
-	return launch.SetTimer(ctx, t.Timers, run, kind, at, data)
+	return runstart.SetTimer(ctx, t.Timers, run, kind, at, data)
 }
 
 // Arrived returns a function that sets the timer of the approval that a run waits for, or nil if
@@ -302,12 +302,12 @@ func (t *Timers) due(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
 	}
 	for _, e := range effects.Of(t.a.Table, mem) {
 		if e.Kind == effects.KindEnd {
-			return access.One(events.Control, effects.End(mem))
+			return runs.One(events.Control, effects.End(mem))
 		}
 	}
 	now := t.a.Store.Now()
 	if outcome, over := effects.OverWallTime(mem, now); over {
-		return access.One(events.Control, &events.BudgetExceeded{Outcome: outcome})
+		return runs.One(events.Control, &events.BudgetExceeded{Outcome: outcome})
 	}
 	if drafts := decisions.Expire(mem, now); drafts != nil {
 		return drafts, nil

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/sharedlog"
@@ -27,7 +27,7 @@ func (h *Hooks) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	return access.UntilSetUp(ctx, h.cfg.Logger, "webhooks are not delivered", func(ctx context.Context) error {
+	return runs.UntilSetUp(ctx, h.cfg.Logger, "webhooks are not delivered", func(ctx context.Context) error {
 		return h.cfg.Leases.Lead(ctx, lease, h.deliver)
 	})
 }
@@ -49,7 +49,7 @@ func (d *delivery) end() {
 // deliver keeps a reader running for each webhook, until ctx ends.
 func (h *Hooks) deliver(ctx context.Context) error {
 	h.cfg.Logger.Info("this process delivers to webhooks")
-	log := sharedlog.New(h.cfg.Access.Log, sharedlog.Options{Logger: h.cfg.Logger})
+	log := sharedlog.New(h.cfg.Runs.Log, sharedlog.Options{Logger: h.cfg.Logger})
 	running := map[string]*delivery{}
 	defer func() {
 		for _, d := range running {

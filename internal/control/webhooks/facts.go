@@ -6,7 +6,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -17,14 +17,14 @@ type fact struct{ agent, parent string }
 
 // facts reads and remembers first events.
 type facts struct {
-	a     *access.Access
+	a     *runs.Editor
 	known *lru.Cache[events.Run, fact]
 }
 
 // factsKept is how many runs are remembered, each about 200 bytes.
 const factsKept = 4096
 
-func newFacts(a *access.Access) *facts {
+func newFacts(a *runs.Editor) *facts {
 	known, err := lru.New[events.Run, fact](factsKept)
 	if err != nil {
 		panic(err) // the size is a constant

@@ -134,7 +134,7 @@ func (h *Hooks) PutPush(ctx context.Context, ns string, p Push) (Push, error) {
 			return p, err
 		}
 	}
-	w.From = make([]uint64, h.cfg.Access.Log.Shards())
+	w.From = make([]uint64, h.cfg.Runs.Log.Shards())
 	if w.Log, err = h.cfg.Store.Born(ctx); err != nil {
 		return p, err
 	}
@@ -222,7 +222,7 @@ func (p *Push) address(m *webhook.Message, media string) {
 // readPush hands on the updates of the run of a push. owes says that some were not delivered yet.
 func (r *reader) readPush(ctx context.Context, updates Updates, shard int, after uint64, owes bool) {
 	p := r.hook.Push
-	run := r.cfg.Access.Store.Place(r.hook.Namespace, p.Run)
+	run := r.cfg.Runs.Store.Place(r.hook.Namespace, p.Run)
 	if run.Shard != shard {
 		return
 	}
@@ -246,7 +246,7 @@ func (r *reader) readPush(ctx context.Context, updates Updates, shard int, after
 			r.logger.Warn("the updates of a task cannot be read; they are read again later", "run", p.Run, "reason", err)
 			return
 		}
-		e := r.cfg.Access.Decode(rec)
+		e := r.cfg.Runs.Decode(rec)
 		fresh := rec.Seq > after && n > p.After
 		if e != nil && changed && fresh && (slices.Contains(r.owed, e.ID) || !e.Time.Before(r.since.Add(-clockSkew))) {
 			select {

@@ -225,7 +225,7 @@ func (r *reader) wanted(ctx context.Context, shard int, rec journal.Record) (p p
 	if err != nil || s.CheckShard(r.log.Shards()) != nil || !ofPeople(s.To) {
 		return p, false, nil
 	}
-	e := r.cfg.Access.Decode(rec)
+	e := r.cfg.Runs.Decode(rec)
 	if e == nil || !events.ValidToken(e.ID) || r.isOld(e) {
 		return p, false, nil
 	}
@@ -322,7 +322,7 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	o := r.sender.Post(posting, message)
 	logger := r.logger.With("run", was.Run, "event", was.Event, "type", typ, "attempt", was.Attempts+1)
 	reason := truncate.Prefix(o.Reason(), maxReason)
-	count := func(outcome string) { meter.Add(r.cfg.Access.Store.Meter(), meter.HookTries, 1, outcome) }
+	count := func(outcome string) { meter.Add(r.cfg.Runs.Store.Meter(), meter.HookTries, 1, outcome) }
 	switch {
 	case o.Delivered():
 		count("delivered")
@@ -382,7 +382,7 @@ func lingering(ctx context.Context) (longer context.Context, stop func()) {
 
 // notice makes the notice of an event. An event that is not in the log is [journal.ErrNotFound].
 func (r *reader) notice(ctx context.Context, p pending) (Notice, error) {
-	run := r.cfg.Access.Store.Place(r.hook.Namespace, p.Run)
+	run := r.cfg.Runs.Store.Place(r.hook.Namespace, p.Run)
 	e, err := r.event(ctx, run, p, p.Seq-1)
 	if errors.Is(err, journal.ErrNotFound) {
 		// A replica lagged, or the run was imported again.
@@ -408,11 +408,11 @@ func (r *reader) notice(ctx context.Context, p pending) (Notice, error) {
 
 // event returns the event of a notice if it is in the log behind a sequence number.
 func (r *reader) event(ctx context.Context, run events.Run, p pending, after uint64) (*events.Event, error) {
-	for rec, err := range r.cfg.Access.Log.Read(ctx, run, after) {
+	for rec, err := range r.cfg.Runs.Log.Read(ctx, run, after) {
 		if err != nil {
 			return nil, err
 		}
-		if e := r.cfg.Access.Decode(rec); e != nil && e.ID == p.Event {
+		if e := r.cfg.Runs.Decode(rec); e != nil && e.ID == p.Event {
 			return e, nil
 		}
 		if after > 0 {

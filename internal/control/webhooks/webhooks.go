@@ -28,7 +28,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/moorebus/moorebus/internal/control/access"
+	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -68,7 +68,7 @@ func Loopback() []netip.Prefix {
 type Config struct {
 	Settings
 	// Access reads the log. Required.
-	Access *access.Access
+	Runs *runs.Editor
 	// Store keeps webhooks. Nil: every request is refused, and nothing is delivered.
 	Store ports.Webhooks
 	// Leases choose the process that delivers. Nil: none does.
@@ -99,8 +99,8 @@ func New(cfg Config) *Hooks {
 		cfg.Schedule = Schedule()
 	}
 	cfg.ConsoleURL = strings.TrimRight(cfg.ConsoleURL, "/")
-	h := &Hooks{cfg: cfg, sender: webhook.NewSender(cfg.Allowed), facts: newFacts(cfg.Access), most: maxPending, changed: make(chan struct{}, 1)}
-	if to := cfg.Access.Store.Meter(); to != nil {
+	h := &Hooks{cfg: cfg, sender: webhook.NewSender(cfg.Allowed), facts: newFacts(cfg.Runs), most: maxPending, changed: make(chan struct{}, 1)}
+	if to := cfg.Runs.Store.Meter(); to != nil {
 		to.Read(func(_ context.Context, emit meter.Emit) {
 			emit(meter.HookWaiting, float64(h.queued.Load()), meter.Values{})
 		})
@@ -172,7 +172,7 @@ func key(kind, ns, name string, more ...string) string {
 
 // checked returns the namespace, if the webhook can have that name.
 func (h *Hooks) checked(ns, name string) (string, error) {
-	ns, err := h.cfg.Access.CheckNamespace(ns)
+	ns, err := h.cfg.Runs.CheckNamespace(ns)
 	switch {
 	case err != nil:
 		return "", err
@@ -264,9 +264,9 @@ func (h *Hooks) room(ctx context.Context, ns string) error {
 
 // ends returns where each shard of the log ends.
 func (h *Hooks) ends(ctx context.Context) ([]uint64, error) {
-	ends := make([]uint64, h.cfg.Access.Log.Shards())
+	ends := make([]uint64, h.cfg.Runs.Log.Shards())
 	for shard := range ends {
-		end, err := h.cfg.Access.Log.Last(ctx, shard)
+		end, err := h.cfg.Runs.Log.Last(ctx, shard)
 		if err != nil {
 			return nil, err
 		}

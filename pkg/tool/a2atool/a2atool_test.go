@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/tooltest"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -363,7 +363,7 @@ func TestUnwanted(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			_, err := made.Run(capability.WithUnwanted(ctx, unwanted), call("hang"))
+			_, err := made.Run(callctx.WithUnwanted(ctx, unwanted), call("hang"))
 			ended <- err
 		}()
 		<-r.began
@@ -406,7 +406,7 @@ func TestCardsThatAreRefused(t *testing.T) {
 func TestFilesOfAStatus(t *testing.T) {
 	t.Parallel()
 	kept := 0
-	ctx := capability.WithKeep(t.Context(), func(context.Context, string, []byte) (string, error) { kept++; return "kept", nil })
+	ctx := callctx.WithKeep(t.Context(), func(context.Context, string, []byte) (string, error) { kept++; return "kept", nil })
 	now := &task{ID: "t"}
 	now.Status.State = "TASK_STATE_WORKING"
 	now.Status.Message = &message{Parts: []part{{Raw: []byte("x"), MediaType: "image/png"}}}

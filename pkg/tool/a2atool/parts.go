@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/truncate"
 )
 
@@ -67,7 +67,7 @@ func (p *part) kept(ctx context.Context, data []byte) string {
 	if strings.HasPrefix(p.MediaType, "image/") {
 		kind = "image"
 	}
-	return capability.Kept(ctx, p.what(kind), p.MediaType, data)
+	return callctx.Kept(ctx, p.what(kind), p.MediaType, data)
 }
 
 // load returns the file at a URL of the agent's own server, else nil. Other servers are not asked:

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -54,7 +54,7 @@ func (t *agentTool) ask(ctx context.Context, now *task, first string) error {
 	if err != nil {
 		return tool.Failf(tool.CodeFailed, "the agent's question cannot be kept: %v", err)
 	}
-	capability.DialogueOf(ctx).Put(asked, string(kept))
+	callctx.DialogueOf(ctx).Put(asked, string(kept))
 	how := "To answer, call this tool alone, not in a batch of calls: then a human is asked."
 	if len(t.o.Over.Schema) == 0 {
 		id, _ := json.Marshal(now.ID) // a string

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -15,17 +15,17 @@ import (
 // more.
 func conversation(t *testing.T, made tool.Tool, c tool.Call, answers ...string) (questions []string, result string, err error) {
 	t.Helper()
-	d := capability.Dialogue{}
+	d := callctx.Dialogue{}
 	for {
 		asked, state := "", ""
 		d.Put = func(text, s string) { asked, state = text, s }
-		result, err = made.Run(capability.WithDialogue(t.Context(), d), c)
+		result, err = made.Run(callctx.WithDialogue(t.Context(), d), c)
 		if asked == "" || len(answers) == 0 {
 			return questions, result, err
 		}
 		require.Error(t, err, "a call that asks has ended")
 		questions = append(questions, asked)
-		d.Answers = append(d.Answers, capability.Answer{Question: asked, Text: answers[0], State: state})
+		d.Answers = append(d.Answers, callctx.Answer{Question: asked, Text: answers[0], State: state})
 		answers = answers[1:]
 	}
 }
@@ -66,12 +66,12 @@ func TestAnswersThatWereSent(t *testing.T) {
 	t.Parallel()
 	r := newRemote(t)
 	made := toolOf(t, Options{URL: r.url})
-	var asked []capability.Answer
-	d := capability.Dialogue{Put: func(text, state string) {
-		asked = append(asked, capability.Answer{Question: text, Text: "red", State: state})
+	var asked []callctx.Answer
+	d := callctx.Dialogue{Put: func(text, state string) {
+		asked = append(asked, callctx.Answer{Question: text, Text: "red", State: state})
 	}}
 	for range 3 {
-		_, err := made.Run(capability.WithDialogue(t.Context(), d), call("ask for INPUT_REQUIRED"))
+		_, err := made.Run(callctx.WithDialogue(t.Context(), d), call("ask for INPUT_REQUIRED"))
 		require.Error(t, err)
 		d.Answers = asked[:1]
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/nodetest"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -43,7 +43,7 @@ func TestServerOfTheSDK(t *testing.T) {
 	require.Contains(t, questions[0], "Which colour?")
 	require.Equal(t, "painted green", result)
 	var kept []string
-	ctx := capability.WithKeep(t.Context(), func(_ context.Context, mediaType string, data []byte) (string, error) {
+	ctx := callctx.WithKeep(t.Context(), func(_ context.Context, mediaType string, data []byte) (string, error) {
 		kept = append(kept, mediaType+" "+string(data))
 		return "blobs/1", nil
 	})

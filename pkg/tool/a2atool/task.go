@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -100,7 +100,7 @@ func (t *agentTool) Run(ctx context.Context, call tool.Call) (string, error) {
 // next returns the message to send now. before is the task that it is for, as it is before the
 // message; nil: the message begins one. Without a message there is nothing to say to the task.
 func (t *agentTool) next(ctx context.Context, call tool.Call) (said *message, before *task, err error) {
-	answers := capability.DialogueOf(ctx).Answers
+	answers := callctx.DialogueOf(ctx).Answers
 	if len(answers) == 0 {
 		m, err := t.first(call)
 		if err == nil && m.TaskID != "" {
@@ -234,7 +234,7 @@ func (t *agentTool) await(ctx context.Context, now, before *task) (string, error
 			return "", err
 		}
 	}
-	if capability.Unwanted(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded) && t.def.Retries == 0 {
+	if callctx.Unwanted(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded) && t.def.Retries == 0 {
 		t.cancel(ctx, now.ID)
 	}
 	return "", fmt.Errorf("waiting for task %s: %w", now.ID, ctx.Err())

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/tooltest"
@@ -107,14 +107,14 @@ func TestMemoryToolsAskForActions(t *testing.T) {
 	validator := schema.New(schema.Options{})
 	for _, c := range []struct {
 		name, arguments string
-		want            capability.Action
+		want            callctx.Action
 	}{
-		{workingMemoryAdd, `{"tags":"b, a a ,,b","value":" v "}`, capability.Action{Verb: capability.Add, Tags: []string{"b", "a a", "b"}, Value: " v "}},
-		{storageSave, `{"tags":["x,y"," z\tz "],"value":"v"}`, capability.Action{Verb: capability.Save, Tags: []string{"x", "y", "z z"}, Value: "v"}},
-		{workingMemoryRemove, `{"tags":["a"]}`, capability.Action{Verb: capability.Remove, Tags: []string{"a"}}},
-		{storageLoad, `{"tags":"a"}`, capability.Action{Verb: capability.Load, Tags: []string{"a"}}},
-		{storageSearch, `{}`, capability.Action{Verb: capability.Search}},
-		{storageSearch, `{"tags":[],"value":"Text"}`, capability.Action{Verb: capability.Search, Value: "Text"}},
+		{workingMemoryAdd, `{"tags":"b, a a ,,b","value":" v "}`, callctx.Action{Verb: callctx.Add, Tags: []string{"b", "a a", "b"}, Value: " v "}},
+		{storageSave, `{"tags":["x,y"," z\tz "],"value":"v"}`, callctx.Action{Verb: callctx.Save, Tags: []string{"x", "y", "z z"}, Value: "v"}},
+		{workingMemoryRemove, `{"tags":["a"]}`, callctx.Action{Verb: callctx.Remove, Tags: []string{"a"}}},
+		{storageLoad, `{"tags":"a"}`, callctx.Action{Verb: callctx.Load, Tags: []string{"a"}}},
+		{storageSearch, `{}`, callctx.Action{Verb: callctx.Search}},
+		{storageSearch, `{"tags":[],"value":"Text"}`, callctx.Action{Verb: callctx.Search, Value: "Text"}},
 	} {
 		made, err := New(c.name, Options{})
 		require.NoError(t, err)
@@ -124,9 +124,9 @@ func TestMemoryToolsAskForActions(t *testing.T) {
 		require.NoError(t, validator.Validate(def.Schema, c.arguments))
 		// Under another definition it is the same tool.
 		redefined := tool.Redefine(made, tool.Definition{Pool: "web"})
-		require.True(t, capability.UsesMemory(redefined))
-		var got capability.Action
-		_, err = redefined.Run(capability.WithMemory(t.Context(), func(_ context.Context, a capability.Action) (string, error) {
+		require.True(t, callctx.UsesMemory(redefined))
+		var got callctx.Action
+		_, err = redefined.Run(callctx.WithMemory(t.Context(), func(_ context.Context, a callctx.Action) (string, error) {
 			got = a
 			return "", nil
 		}), tool.Call{Arguments: c.arguments})
@@ -160,9 +160,9 @@ func TestMemoryIsUsed(t *testing.T) {
 	require.NoError(t, err)
 	registry, err := toolset.New(tool.Redefine(made, tool.Definition{Name: "recall"}), clock)
 	require.NoError(t, err)
-	var asked []capability.Action
+	var asked []callctx.Action
 	call := func(name, arguments string, failure error) toolset.Outcome {
-		return registry.Execute(capability.WithMemory(t.Context(), func(_ context.Context, a capability.Action) (string, error) {
+		return registry.Execute(callctx.WithMemory(t.Context(), func(_ context.Context, a callctx.Action) (string, error) {
 			asked = append(asked, a)
 			if a.Tags[0] == "panic" {
 				panic("it does")
@@ -173,7 +173,7 @@ func TestMemoryIsUsed(t *testing.T) {
 	out := call("recall", `{"tags":"a"}`, nil)
 	require.Nil(t, out.Failure)
 	require.Equal(t, "done", out.Result)
-	require.Equal(t, []capability.Action{{Verb: capability.Load, Tags: []string{"a"}}}, asked)
+	require.Equal(t, []callctx.Action{{Verb: callctx.Load, Tags: []string{"a"}}}, asked)
 	require.Equal(t, tool.CodeInvalidArguments, call("recall", `{}`, nil).Failure.Code)
 	require.Equal(t, tool.CodePanic, call("recall", `{"tags":"panic"}`, nil).Failure.Code)
 	passing := tool.Failf("away", "not now")
@@ -182,7 +182,7 @@ func TestMemoryIsUsed(t *testing.T) {
 	require.Equal(t, "away", call("recall", `{"tags":"a"}`, passing).Failure.Code)
 	require.Len(t, asked, 3, "what passes is tried again")
 	require.Nil(t, call(CurrentTime, "", nil).Failure, "other tools are run")
-	require.False(t, capability.UsesMemory(clock))
+	require.False(t, callctx.UsesMemory(clock))
 }
 
 func FuzzMemoryArguments(f *testing.F) {

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -42,31 +42,31 @@ func objectSchema(properties string, required ...string) string {
 // remember is a tool that acts on the memory that its call is lent.
 type remember struct {
 	def  tool.Definition
-	verb capability.Verb
+	verb callctx.Verb
 }
 
 // newRemember returns the tool of that name, nil if it is another kind of tool.
 func newRemember(name string) tool.Tool {
 	switch name {
 	case workingMemoryAdd:
-		return remembering(name, capability.Add, "Puts a text into working memory under a set of tags, in the place of one with the same tags. "+
+		return remembering(name, callctx.Add, "Puts a text into working memory under a set of tags, in the place of one with the same tags. "+
 			"When working memory is full, the oldest texts go to storage.", objectSchema(tagsSchema+","+valueSchema, "tags", "value"))
 	case workingMemoryRemove:
-		return remembering(name, capability.Remove, "Removes the text with exactly these tags from working memory.", objectSchema(tagsSchema, "tags"))
+		return remembering(name, callctx.Remove, "Removes the text with exactly these tags from working memory.", objectSchema(tagsSchema, "tags"))
 	case storageLoad:
-		return remembering(name, capability.Load, "Copies from storage into working memory every text that has all of these tags.", objectSchema(tagsSchema, "tags"))
+		return remembering(name, callctx.Load, "Copies from storage into working memory every text that has all of these tags.", objectSchema(tagsSchema, "tags"))
 	case storageSave:
-		return remembering(name, capability.Save, "Keeps a text in storage under a set of tags, in the place of one with the same tags. "+
+		return remembering(name, callctx.Save, "Keeps a text in storage under a set of tags, in the place of one with the same tags. "+
 			"Storage outlives this task.", objectSchema(tagsSchema+","+valueSchema, "tags", "value"))
 	case storageSearch:
-		return remembering(name, capability.Search, "Lists the texts in storage that have all of these tags and hold the value; both may be left out.",
+		return remembering(name, callctx.Search, "Lists the texts in storage that have all of these tags and hold the value; both may be left out.",
 			objectSchema(tagsSchema+","+findSchema))
 	}
 	return nil
 }
 
 // remembering makes a tool. What it does can be done again: the same tags replace.
-func remembering(name string, verb capability.Verb, description, schema string) tool.Tool {
+func remembering(name string, verb callctx.Verb, description, schema string) tool.Tool {
 	def := definition(name, description, schema)
 	def.Effect, def.Retries = tool.Idempotent, 2
 	return &remember{def: def, verb: verb}
@@ -74,12 +74,12 @@ func remembering(name string, verb capability.Verb, description, schema string) 
 
 func (m *remember) Definition() tool.Definition { return m.def }
 
-// UsesMemory marks the tool, see [capability.UsesMemory].
+// UsesMemory marks the tool, see [callctx.UsesMemory].
 func (m *remember) UsesMemory() {}
 
 // Run has the call's action carried out on the memory that the call is lent.
 func (m *remember) Run(ctx context.Context, call tool.Call) (string, error) {
-	memory := capability.MemoryOf(ctx)
+	memory := callctx.MemoryOf(ctx)
 	if memory == nil {
 		return "", tool.Failf("no_memory", "%s acts on an agent's memory, and there is none here", m.def.Name)
 	}
@@ -92,15 +92,15 @@ func (m *remember) Run(ctx context.Context, call tool.Call) (string, error) {
 
 // action reads {"tags", "value"?}. Tags are an array of strings, or one string. Commas
 // separate tags.
-func (m *remember) action(call tool.Call) (capability.Action, error) {
+func (m *remember) action(call tool.Call) (callctx.Action, error) {
 	var in struct {
 		Tags  json.RawMessage `json:"tags"`
 		Value *string         `json:"value"`
 	}
 	if err := decode(call.Arguments, &in); err != nil {
-		return capability.Action{}, err
+		return callctx.Action{}, err
 	}
-	a := capability.Action{Verb: m.verb}
+	a := callctx.Action{Verb: m.verb}
 	var err error
 	if a.Tags, err = tags(in.Tags); err != nil {
 		return a, err
@@ -108,13 +108,13 @@ func (m *remember) action(call tool.Call) (capability.Action, error) {
 	if in.Value != nil {
 		a.Value = *in.Value
 	}
-	stores := m.verb == capability.Add || m.verb == capability.Save
+	stores := m.verb == callctx.Add || m.verb == callctx.Save
 	switch {
-	case len(a.Tags) == 0 && m.verb != capability.Search:
+	case len(a.Tags) == 0 && m.verb != callctx.Search:
 		return a, invalid("%s needs tags: give at least one, as in {\"tags\": \"plan, today\"}", m.def.Name)
 	case a.Value == "" && stores:
 		return a, invalid("%s needs a value: give the text to remember as {\"value\": \"…\"}", m.def.Name)
-	case in.Value != nil && !stores && m.verb != capability.Search:
+	case in.Value != nil && !stores && m.verb != callctx.Search:
 		return a, invalid("%s takes tags alone, and no value", m.def.Name)
 	}
 	return a, nil

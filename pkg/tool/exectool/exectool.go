@@ -72,7 +72,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/shortage"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -239,7 +239,7 @@ func (t *execTool) Run(ctx context.Context, call tool.Call) (string, error) {
 		is.Held = []string{string(Off)}
 	}
 	if len(is.Held) > 0 {
-		capability.NoteSandbox(ctx, is.Held)
+		callctx.NoteSandbox(ctx, is.Held)
 	}
 	if missing := is.Missing; len(missing) > 0 && !slices.Equal(is.Held, t.def.Sandbox) {
 		t.said.Do(func() {

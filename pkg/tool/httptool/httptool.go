@@ -34,7 +34,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/internal/truncate"
@@ -283,7 +283,7 @@ func (t *httpTool) read(ctx context.Context, res *http.Response) (string, error)
 		return "", t.broken(ctx, n, err)
 	}
 	if n <= t.max {
-		return capability.Text(ctx, res.Header.Get("Content-Type"), body.String()), nil
+		return callctx.Text(ctx, res.Header.Get("Content-Type"), body.String()), nil
 	}
 	return truncate.Result(body.String(), t.max, res.ContentLength), nil
 }

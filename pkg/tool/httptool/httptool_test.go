@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/tooltest"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -239,7 +239,7 @@ func TestImagesAreKept(t *testing.T) {
 			_, _ = io.WriteString(w, c.body)
 		})
 		kept := ""
-		ctx := capability.WithKeep(t.Context(), func(_ context.Context, mediaType string, data []byte) (string, error) {
+		ctx := callctx.WithKeep(t.Context(), func(_ context.Context, mediaType string, data []byte) (string, error) {
 			require.Equal(t, c.body, string(data))
 			kept = mediaType
 			return "a/1", nil

@@ -12,7 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -237,9 +237,9 @@ func part(ctx context.Context, c mcp.Content) (string, bool) {
 	case *mcp.TextContent:
 		return c.Text, true
 	case *mcp.ImageContent:
-		return capability.Kept(ctx, "image", c.MIMEType, c.Data), false
+		return callctx.Kept(ctx, "image", c.MIMEType, c.Data), false
 	case *mcp.AudioContent:
-		return capability.Kept(ctx, "audio", c.MIMEType, c.Data), false
+		return callctx.Kept(ctx, "audio", c.MIMEType, c.Data), false
 	case *mcp.ResourceLink:
 		return link(c), false
 	case *mcp.EmbeddedResource:
@@ -272,7 +272,7 @@ func resource(ctx context.Context, r *mcp.ResourceContents) (string, bool) {
 	case r == nil:
 		return "[resource without contents]", false
 	case r.Blob != nil:
-		return capability.Kept(ctx, "resource "+r.URI, r.MIMEType, r.Blob), false
+		return callctx.Kept(ctx, "resource "+r.URI, r.MIMEType, r.Blob), false
 	}
 	return "[resource " + r.URI + "]\n" + r.Text, true
 }

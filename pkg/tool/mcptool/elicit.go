@@ -14,7 +14,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 )
 
 // inquiry is one request to the server, about which the server may ask a human.
@@ -110,7 +110,7 @@ func (q *inquiry) answer(p *mcp.ElicitParams) (content map[string]any, err error
 		}
 	}
 	question := fmt.Sprintf("The MCP server %s asks: %s", q.server.opts.Name, q.server.hide(q.server.conceal.Replace(p.Message+fields.help())))
-	err = capability.Ask(q.ctx, question, func(answer string) (err error) {
+	err = callctx.Ask(q.ctx, question, func(answer string) (err error) {
 		content, err = fields.parse(answer)
 		if err == nil {
 			err = fields.check(content)

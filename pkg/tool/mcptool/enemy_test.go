@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -68,7 +68,7 @@ func TestQuestionsSayWhoseTheyAre(t *testing.T) {
 			put = text
 			return tool.Failf(tool.CodeInputRequired, "wait")
 		}
-		q := &inquiry{server: s, ctx: capability.WithQuestion(t.Context(), ask)}
+		q := &inquiry{server: s, ctx: callctx.WithQuestion(t.Context(), ask)}
 		_, err := q.answer(&mcp.ElicitParams{Mode: "form", Message: message, RequestedSchema: map[string]any{"type": "object"}})
 		require.Error(t, err)
 		require.True(t, strings.HasPrefix(put, "The MCP server srv asks: "), put[:min(len(put), 100)])

@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -150,7 +150,7 @@ func TestElicitation(t *testing.T) {
 				answers := map[string]string{}
 				var asked, refused []string
 				ask := func() (string, *tool.Failure) {
-					ctx := capability.WithQuestion(t.Context(), func(text string, fits func(string) error) error {
+					ctx := callctx.WithQuestion(t.Context(), func(text string, fits func(string) error) error {
 						answer, known := answers[strings.SplitN(text, " (", 2)[0]]
 						if known {
 							err := fits(answer)

@@ -16,7 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -146,7 +146,7 @@ func TestClientCredentials(t *testing.T) {
 			require.Nil(t, out.Failure)
 			require.Equal(t, `{"x":"[REDACTED]"}`, out.Result, "a server cannot show the token")
 			var question string
-			ctx := capability.WithQuestion(t.Context(), func(text string, _ func(string) error) error {
+			ctx := callctx.WithQuestion(t.Context(), func(text string, _ func(string) error) error {
 				question = text
 				return tool.Failf(tool.CodeInputRequired, "%s", text)
 			})

@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -206,7 +206,7 @@ func (r *remote) runTask(ctx context.Context, arguments json.RawMessage, meta mc
 	}
 	result, err := r.follow(ctx, made.Task)
 	// While the process ends, the task goes on: what becomes of the call is not known here.
-	ends := ctx.Err() != nil && !capability.Unwanted(ctx) && !errors.Is(ctx.Err(), context.DeadlineExceeded)
+	ends := ctx.Err() != nil && !callctx.Unwanted(ctx) && !errors.Is(ctx.Err(), context.DeadlineExceeded)
 	if err != nil && !ends {
 		r.abandon(ctx, made.Task)
 	}

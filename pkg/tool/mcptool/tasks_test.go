@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -159,7 +159,7 @@ func TestTasks(t *testing.T) {
 			<-s.polled
 			cancel(c.cause)
 		}()
-		out := r.Execute(capability.WithUnwanted(ctx, unwanted), tool.Call{Run: "run", ID: "c1", Name: "srv.endless", Arguments: "{}"})
+		out := r.Execute(callctx.WithUnwanted(ctx, unwanted), tool.Call{Run: "run", ID: "c1", Name: "srv.endless", Arguments: "{}"})
 		require.NotNil(t, out.Failure, name)
 		require.Equal(t, c.cancelled, s.saw("tasks/cancel endless"), name)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/moorebus/moorebus/internal/capability"
+	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/truncate"
@@ -188,7 +188,7 @@ func result(ctx context.Context, reply *nats.Msg) (string, error) {
 		if len(reply.Data) > maxResult {
 			return truncate.Result(string(reply.Data[:maxResult+1]), maxResult, int64(len(reply.Data))), nil
 		}
-		return capability.Text(ctx, reply.Header.Get(headerType), string(reply.Data)), nil
+		return callctx.Text(ctx, reply.Header.Get(headerType), string(reply.Data)), nil
 	}
 	if body := strings.TrimSpace(string(reply.Data)); body != "" {
 		said += ": " + truncate.Result(body, maxError, int64(len(body)))
