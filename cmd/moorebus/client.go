@@ -244,3 +244,28 @@ func addByFlags(cmd *cobra.Command) func() events.By {
 		return by
 	}
 }
+
+// noteOffline says that no process continues a run.
+func (c *client) noteOffline() {
+	if c.offline() {
+		c.notef("no process serves %s now: the run continues when `moorebus dev` does", c.Where)
+	}
+}
+
+// runs returns the runs that arguments name.
+func (c *client) runs(ctx context.Context, args []string) ([]events.Run, error) {
+	runs := make([]events.Run, len(args))
+	for i, arg := range args {
+		id, err := c.find(ctx, arg)
+		if err != nil {
+			return nil, err
+		}
+		runs[i] = c.run(id)
+	}
+	return runs, nil
+}
+
+// failed returns an error that ends the process with exit code 1.
+func failed(format string, args ...any) error {
+	return &cli.ExitError{Code: cli.ExitFailure, Err: fmt.Errorf(format, args...)}
+}

@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"regexp"
@@ -14,18 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/forking"
-	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // tapping is a tap in a process of its own.
@@ -123,73 +114,4 @@ func TestTapOfOneRun(t *testing.T) {
 	live.next(t, `"type":"Cancelled"`)
 	require.False(t, live.lines.Scan())
 	require.NoError(t, live.cmd.Wait(), "the run has ended, and so has the tap: %s", live.stderr)
-}
-
-func TestMessage(t *testing.T) {
-	inputs, err := message(strings.NewReader("of stdin\n"), "m", "-")
-	require.NoError(t, err)
-	require.Equal(t, []control.Input{control.UserMessage{MessageID: "m", Content: "of stdin"}}, inputs)
-	for _, bad := range []string{"", " ", "\xff", strings.Repeat("x", 1<<20)} {
-		_, err := message(strings.NewReader(""), "", bad)
-		var exit *cli.ExitError
-		require.ErrorAs(t, err, &exit)
-		require.Equal(t, cli.ExitUsage, exit.Code)
-	}
-	_, err = message(io.LimitReader(zeros{}, 2<<20), "", "-")
-	require.ErrorContains(t, err, "larger than 960 KiB")
-	_, err = message(nil, strings.Repeat("m", 300), "hello")
-	require.ErrorContains(t, err, "--id")
-}
-
-// zeros reads as '0' for ever.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	for i := range p {
-		p[i] = '0'
-	}
-	return len(p), nil
-}
-
-// A command does not know the stall time of the gateways that run: it has them
-// look at its run soon, and they set the timer again by their own.
-func TestCommandsHaveTheirRunsLookedAtSoon(t *testing.T) {
-	t.Parallel()
-	quiet := slog.New(slog.DiscardHandler)
-	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: quiet})
-	require.NoError(t, err)
-	t.Cleanup(server.Shutdown)
-	conn, err := server.Connect()
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
-	require.NoError(t, err)
-	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"openai"}))
-	c := &client{Conn: &cli.Conn{Bus: bus, NATS: conn}, machine: reducer.NewMachine(reducer.MachineOptions{})}
-	require.NoError(t, c.newControl(quiet))
-	a := events.DefaultAgent()
-	a.Name, a.LLM.Provider = "tester", "openai"
-	parent, err := c.controller.Start(t.Context(), "", control.StartRequest{Agent: &a, Task: "Do it."})
-	require.NoError(t, err)
-	fork, err := c.control.Fork(t.Context(), "", parent.RunID, forking.Request{At: 1})
-	require.NoError(t, err)
-
-	for _, id := range []string{parent.RunID, fork.RunID} {
-		require.WithinDuration(t, time.Now().Add(firstCheck), setFor(t.Context(), t, bus, id), 20*time.Second)
-	}
-}
-
-// setFor is when the run's timer fires.
-func setFor(ctx context.Context, t *testing.T, bus *natsbus.Bus, id string) time.Time {
-	t.Helper()
-	js, err := jetstream.New(bus.Conn())
-	require.NoError(t, err)
-	stream, err := js.Stream(ctx, "MOORE_TIMERS")
-	require.NoError(t, err)
-	msg, err := stream.GetLastMsgForSubject(ctx, "timers.set.default."+id+".run")
-	require.NoError(t, err)
-	at, err := time.Parse("@at "+time.RFC3339Nano, msg.Header.Get("Nats-Schedule"))
-	require.NoError(t, err)
-	return at
 }

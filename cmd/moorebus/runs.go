@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/print"
+	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
+)
+
+func runsCommand() *cobra.Command {
+	var q list.Query
+	var state, waiting, paused, since, until string
+	var cost float64
+	cmd := &cobra.Command{
+		Use:   "runs",
+		Short: "List runs, newest first",
+		Long: `Runs lists the namespace's runs, newest first. They are ordered by their start, or by
+their end with --state done, error or cancelled. If there are more, --cursor continues
+after the last one; stderr says how.
+
+A filter other than --state reads the whole log once. A gateway keeps what it read.
+
+On a terminal the table fits its width: it may show the beginnings of ids, leave out columns
+and cut tasks. Written elsewhere it has whole ids and times.`,
+		Example: `  moorebus runs
+  moorebus runs --state waiting_for_human -o json
+  moorebus runs --state error --since 24h --text invoice
+  moorebus runs --agent reporter --cost-above 0.5`,
+		Args: cobra.NoArgs,
+	}
+	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	cmd.Flags().StringVar(&state, "state", "", "only runs in this `state`")
+	cmd.Flags().StringVar(&q.Agent, "agent", "", "only runs of this `agent`")
+	cmd.Flags().StringVarP(&q.Text, "text", "q", "", "only runs with this `text` in their id, agent, task, answer or error")
+	cmd.Flags().StringVar(&since, "since", "", "only runs started since this `time`, such as 2026-01-02T15:04:05Z or 24h (ago)")
+	cmd.Flags().StringVar(&until, "until", "", "only runs started before this `time`")
+	cmd.Flags().StringVar(&q.Parent, "parent", "", "only runs that answer calls of this `run`")
+	cmd.Flags().StringVar(&waiting, "waiting", "", "only runs that wait for `whom`: human, user, client, actor or any")
+	cmd.Flags().StringVar(&paused, "paused", "", "only `paused` runs: any, or restored for those that a restore paused")
+	cmd.Flags().Float64Var(&cost, "cost-above", 0, "only runs that cost more than this number of US `dollars`")
+	cmd.Flags().IntVar(&q.Limit, "limit", 50, "number of runs to list, 1 to 1000")
+	cmd.Flags().StringVar(&q.Cursor, "cursor", "", "continue after this `run`")
+	flags.offerRunFlag(cmd, "parent")
+	complete(cmd, "state", stateNames()...)
+	complete(cmd, "waiting", names(list.Waitings)...)
+	complete(cmd, "paused", string(list.PausedAny), string(list.PausedRestored))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if q.Limit < 1 {
+			return cli.Usage("--limit: must be 1 to 1000, is %d", q.Limit)
+		}
+		q.State, q.Waiting, q.Paused = events.State(state), list.Waiting(waiting), list.Paused(paused)
+		if cmd.Flags().Changed("cost-above") {
+			q.CostAbove = &cost
+		}
+		if q.Since, err = timeFlag("since", since); err != nil {
+			return err
+		}
+		if q.Until, err = timeFlag("until", until); err != nil {
+			return err
+		}
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			if q.Parent != "" {
+				if q.Parent, err = c.find(ctx, q.Parent); err != nil {
+					return err
+				}
+			}
+			page, err := c.control.Runs(ctx, c.namespace, q)
+			if err != nil {
+				return err
+			}
+			if err := print.Runs(c.out, c.format, page, screen()); err != nil {
+				return err
+			}
+			if page.Next != "" && c.format == print.Table {
+				c.notef("there are more runs; continue with --cursor %s", page.Next)
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+// screen is stdout, if it is a terminal.
+func screen() print.Screen {
+	s := print.Screen{Color: terminal.Stdout.Color(os.Getenv), Now: time.Now()}
+	if terminal.Stdout.IsTerminal() {
+		s.Columns = terminal.Stdout.Columns()
+	}
+	return s
+}
+
+// timeFlag reads a time, or how long ago it was.
+func timeFlag(name, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return time.Now().Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}, cli.Usage("--%s: %q is neither a time such as 2026-01-02T15:04:05Z nor a duration such as 24h", name, text)
+	}
+	return at, nil
+}
+
+func stateNames() []string {
+	states := reducer.DefaultTable().States()
+	return names(states)
+}
+
+// names returns names as text.
+func names[T ~string](all []T) []string {
+	texts := make([]string, len(all))
+	for i, name := range all {
+		texts[i] = string(name)
+	}
+	return texts
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/print"
+	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// addReasoningFlag adds --reasoning.
+func addReasoningFlag(cmd *cobra.Command, reasoning *bool) {
+	cmd.Flags().BoolVar(reasoning, "reasoning", false, "show all that the model reasoned, not one line of it")
+}
+
+func showCommand() *cobra.Command {
+	var at uint64
+	var memory, reasoning, request, usage, tree bool
+	cmd := &cobra.Command{
+		Use:   "show RUN",
+		Short: "Show a run: its steps and events, its answer or error",
+		Long: `Show prints a run's state, its steps (what the model replied and the tools returned, with
+time, tokens and cost), its events one per line, and its answer, its error, or what it
+waits for. --at shows it as of that event. --memory prints its whole memory
+instead, in JSON or YAML. --request prints what the model was asked for the reply that is
+event --at: the body of the HTTP request, or without --at that of the request whose reply
+the run waits for. It follows from the log; stderr says if it may differ from what was sent.
+
+--usage prints tokens, cost and time instead: in all, by step, tool, model and sub-run.
+--tree prints the runs that the run belongs to, with their states: those whose calls it and
+others answer, hand-offs and forks.`,
+		Example: `  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001
+  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --at 7 --memory
+  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --request --at 4 | jq .messages
+  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --usage -o json | jq .total
+  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 -o json | jq -r .answer`,
+		Args: cobra.ExactArgs(1),
+	}
+	flags := addClientFlags(cmd, print.Text, print.JSON, print.YAML)
+	flags.offerRuns(cmd, 1)
+	cmd.Flags().Uint64Var(&at, "at", 0, "show the run after its event `n` (default: the last one)")
+	cmd.Flags().BoolVar(&memory, "memory", false, "print the memory")
+	cmd.Flags().BoolVar(&request, "request", false, "print the request to the model")
+	cmd.Flags().BoolVar(&usage, "usage", false, "print tokens, cost and time by step, tool, model and sub-run")
+	cmd.Flags().BoolVar(&tree, "tree", false, "print sub-runs, hand-offs and forks with their states")
+	cmd.MarkFlagsMutuallyExclusive("memory", "request", "usage", "tree")
+	cmd.MarkFlagsMutuallyExclusive("at", "usage")
+	cmd.MarkFlagsMutuallyExclusive("at", "tree")
+	addReasoningFlag(cmd, &reasoning)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("at") && at == 0 {
+			return cli.Usage("--at: events are counted from 1")
+		}
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+			id, err := c.find(ctx, args[0])
+			switch {
+			case err != nil:
+				return err
+			case request:
+				return c.showRequest(ctx, id, at)
+			case usage:
+				return c.showUsage(ctx, id)
+			case tree:
+				return c.showTree(ctx, id)
+			}
+			return c.show(ctx, id, at, memory, reasoning)
+		})
+	}
+	return cmd
+}
+
+// showRequest prints the body of the request whose reply is event at; 0: the one that waits.
+func (c *client) showRequest(ctx context.Context, id string, at uint64) error {
+	req, err := c.control.Request(ctx, c.namespace, id, at)
+	if err != nil {
+		return err
+	}
+	if req.Exact != nil && !*req.Exact && req.Dialect != providers.Scripted {
+		c.notef("what was sent may differ: its digest is not that of this request; a running planner with the provider knows its settings")
+	}
+	_, err = fmt.Fprintf(c.out, "%s\n", req.Body)
+	return err
+}
+
+func (c *client) showUsage(ctx context.Context, id string) error {
+	u, err := c.control.Usage(ctx, c.namespace, id)
+	if err != nil {
+		return err
+	}
+	return print.Usage(c.out, c.format, u, c.color)
+}
+
+func (c *client) showTree(ctx context.Context, id string) error {
+	tree, err := c.control.Tree(ctx, c.namespace, id)
+	if err != nil {
+		return err
+	}
+	return print.Tree(c.out, c.format, tree, c.color)
+}
+
+func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoning bool) error {
+	records, err := c.control.Events(ctx, c.namespace, id, 1)
+	if err != nil {
+		return err
+	}
+	run, mem, err := print.ReadRun(ctx, runlog.NewFold(c.log, c.machine, c.run(id)), at, records)
+	switch {
+	case err != nil:
+		return err
+	case run.N < at:
+		return cli.Usage("--at: the run has %d events, so it is 1 to %d", run.N, run.N)
+	case memory:
+		return print.Write(c.out, c.format, mem)
+	}
+	run.Reasoning = run.Reasoning || reasoning
+	if run.WaitsFor, err = c.waitsFor(ctx, id, run.State, run.N); err != nil {
+		return err
+	}
+	return run.Write(c.out, c.format, c.color)
+}
+
+// waitsFor returns which pool the run waits for after its event n, which led to a state; nil: for
+// none.
+func (c *client) waitsFor(ctx context.Context, id string, at events.State, n uint64) (*runs.WaitsFor, error) {
+	if at != events.Acting && at != events.ParallelActing {
+		return nil, nil
+	}
+	state, err := c.control.State(ctx, c.namespace, id, 0)
+	if err != nil || state.N != n {
+		return nil, err
+	}
+	return state.WaitsFor, nil
+}
