@@ -96,7 +96,6 @@ var lower = map[string][]string{
 	"internal/codec":            {},
 	"internal/meter":            {},
 	"internal/spelling":         {},
-	"internal/bytesize":         {},
 	"internal/plan":             {},
 	"internal/media":            {},
 	"internal/replyitem":        {},
@@ -105,11 +104,8 @@ var lower = map[string][]string{
 	"internal/effects":          {"pkg/events", "pkg/reducer"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
-	"internal/shortage":         {},
-	"internal/landlock":         {},
-	"internal/seccomp":          {},
+	"internal/confine":          {},
 	"internal/tracecontext":     {},
-	"internal/spanid":           {"internal/tracecontext", "pkg/reducer"},
 	"internal/httpserver":       {},
 	"internal/oauth":            {"internal/httpserver"},
 	"internal/webhook":          {"internal/retry"},
@@ -118,7 +114,7 @@ var lower = map[string][]string{
 	"internal/groupflush":       {},
 	"pkg/llm":                   {},
 	"pkg/tool":                  {},
-	"internal/toolset":          {"pkg/tool", "internal/retry", "internal/shortage"},
+	"internal/toolset":          {"pkg/tool", "internal/retry"},
 	"internal/callctx":          {"pkg/tool"},
 	"pkg/journal":               {"pkg/events", "internal/retry"},
 	"internal/tokens":           {},
@@ -131,9 +127,9 @@ var lower = map[string][]string{
 	"internal/providers":        {},
 	"internal/keycommand":       {},
 	"internal/llmhttp":          {"internal/media", "pkg/llm", "internal/providers", "internal/retry", "internal/tracecontext"},
-	"internal/agentfile":        {"internal/bytesize", "pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers", "internal/spelling"},
+	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers", "internal/spelling"},
 	"internal/agentfile/strict": {"internal/spelling"},
-	"internal/docschema":        {"internal/bytesize", "pkg/events", "pkg/tool", "internal/agentfile", "internal/providers"},
+	"internal/docschema":        {"pkg/events", "pkg/tool", "internal/agentfile", "internal/providers"},
 	"internal/approval":         {"pkg/events", "pkg/reducer", "internal/agentfile/strict"},
 	"internal/toolcall":         {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
 	"internal/contextedit":      {"pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
@@ -145,7 +141,6 @@ var lower = map[string][]string{
 	"internal/runstream":        {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
 	"internal/compare":          {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/jsondiff"},
-	"internal/statepatch":       {},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
 	"internal/ports":            {"pkg/events", "pkg/journal"},
@@ -155,11 +150,10 @@ var lower = map[string][]string{
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
-	"pkg/llm":          {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
-	"pkg/tool":         {"pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/shortage", "internal/tracecontext", "internal/truncate"},
-	"internal/toolset": {"pkg/tool", "internal/toolset"},
-	"pkg/journal":      {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/recordline"},
-	"internal/tokens":  {"internal/tokens"},
+	"pkg/llm":         {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
+	"pkg/tool":        {"pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
+	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/recordline"},
+	"internal/tokens": {"internal/tokens"},
 }
 
 // innerAdapters are the adapters that nobody outside the module imports, with
@@ -172,10 +166,8 @@ var innerAdapters = map[string]string{
 	"internal/natsbus/recent": "pkg/journal",
 	"internal/filelog":        "pkg/journal",
 	"internal/textprotocol":   "pkg/llm",
-	"internal/recorded":       "pkg/llm",
 	"internal/prices":         "pkg/llm",
 	"internal/schema":         "pkg/tool",
-	"internal/breaker":        "internal/toolset",
 }
 
 // inner are the packages below an adapter that it is made of.
@@ -188,7 +180,7 @@ var inner = map[string][]string{
 	"pkg/tool/typed":          {"internal/schema"},
 	"pkg/tool/servicetool":    {"internal/schema", "internal/natsbus/api"},
 	"pkg/tool/mcptool":        {"internal/schema"},
-	"pkg/tool/exectool":       {"internal/landlock", "internal/seccomp"},
+	"pkg/tool/exectool":       {"internal/confine"},
 }
 
 // suites are the suites and generators for tests, with the package they are for.
@@ -209,7 +201,7 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/semver"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "internal/replyitem", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/shortage", "internal/providers", "internal/llmhttp", "internal/tracecontext", "internal/spanid"}
+var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "internal/replyitem", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp", "internal/tracecontext"}
 
 var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom", "internal/telemetry"}
 
@@ -217,11 +209,11 @@ var roles = []string{"internal/planner", "internal/actor", "internal/subagent", 
 var rolesMay = []string{
 	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/callctx", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/runstream", "internal/runstart", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
-	"internal/jsondiff", "internal/statepatch", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
+	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel", "internal/compare",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
-	"internal/recordline", "internal/buildinfo", "internal/tracecontext", "internal/spanid",
+	"internal/recordline", "internal/buildinfo", "internal/tracecontext",
 	"internal/webhook",
 }
 

@@ -28,9 +28,9 @@ import (
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
-	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/toolset"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -273,7 +273,7 @@ func (a *Actor) act(run events.Run, mem *reducer.Memory, e effects.Effect) worke
 		repeatable = repeatable && t.Definition().Effect.Repeatable()
 	}
 	c := call{
-		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments, TraceParent: spanid.OfTool(mem, state.ID)},
+		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments, TraceParent: tracecontext.In(mem.RunID, mem.Control.TraceParent, tracecontext.Tool(mem.RunID, state.ID))},
 		at:   run, pool: state.Pool, batch: mem.Control.Batch, info: mem.Tools[state.Name], policy: mem.Control.Agent.Approval,
 		started: e.Started > 0 || !repeatable,
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
-	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -254,7 +253,7 @@ func TestTheBreakerOfStorageOpens(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		asked := 0
 		run, _ := remembering(t, r, func(c *actor.Config) {
-			gated, err := toolset.NewWith(toolset.Options{Gate: breaker.New}, memoryTools(t)...)
+			gated, err := toolset.NewWith(toolset.Options{Breakers: true}, memoryTools(t)...)
 			require.NoError(t, err)
 			c.Tools, c.Storage = gated, refusing{err: simtest.ErrStorageAway, asked: &asked}
 		})

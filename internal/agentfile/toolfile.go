@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
-	"github.com/moorebus/moorebus/internal/bytesize"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -82,12 +81,12 @@ type ToolEntry struct {
 	// Sandbox is the sandbox of a program: strict (the default), bwrap, runsc or off. Network is none
 	// (the default) or host, Read what it may read besides, Require what its sandbox must have. Memory
 	// and Processes bound all processes of a call together.
-	Sandbox   string        `json:"sandbox,omitempty"`
-	Network   string        `json:"network,omitempty"`
-	Read      []string      `json:"read,omitempty"`
-	Require   []string      `json:"require,omitempty"`
-	Memory    bytesize.Size `json:"memory,omitempty"`
-	Processes int           `json:"processes,omitempty"`
+	Sandbox   string   `json:"sandbox,omitempty"`
+	Network   string   `json:"network,omitempty"`
+	Read      []string `json:"read,omitempty"`
+	Require   []string `json:"require,omitempty"`
+	Memory    Size     `json:"memory,omitempty"`
+	Processes int      `json:"processes,omitempty"`
 	// Root is the directory that the builtin read_file is confined to.
 	Root string `json:"root,omitempty"`
 	// Hosts are the hosts that the builtin http_get may reach.

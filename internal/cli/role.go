@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/moorebus/moorebus/internal/bytesize"
+	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/httpserver"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -184,7 +184,7 @@ func profiles() http.Handler {
 }
 
 // Size is a number of bytes as a flag, with or without a unit: 500MiB.
-type Size = bytesize.Size
+type Size = agentfile.Size
 
 // NotNegative has numbers and durations among the flags refuse values below 0, with a
 // usage error.

@@ -18,7 +18,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/approval"
-	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/mcppins"
 	"github.com/moorebus/moorebus/internal/schema"
@@ -134,7 +133,7 @@ func AwaitTools(ctx context.Context, registry *toolset.Registry, logger *slog.Lo
 
 // newRegistry makes a registry whose tools have circuit breakers, and a policy of their own; nil: none.
 func newRegistry(own *tool.Approval, tools []tool.Tool, sources ...tool.Source) (*toolset.Registry, error) {
-	return toolset.NewWith(toolset.Options{Gate: breaker.New, Sources: sources, Approval: own}, tools...)
+	return toolset.NewWith(toolset.Options{Breakers: true, Sources: sources, Approval: own}, tools...)
 }
 
 // Builtins makes the registry of the builtin tools that need no settings.

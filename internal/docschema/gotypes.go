@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/moorebus/moorebus/internal/bytesize"
+	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -53,7 +53,7 @@ func ownForms() map[reflect.Type]*jsonschema.Schema {
 		reflect.TypeFor[json.RawMessage](): {},
 		reflect.TypeFor[[]byte]():          {Type: "string", ContentEncoding: "base64"},
 		reflect.TypeFor[time.Time]():       {Type: "string", Format: "date-time"},
-		reflect.TypeFor[bytesize.Size]():   {Types: []string{"string", "integer"}, Description: "A number of bytes, such as 512MiB or 2GiB."},
+		reflect.TypeFor[agentfile.Size]():  {Types: []string{"string", "integer"}, Description: "A number of bytes, such as 512MiB or 2GiB."},
 		reflect.TypeFor[events.Duration](): {Type: "string", Description: "A duration such as 30s, 10m or 24h."},
 		reflect.TypeFor[events.Models]():   models(),
 		// The library misses a field that is named like the struct that it is embedded with.

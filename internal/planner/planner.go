@@ -23,7 +23,6 @@ import (
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/providers"
-	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/tracecontext"
@@ -194,7 +193,7 @@ func (p *Planner) planWith(said *clientmodel.Message, run events.Run, mem *reduc
 	pl := planning{
 		Planner: p, bill: bill, check: ch, first: mem.Step == 0, kept: storedParts(mem),
 		call: modelCall{
-			run: run, key: e.Key, before: e.Failed, trace: spanid.OfChat(mem, e.Key, e.Failed), req: req, asked: ch.asked, messageID: ch.messageID, more: more, records: ch.records,
+			run: run, key: e.Key, before: e.Failed, trace: traceOf(mem, e), req: req, asked: ch.asked, messageID: ch.messageID, more: more, records: ch.records,
 			compacts: p.compactable(mem), compacted: mem.Control.Compacted != "", said: said,
 		},
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/replyfacts"
-	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/tokens"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -320,7 +320,7 @@ func (p *Planner) reflectWith(said *clientmodel.Message, run events.Run, mem *re
 	if e.Client && said == nil {
 		return p.await(run, mem)
 	}
-	c := modelCall{run: run, before: e.Failed, trace: spanid.OfChat(mem, e.Key, e.Failed), req: req, asked: p.asked(req), compacted: mem.Control.Compacted == reducer.CompactedSummary, said: said}
+	c := modelCall{run: run, before: e.Failed, trace: traceOf(mem, e), req: req, asked: p.asked(req), compacted: mem.Control.Compacted == reducer.CompactedSummary, said: said}
 	return func(ctx context.Context) worker.Result {
 		s := p.silent(run) // a summary is nothing that is said to the user
 		p.streams.add(s)
@@ -339,6 +339,11 @@ func (p *Planner) reflectWith(said *clientmodel.Message, run events.Run, mem *re
 		r.MessageID = messageID(said, func() string { return "" })
 		return worker.Done(bill.charge(r, r.Model))
 	}
+}
+
+// traceOf returns the traceparent that the request of an effect carries.
+func traceOf(mem *reducer.Memory, e effects.Effect) string {
+	return tracecontext.In(mem.RunID, mem.Control.TraceParent, tracecontext.Chat(mem.RunID, e.Key, e.Failed.Total(), e.Failed.Lost))
 }
 
 // reflection returns the request for a summary after these failures.

@@ -12,8 +12,8 @@ import (
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runstart"
-	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/toolcall"
+	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -73,7 +73,7 @@ func (s *Subagents) lends(mem *reducer.Memory, e effects.Effect) bool {
 // inWork copies what the work on a call needs from the run's memory.
 func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.CallState) call {
 	c := call{
-		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments, TraceParent: spanid.OfTool(mem, state.ID)},
+		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments, TraceParent: tracecontext.In(mem.RunID, mem.Control.TraceParent, tracecontext.Tool(mem.RunID, state.ID))},
 		run:  run, subrun: s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, state.ID)),
 		batch: mem.Control.Batch, queued: len(mem.Control.Queued) > 0, depth: 1, maxDepth: mem.Config.MaxDepth, share: shareOf(mem),
 		mode: mem.Mode, handedOff: state.HandedOff,

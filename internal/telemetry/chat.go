@@ -9,7 +9,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/meter"
-	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -132,9 +131,9 @@ const maxSaid = 32
 // chatID returns the id that the request carried. If the log has two ends of one request, as
 // of two workers that had the same delivery, the second one gets an id of its own.
 func (r *run) chatID(asks effect, e *events.Event) tracecontext.SpanID {
-	id := spanid.Chat(r.id.ID, asks.key, asks.failed)
+	id := tracecontext.Chat(r.id.ID, asks.key, asks.failed.Total(), asks.failed.Lost)
 	if slices.Contains(r.said, id) {
-		id = spanid.Span(r.id.ID, opChat, e.ID)
+		id = tracecontext.Span(r.id.ID, opChat, e.ID)
 	}
 	if len(r.said) == maxSaid {
 		r.said = r.said[1:]

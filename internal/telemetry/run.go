@@ -15,7 +15,6 @@ import (
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -115,10 +114,10 @@ func (r *run) step(e *events.Event, was before) {
 func (r *run) begin(ctx context.Context, e *events.Event) (err error) {
 	c := &r.fold.Memory().Control
 	known := false
-	r.trace = spanid.TraceOf(r.id.ID, e.TraceParent)
+	r.trace = tracecontext.TraceOf(r.id.ID, e.TraceParent)
 	_, r.up, known = tracecontext.Parse(e.TraceParent)
 	if p := c.Parent; p != nil {
-		r.up = spanid.Tool(p.Run, p.CallID)
+		r.up = tracecontext.Tool(p.Run, p.CallID)
 		if !known { // an older build started it
 			r.trace, err = r.traceOf(ctx, r.beside(p.Run))
 		}
@@ -151,7 +150,7 @@ func (r *run) moveTurn(e *events.Event) {
 	}
 	mem := r.fold.Memory()
 	name := mem.Control.Agent.Name
-	t := &open{op: opAgent, name: opAgent + " " + name, id: spanid.Numbered(r.id.ID, opAgent, e.N), up: r.up, begin: e.Time}
+	t := &open{op: opAgent, name: opAgent + " " + name, id: tracecontext.Numbered(r.id.ID, opAgent, e.N), up: r.up, begin: e.Time}
 	r.common(t, e)
 	t.text(attrAgent, name)
 	t.text(attrAgentVersion, cut(mem.Control.AgentHash, 12))
@@ -161,7 +160,7 @@ func (r *run) moveTurn(e *events.Event) {
 	t.text(attrMode, string(mem.Mode))
 	t.text(attrInput, r.content.task(mem))
 	if f := mem.Control.ForkedFrom; f != nil && e.N == 1 {
-		t.link(r.forkOf, spanid.Numbered(f.Run, opAgent, 1), linkFork)
+		t.link(r.forkOf, tracecontext.Numbered(f.Run, opAgent, 1), linkFork)
 		t.number(attrForkedAt, int64(f.At))
 	}
 	if handoff != nil && old != nil {
@@ -236,14 +235,14 @@ func (r *run) movePhase(e *events.Event) {
 	if op == "" {
 		return
 	}
-	p := &open{key: key, op: op, name: op, id: spanid.Numbered(r.id.ID, op, e.N), begin: e.Time}
+	p := &open{key: key, op: op, name: op, id: tracecontext.Numbered(r.id.ID, op, e.N), begin: e.Time}
 	switch {
 	case op == opUser:
 		p.up = r.up // between two turns
 	case r.turn != nil:
 		p.up = r.turn.id
 	default:
-		p.up = spanid.Numbered(r.id.ID, opAgent, e.N) // which begins with the same event
+		p.up = tracecontext.Numbered(r.id.ID, opAgent, e.N) // which begins with the same event
 	}
 	r.common(p, e)
 	p.number(attrStep, int64(mem.Step))
@@ -298,7 +297,7 @@ func (r *run) beginCalls(e *events.Event) {
 }
 
 func (r *run) newCall(e *events.Event, id, name, arguments, pool string) *open {
-	c := &open{op: opTool, name: opTool + " " + name, id: spanid.Tool(r.id.ID, id), begin: e.Time}
+	c := &open{op: opTool, name: opTool + " " + name, id: tracecontext.Tool(r.id.ID, id), begin: e.Time}
 	if r.turn != nil {
 		c.up = r.turn.id
 	}

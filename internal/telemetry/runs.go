@@ -9,7 +9,6 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/spanid"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -108,9 +107,9 @@ func (rs *runs) traceOf(ctx context.Context, id events.Run) (tracecontext.TraceI
 		}
 		start, ok := e.Data.(*events.Start)
 		if !ok || start.Parent == nil || tracecontext.Valid(e.TraceParent) {
-			return spanid.TraceOf(id.ID, e.TraceParent), nil
+			return tracecontext.TraceOf(id.ID, e.TraceParent), nil
 		}
 		id = events.NewRun(id.Namespace, start.Parent.Run, rs.cfg.Log.Shards())
 	}
-	return spanid.TraceOf(id.ID, ""), nil
+	return tracecontext.TraceOf(id.ID, ""), nil
 }

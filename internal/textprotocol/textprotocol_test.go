@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/llmtest"
-	"github.com/moorebus/moorebus/internal/recorded"
 	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
@@ -178,6 +177,11 @@ func TestNothingOfTheXMLIsStreamed(t *testing.T) {
 	}
 }
 
+// read is a model whose replies were read already.
+type read struct{ llm.Caller }
+
+func (read) Describe() llm.Description { return llm.Description{Parsed: true} }
+
 func TestWhatPassesThrough(t *testing.T) {
 	calls := llm.ToolCalls{Meta: llm.Meta{Model: "m", Confidence: 1}, Calls: []llm.Call{{ID: "a", Name: "x", Arguments: "{}"}}}
 	mock := scripted.NewMock(calls, scripted.Say("a summary, in plain words"))
@@ -192,10 +196,10 @@ func TestWhatPassesThrough(t *testing.T) {
 	require.Equal(t, "a summary, in plain words", got.(llm.Text).Content)
 	require.Equal(t, reflection.Messages, mock.Requests()[1].Messages)
 
-	plain := recorded.New([]recorded.Reply{{Response: llm.Text{Content: "It is 42."}}})
+	plain := read{scripted.NewMock(scripted.Say("It is 42."))}
 	got, err = textprotocol.Wrap(plain).Call(t.Context(), llmtest.Request(0), nil)
 	require.NoError(t, err)
-	require.Equal(t, llm.Text{Content: "It is 42."}, got, "a recording was read when it was made")
+	require.Equal(t, "It is 42.", got.(llm.Text).Content, "a recording was read when it was made")
 }
 
 func TestTheProviderSeesPlainText(t *testing.T) {

@@ -20,25 +20,17 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/retry"
-	"github.com/moorebus/moorebus/internal/shortage"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // Options configure a [Registry]. The zero value is ready to use.
 type Options struct {
-	// Gate makes the gate of a tool; it may return nil. Default: no tool has a gate.
-	Gate func(tool.Definition) Gate
+	// Breakers keep calls from tools that are down, see [tool.Breaker].
+	Breakers bool
 	// Approval is the policy of all tools that have none of their own.
 	Approval *tool.Approval
 	// Sources provide further tools while they run, see [Registry.Start].
 	Sources []tool.Source
-}
-
-// Gate decides whether a tool may be called now. It is safe for concurrent use.
-type Gate interface {
-	// Enter admits a run of the tool, whose failure (or nil) goes to leave at its end.
-	// If Enter does not admit it, refused is the outcome of the call.
-	Enter() (leave func(*tool.Failure), refused *tool.Failure)
 }
 
 // Outcome is the result of one call.
@@ -54,7 +46,7 @@ type Outcome struct {
 // Registry holds tools by name. It is safe for concurrent use.
 type Registry struct {
 	logger   atomic.Pointer[slog.Logger]
-	newGate  func(tool.Definition) Gate
+	breakers bool
 	approval *tool.Approval
 	sources  []tool.Source
 	ready    chan struct{} // closed when every source has named its tools
@@ -71,8 +63,8 @@ type Registry struct {
 // registered is a tool with its complete and valid definition.
 type registered struct {
 	tool.Tool
-	def  tool.Definition
-	gate Gate
+	def     tool.Definition
+	breaker *breaker // nil: it has none
 	// source is the name of the tool's source, or empty.
 	source string
 }
@@ -88,7 +80,7 @@ func New(tools ...tool.Tool) (*Registry, error) { return NewWith(Options{}, tool
 
 // NewWith is [New] with options.
 func NewWith(o Options, tools ...tool.Tool) (*Registry, error) {
-	r := &Registry{newGate: o.Gate, approval: o.Approval, sources: slices.Clone(o.Sources), ready: make(chan struct{}), owners: map[string]string{}, left: map[string][]string{}}
+	r := &Registry{breakers: o.Breakers, approval: o.Approval, sources: slices.Clone(o.Sources), ready: make(chan struct{}), owners: map[string]string{}, left: map[string][]string{}}
 	r.logger.Store(slog.New(slog.DiscardHandler))
 	first := &shelf{tools: make(map[string]*registered, len(tools)), changed: make(chan struct{})}
 	errs := []error{checkSources(r.sources)}
@@ -98,7 +90,7 @@ func NewWith(o Options, tools ...tool.Tool) (*Registry, error) {
 			errs = append(errs, err)
 			continue
 		}
-		made.gate = r.gateOf(made.def)
+		made.breaker = r.newBreaker(made.def)
 		first.tools[made.def.Name] = made
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -121,13 +113,6 @@ func (r *Registry) register(t tool.Tool, source string, others map[string]*regis
 		return nil, fmt.Errorf("tool %q: two tools have this name; rename or remove one", def.Name)
 	}
 	return &registered{Tool: t, def: def, source: source}, nil
-}
-
-func (r *Registry) gateOf(def tool.Definition) Gate {
-	if r.newGate == nil {
-		return nil
-	}
-	return r.newGate(def)
 }
 
 // Definitions returns the definitions of the present tools, with defaults, sorted by name.
@@ -189,7 +174,7 @@ func (r *Registry) Close() error {
 // A failed run is repeated up to Definition.Retries times, with growing pauses, if the
 // failure is temporary and a second run is harmless: the tool is pure or idempotent, or
 // the request was not sent. A tool that asks for a longer wait than the longest pause is
-// not run again, and neither is a tool whose gate has closed. A call that cannot begin because
+// not run again, and neither is a tool whose circuit has opened. A call that cannot begin because
 // this machine lacks files, processes or memory is tried again until the tool's timeout,
 // whatever its class is.
 //
@@ -221,11 +206,11 @@ func (r *Registry) execute(ctx context.Context, call tool.Call) (string, *tool.F
 	err := policy.Do(ctx, func(ctx context.Context) error {
 		pausing = false
 		var failure *tool.Failure
-		if result, failure = r.gated(ctx, t, call); failure == nil {
+		if result, failure = r.guarded(ctx, t, call); failure == nil {
 			return nil
 		}
 		if failure.Code != tool.CodeCircuitOpen || last == nil {
-			last = failure // the tool's own failure says more than the closed gate
+			last = failure // the tool's own failure says more than the open circuit
 		}
 		if failure != last || Short(failure) || !mayRepeat(t.def.Effect, failure) {
 			return retry.Stop(failure)
@@ -243,12 +228,12 @@ func (r *Registry) execute(ctx context.Context, call tool.Call) (string, *tool.F
 	return "", unanswered(t.def.Effect, last)
 }
 
-// gated runs the tool once if its gate admits it.
-func (r *Registry) gated(ctx context.Context, t *registered, call tool.Call) (string, *tool.Failure) {
-	if t.gate == nil {
+// guarded runs the tool once if its breaker admits it.
+func (r *Registry) guarded(ctx context.Context, t *registered, call tool.Call) (string, *tool.Failure) {
+	if t.breaker == nil {
 		return r.began(ctx, t, call)
 	}
-	leave, refused := t.gate.Enter()
+	leave, refused := t.breaker.enter()
 	if refused != nil {
 		return "", refused
 	}
@@ -286,7 +271,7 @@ func (r *Registry) began(ctx context.Context, t *registered, call tool.Call) (re
 
 // Short reports whether a call did not begin because this machine lacked something. That says
 // nothing about the tool.
-func Short(f *tool.Failure) bool { return f.NotSent && shortage.Is(f.Err) }
+func Short(f *tool.Failure) bool { return f.NotSent && retry.Short(f.Err) }
 
 // toUTF8 replaces invalid UTF-8 in the words of a failure, since they are stored in JSON.
 func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -129,7 +129,7 @@ func (r *Registry) Changed() <-chan struct{} { return r.current.Load().changed }
 // replace replaces the tools of a source. It leaves out tools that are invalid or whose
 // name belongs to another tool, or belonged to another source first: runs that started
 // with that tool must not get this one. A warning is logged if the reasons are new. A
-// tool that stays keeps its gate, so its circuit outlives a reconnect.
+// tool that stays keeps its breaker, so its circuit outlives a reconnect.
 func (r *Registry) replace(source string, tools []tool.Tool, logger *slog.Logger) {
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -151,9 +151,9 @@ func (r *Registry) replace(source string, tools []tool.Tool, logger *slog.Logger
 			continue
 		}
 		if before := old.tools[made.def.Name]; before != nil && before.source == source && before.def.Breaker == made.def.Breaker {
-			made.gate = before.gate
+			made.breaker = before.breaker
 		} else {
-			made.gate = r.gateOf(made.def)
+			made.breaker = r.newBreaker(made.def)
 		}
 		next.tools[made.def.Name] = made
 	}

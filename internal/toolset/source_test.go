@@ -18,14 +18,10 @@ import (
 )
 
 // said is a tool that says its own text.
-type said struct {
-	name, text string
-	breaker    tool.Breaker
-}
+type said struct{ name, text string }
 
-func (s said) Definition() tool.Definition {
-	return tool.Definition{Name: s.name, Breaker: s.breaker}
-}
+func (s said) Definition() tool.Definition { return tool.Definition{Name: s.name} }
+
 func (s said) Run(context.Context, tool.Call) (string, error) { return s.text, nil }
 
 // tap is a source whose tools a test decides on.
@@ -53,20 +49,11 @@ func (s *tap) Run(ctx context.Context, _ *slog.Logger, put func([]tool.Tool)) {
 }
 func (s *tap) put(tools ...tool.Tool) { s.puts <- tools; <-s.done }
 
-// counting is a gate that lets everything pass.
-type counting struct{}
-
-func (counting) Enter() (func(*tool.Failure), *tool.Failure) { return func(*tool.Failure) {}, nil }
-
 func TestSourcesChangeTheTools(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	var log strings.Builder
 	a, b := newTap("a"), newTap("b")
-	gates := 0
-	r, err := toolset.NewWith(toolset.Options{
-		Sources: []tool.Source{a, b},
-		Gate:    func(tool.Definition) toolset.Gate { gates++; return counting{} },
-	}, said{name: "own", text: "mine"})
+	r, err := toolset.NewWith(toolset.Options{Sources: []tool.Source{a, b}}, said{name: "own", text: "mine"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"default", "taps"}, r.Pools())
 	stop := r.Start(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
@@ -79,12 +66,10 @@ func TestSourcesChangeTheTools(t *testing.T) {
 	require.Equal(t, "one", call("x").Result)
 	require.Equal(t, "mine", call("own").Result, "the first one keeps its name")
 	require.Equal(t, 2, strings.Count(log.String(), "is left out"))
-	require.Equal(t, 2, gates)
 
 	changed = r.Changed()
 	a.put(said{name: "x", text: "two"})
 	require.Equal(t, "two", call("x").Result, "another tool under the same definition")
-	require.Equal(t, 2, gates, "its gate stays")
 	select {
 	case <-changed:
 		t.Fatal("no definition has changed")
@@ -95,8 +80,6 @@ func TestSourcesChangeTheTools(t *testing.T) {
 	require.Equal(t, "two", call("x").Result)
 	r.Ready(t.Context()) // both have said what they have
 
-	a.put(said{name: "x", text: "two", breaker: tool.Breaker{Failures: 9}})
-	require.Equal(t, 4, gates, "another breaker is another gate")
 	changed = r.Changed()
 	a.put()
 	<-changed
@@ -230,4 +213,24 @@ func TestNamesOfASourceThatIsAwayStayItsOwn(t *testing.T) {
 		require.Equal(t, "seen", r.Execute(t.Context(), tool.Call{Name: "comet.tail"}).Result)
 		stop()
 	})
+}
+
+func TestACircuitOutlivesAReconnect(t *testing.T) {
+	source := newTap("a")
+	r, err := toolset.NewWith(toolset.Options{Sources: []tool.Source{source}, Breakers: true})
+	require.NoError(t, err)
+	defer r.Start(t.Context(), slog.New(slog.DiscardHandler))()
+	offer := func(err error, failures int) {
+		f := named("x", "")
+		f.def.Breaker, f.fn = tool.Breaker{Failures: failures, Open: time.Hour}, returning(err)
+		source.put(f)
+	}
+	call := func() *tool.Failure { return r.Execute(t.Context(), tool.Call{Name: "x"}).Failure }
+
+	offer(tool.Failf(tool.CodeUnreachable, "away"), 1)
+	require.Equal(t, tool.CodeOutcomeUnknown, call().Code)
+	offer(nil, 1)
+	require.Equal(t, tool.CodeCircuitOpen, call().Code, "another tool under the same definition")
+	offer(nil, 2)
+	require.Nil(t, call(), "another breaker has a circuit of its own")
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/actor"
-	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/toolset"
@@ -55,7 +54,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Bus == nil || len(o.Tools)+len(o.Sources) == 0 {
 		return errors.New("actor: Bus and at least one tool or source are required")
 	}
-	tools, err := toolset.NewWith(toolset.Options{Gate: breaker.New, Sources: o.Sources}, o.Tools...)
+	tools, err := toolset.NewWith(toolset.Options{Breakers: true, Sources: o.Sources}, o.Tools...)
 	if err != nil {
 		return fmt.Errorf("actor: %w", err)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/moorebus/moorebus/internal/approval"
-	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/toolset"
@@ -344,7 +343,7 @@ func (b *Builder) Source(open func() (tool.Source, error), tools ...string) *Bui
 
 // newRegistry makes a registry of tools and sources. It starts nothing.
 func newRegistry(tools []tool.Tool, open []opener) (*toolset.Registry, error) {
-	options := toolset.Options{Gate: breaker.New}
+	options := toolset.Options{Breakers: true}
 	for _, open := range open {
 		source, err := open()
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/recorded"
 	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -24,13 +23,13 @@ func Model(ctx context.Context, log journal.Log, machine *reducer.Machine, run e
 	if err != nil {
 		return nil, err
 	}
-	return recorded.New(replies), nil
+	return recording(replies), nil
 }
 
 // replies are what the run's model answered, in the order in which the log counts it,
 // with the provider's own ids of calls.
-func replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run) ([]recorded.Reply, error) {
-	var all []recorded.Reply
+func replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run events.Run) ([]recorded, error) {
+	var all []recorded
 	var parts []events.Call // of the reply whose last event comes next
 	fold := runlog.NewFold(log, machine, run)
 	for rec, err := range log.Read(ctx, run, 0) {
@@ -66,7 +65,7 @@ func replies(ctx context.Context, log journal.Log, machine *reducer.Machine, run
 	return all, nil
 }
 
-func reply(p events.Payload) recorded.Reply {
+func reply(p events.Payload) recorded {
 	switch p := p.(type) {
 	case *events.LLMToolCall:
 		return callsReply(&p.ToolCallReply)
@@ -91,14 +90,14 @@ func reply(p events.Payload) recorded.Reply {
 	case *events.ToolCallsAddedToContext:
 		return contextReply(p.ContextReply)
 	case *events.LLMAttemptFailed:
-		return recorded.Reply{Err: failedReply(p.Kind, p.Message, p.Usage, &p.Facts)}
+		return recorded{Err: failedReply(p.Kind, p.Message, p.Usage, &p.Facts)}
 	}
-	return recorded.Reply{Err: &llm.Error{Kind: llm.KindInvalid, Message: "the log does not hold what this reply said (" + string(events.TypeOf(p)) + ")"}}
+	return recorded{Err: &llm.Error{Kind: llm.KindInvalid, Message: "the log does not hold what this reply said (" + string(events.TypeOf(p)) + ")"}}
 }
 
 // lastReply is the reply that ended its run. The log does not have its text, so one that
 // would have held some is given back as the failure that it came to.
-func lastReply(end *events.FatalError) recorded.Reply {
+func lastReply(end *events.FatalError) recorded {
 	if end.Code == reducer.CodeEmptyReply {
 		var usage events.Usage
 		if end.Usage != nil {
@@ -106,7 +105,7 @@ func lastReply(end *events.FatalError) recorded.Reply {
 		}
 		return textReply("", "", usage, &end.Facts)
 	}
-	return recorded.Reply{Err: failedReply(end.Code, end.Message, end.Usage, &end.Facts)}
+	return recorded{Err: failedReply(end.Code, end.Message, end.Usage, &end.Facts)}
 }
 
 // failedReply is a call that gave no reply which could be used. Facts that say how one ended
@@ -128,7 +127,7 @@ func failedReply(kind, message string, usage *events.Usage, facts *events.Facts)
 }
 
 // whole is a reply with the calls that stand in events before its own.
-func whole(parts []events.Call, r recorded.Reply) recorded.Reply {
+func whole(parts []events.Call, r recorded) recorded {
 	calls, ok := r.Response.(llm.ToolCalls)
 	if len(parts) == 0 || !ok {
 		return r
@@ -138,25 +137,25 @@ func whole(parts []events.Call, r recorded.Reply) recorded.Reply {
 		all = append(all, providerCall(c))
 	}
 	calls.Calls = append(all, calls.Calls...)
-	return recorded.Reply{Response: calls}
+	return recorded{Response: calls}
 }
 
-func contextReply(p *events.ContextReply) recorded.Reply {
+func contextReply(p *events.ContextReply) recorded {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
 	replyfacts.Add(&r.Meta, &p.Facts)
 	for _, c := range p.Calls {
 		r.Calls = append(r.Calls, providerCall(c))
 	}
-	return recorded.Reply{Response: r}
+	return recorded{Response: r}
 }
 
-func textReply(content, model string, usage events.Usage, facts *events.Facts) recorded.Reply {
+func textReply(content, model string, usage events.Usage, facts *events.Facts) recorded {
 	r := llm.Text{Meta: meta(model, 1, usage), Content: content}
 	replyfacts.Add(&r.Meta, facts)
-	return recorded.Reply{Response: r}
+	return recorded{Response: r}
 }
 
-func callsReply(p *events.ToolCallReply) recorded.Reply {
+func callsReply(p *events.ToolCallReply) recorded {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
 	replyfacts.Add(&r.Meta, &p.Facts)
 	for _, c := range p.AllCalls() {
@@ -167,18 +166,18 @@ func callsReply(p *events.ToolCallReply) recorded.Reply {
 			r.Finish = llm.FinishLength
 		}
 	}
-	return recorded.Reply{Response: r}
+	return recorded{Response: r}
 }
 
-func refusedReply(p *events.RefusedReply) recorded.Reply {
+func refusedReply(p *events.RefusedReply) recorded {
 	code, reason := soleAnswer(p)
 	switch code {
 	case reducer.CodeMalformedReply, reducer.CodeTooLarge:
 		r := llm.Invalid{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, Reason: reason}
 		replyfacts.Add(&r.Meta, &p.Facts)
-		return recorded.Reply{Response: r}
+		return recorded{Response: r}
 	case string(llm.KindToolUse):
-		return recorded.Reply{Err: failedReply(code, reason, &p.Usage, &p.Facts)}
+		return recorded{Err: failedReply(code, reason, &p.Usage, &p.Facts)}
 	}
 	if len(p.Calls) == 0 {
 		return textReply(p.Content, p.Model, p.Usage, &p.Facts)
@@ -193,7 +192,7 @@ func refusedReply(p *events.RefusedReply) recorded.Reply {
 	for _, c := range p.Calls {
 		r.Calls = append(r.Calls, providerCall(c))
 	}
-	return recorded.Reply{Response: r}
+	return recorded{Response: r}
 }
 
 // cutOff is the code of a call that was refused since its reply was cut off.
@@ -214,10 +213,10 @@ func meta(model string, confidence float64, u events.Usage) llm.Meta {
 }
 
 // thoughtReply is a thinking pass of the text protocol, read already.
-func thoughtReply(p *events.LLMThought) recorded.Reply {
+func thoughtReply(p *events.LLMThought) recorded {
 	r := llm.Thought{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, NextState: p.NextState, Note: p.Note}
 	replyfacts.Add(&r.Meta, &p.Facts)
-	return recorded.Reply{Response: r}
+	return recorded{Response: r}
 }
 
 // soleAnswer returns the code of a reply without calls that could not be used, and what the

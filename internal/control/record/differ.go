@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/statepatch"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -17,7 +16,7 @@ import (
 type Differ struct {
 	root  object
 	mem   *reducer.Memory
-	ops   []statepatch.Op
+	ops   []Op
 	quiet bool // the parts are filled, and nothing is added to ops
 	err   error
 }
@@ -34,7 +33,7 @@ func NewDiffer(mem *reducer.Memory, hidden ...string) (*Differ, error) {
 
 // Next returns the operations that turn the JSON of the memory of the last call into that of mem,
 // which is the same memory after further events. The error is that of a value without JSON.
-func (d *Differ) Next(mem *reducer.Memory) ([]statepatch.Op, error) {
+func (d *Differ) Next(mem *reducer.Memory) ([]Op, error) {
 	d.mem = mem
 	d.root.move(d, "", reflect.ValueOf(mem))
 	ops, err := d.ops, d.err
@@ -42,7 +41,7 @@ func (d *Differ) Next(mem *reducer.Memory) ([]statepatch.Op, error) {
 	return ops, err
 }
 
-func (d *Differ) add(o statepatch.Op) {
+func (d *Differ) add(o Op) {
 	if !d.quiet {
 		d.ops = append(d.ops, o)
 	}
@@ -59,7 +58,7 @@ func (d *Differ) encode(v any) json.RawMessage {
 // replaced adds the operation for a value that is another one altogether.
 func (d *Differ) replaced(op, path string, now reflect.Value) {
 	if !d.quiet {
-		d.add(statepatch.Op{Op: op, Path: path, Value: d.encode(now.Interface())})
+		d.add(Op{Op: op, Path: path, Value: d.encode(now.Interface())})
 	}
 }
 
@@ -164,7 +163,7 @@ func (o *object) members(d *Differ, now reflect.Value) {
 		case before && f.there:
 			f.part.move(d, to, value)
 		case before:
-			d.add(statepatch.Op{Op: "remove", Path: to})
+			d.add(Op{Op: "remove", Path: to})
 		case f.there:
 			d.replaced("add", to, value)
 			d.silently(func() { f.part.move(d, to, value) })
@@ -207,15 +206,15 @@ func (l *leaf) move(d *Differ, path string, now reflect.Value) {
 
 // shortest adds the operations for a small value. Many of them are longer than the whole value.
 func (d *Differ) shortest(path string, before, after json.RawMessage) {
-	var ops []statepatch.Op
+	var ops []Op
 	size := 0
-	statepatch.Values(func(o statepatch.Op) {
+	values(func(o Op) {
 		ops = append(ops, o)
 		size += len(o.Path) + len(o.Value)
 	}, path, before, after)
 	const around = len(`{"op":"replace","path":"","value":},`)
 	if len(ops) > 1 && size+around*len(ops) > len(path)+len(after)+around {
-		ops = []statepatch.Op{{Op: "replace", Path: path, Value: after}}
+		ops = []Op{{Op: "replace", Path: path, Value: after}}
 	}
 	d.ops = append(d.ops, ops...)
 }
@@ -229,7 +228,7 @@ func (r *rare) move(d *Differ, path string, now reflect.Value) {
 		return
 	}
 	if !d.quiet {
-		statepatch.Values(d.add, path, d.encode(r.last), d.encode(value))
+		values(d.add, path, d.encode(r.last), d.encode(value))
 	}
 	r.last = value
 }
@@ -254,7 +253,7 @@ func (l *growing[S, T]) move(d *Differ, path string, v reflect.Value) {
 		if l.grows && len(l.last) > 0 && len(now) >= len(l.last) && &now[0] == &l.last[0] {
 			known = len(l.last)
 		}
-		first = statepatch.Lists(d.add, path, l.last, now, known, l.same, func(e *T) json.RawMessage { return d.encode(*e) })
+		first = lists(d.add, path, l.last, now, known, l.same, func(e *T) json.RawMessage { return d.encode(*e) })
 	}
 	if l.null = now == nil; l.grows {
 		l.last = now
@@ -280,7 +279,7 @@ func (c *calls) move(d *Differ, path string, v reflect.Value) {
 	open := c.open[:0]
 	for _, call := range c.open {
 		text := d.encode(now[call.id])
-		statepatch.Values(d.add, path+"/"+statepatch.Escape(call.id), call.text, text)
+		values(d.add, path+"/"+escape(call.id), call.text, text)
 		if now[call.id].Result == nil {
 			open = append(open, openCall{call.id, text})
 		}
@@ -291,7 +290,7 @@ func (c *calls) move(d *Differ, path string, v reflect.Value) {
 			continue // Moorebus' own tools
 		}
 		text := d.encode(record)
-		d.add(statepatch.Op{Op: "add", Path: path + "/" + statepatch.Escape(id), Value: text})
+		d.add(Op{Op: "add", Path: path + "/" + escape(id), Value: text})
 		if record.Result == nil {
 			open = append(open, openCall{id, text})
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/statepatch"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -124,7 +123,7 @@ func TestGoldenStates(t *testing.T) {
 	require.Greater(t, shown, 100)
 }
 
-func patched(t rapid.TB, memory []byte, ops []statepatch.Op) []byte {
+func patched(t rapid.TB, memory []byte, ops []record.Op) []byte {
 	text, err := json.Marshal(ops)
 	require.NoError(t, err)
 	patch, err := jsonpatch.DecodePatch(text)

@@ -13,7 +13,6 @@ import (
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/statepatch"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -40,7 +39,7 @@ type Moment struct {
 	N      uint64          `json:"n"`
 	At     time.Time       `json:"at"`
 	Memory json.RawMessage `json:"memory,omitempty"`
-	Delta  []statepatch.Op `json:"delta,omitempty"`
+	Delta  []Op            `json:"delta,omitempty"`
 }
 
 // Moments makes the moments of a run from its records. It is not safe for concurrent use.

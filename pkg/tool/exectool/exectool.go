@@ -73,7 +73,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/callctx"
-	"github.com/moorebus/moorebus/internal/shortage"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -313,7 +313,7 @@ func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.
 			err = box.admit(cmd)
 		}
 		var ended *notStarted
-		if err == nil || ctx.Err() != nil || shortage.Is(err) || errors.As(err, &ended) || !without.more(box, t.opts.Sandbox, err) { // for a shortage nobody gets a weaker sandbox
+		if err == nil || ctx.Err() != nil || retry.Short(err) || errors.As(err, &ended) || !without.more(box, t.opts.Sandbox, err) { // for a shortage nobody gets a weaker sandbox
 			return cmd, box, err
 		}
 		if err := box.close(); err != nil {

@@ -16,8 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/landlock"
-	"github.com/moorebus/moorebus/internal/seccomp"
+	"github.com/moorebus/moorebus/internal/confine"
 	"golang.org/x/sys/unix"
 )
 
@@ -253,7 +252,7 @@ func (o *order) restrict() error {
 	if slices.Contains(o.Held, HoldsView) {
 		write = append(write, shared()...)
 	}
-	held, err := landlock.Restrict(landlock.Rules{
+	held, err := confine.Restrict(confine.Rules{
 		System: without(readable, g.Hide), Read: without(g.Read, g.Hide), Write: without(write, g.Hide), Devices: devices, TCP: o.Network,
 	})
 	if held {
@@ -262,7 +261,7 @@ func (o *order) restrict() error {
 	if err != nil {
 		o.lacks("files, TCP, signals and sockets of its own alone", err)
 	}
-	if err := seccomp.Refuse(o.Network || slices.Contains(o.Held, HoldsNetwork)); err != nil {
+	if err := confine.Refuse(o.Network || slices.Contains(o.Held, HoldsNetwork)); err != nil {
 		o.lacks("system calls that lead out of the sandbox are refused", err)
 	} else {
 		o.Held = append(o.Held, HoldsCalls)

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/moorebus/moorebus/internal/shortage"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"golang.org/x/sys/unix"
 )
@@ -112,7 +112,7 @@ func (s *sandbox) setBounds(cmd *exec.Cmd, o *order, opts *Options, why error) e
 		s.bound, why = newBound(opts.Memory, opts.Processes)
 	}
 	switch {
-	case shortage.Is(why):
+	case retry.Short(why):
 		return why
 	case why == nil:
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(s.bound.files.Fd())

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -37,7 +36,7 @@ func execute(t *testing.T, command []string, timeout time.Duration, sandbox Sand
 	made, err := New(tool.Definition{Name: "cmd", Effect: tool.Once, Timeout: timeout}, Options{Command: command, Sandbox: sandbox})
 	require.NoError(t, err)
 	o := &observed{Tool: made, failed: failed}
-	r, err := toolset.NewWith(toolset.Options{Gate: breaker.New}, o)
+	r, err := toolset.NewWith(toolset.Options{Breakers: true}, o)
 	require.NoError(t, err)
 	return o, r.Execute(t.Context(), tool.Call{Run: "r", ID: "c", Name: "cmd"})
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/landlock"
+	"github.com/moorebus/moorebus/internal/confine"
 	"golang.org/x/sys/unix"
 )
 
@@ -184,7 +184,7 @@ func hold(paths []string) (held, error) {
 		if path == "" || h[path] != nil {
 			continue
 		}
-		fd, err := landlock.Open(path) // the actor followed links; one that is new leads nowhere
+		fd, err := confine.Open(path) // the actor followed links; one that is new leads nowhere
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) {
 			continue
 		}

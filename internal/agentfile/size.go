@@ -1,5 +1,4 @@
-// Package bytesize reads numbers of bytes with units.
-package bytesize
+package agentfile
 
 import (
 	"errors"

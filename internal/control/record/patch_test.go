@@ -1,4 +1,4 @@
-package statepatch_test
+package record
 
 import (
 	"encoding/json"
@@ -8,13 +8,17 @@ import (
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/stretchr/testify/require"
-
-	"github.com/moorebus/moorebus/internal/statepatch"
 )
 
-func TestMake(t *testing.T) {
+// patchOf returns the operations that turn before into after.
+func patchOf(before, after json.RawMessage) (ops []Op) {
+	values(func(o Op) { ops = append(ops, o) }, "", before, after)
+	return ops
+}
+
+func TestPatch(t *testing.T) {
 	for _, c := range [][3]string{
-		{`{}`, ` {}`, `null`},
+		{`{}`, `{}`, `null`},
 		{`{"a":1}`, `{"a":1,"b":null}`, `[{"op":"add","path":"/b","value":null}]`},
 		{`{"a":1,"b":2}`, `{"b":3}`, `[{"op":"remove","path":"/a"},{"op":"replace","path":"/b","value":3}]`},
 		{`{"a/b":{"~":[1]}}`, `{"a/b":{"~":[1,2,{"c":3}]}}`, `[{"op":"add","path":"/a~1b/~0/-","value":2},{"op":"add","path":"/a~1b/~0/-","value":{"c":3}}]`},
@@ -23,71 +27,66 @@ func TestMake(t *testing.T) {
 		{`{"l":[{"x":1},2]}`, `{"l":[{"x":2},2]}`, `[{"op":"replace","path":"/l/0/x","value":2}]`},
 		{`[1]`, `{"a":1.0e3}`, `[{"op":"replace","path":"","value":{"a":1.0e3}}]`},
 	} {
-		ops, err := statepatch.Make(json.RawMessage(c[0]), json.RawMessage(c[1]))
-		require.NoError(t, err)
-		text, err := json.Marshal(ops)
+		text, err := json.Marshal(patchOf([]byte(c[0]), []byte(c[1])))
 		require.NoError(t, err)
 		require.Equal(t, c[2], string(text), "%s to %s", c[0], c[1])
 	}
-	_, err := statepatch.Make(nil, json.RawMessage("1"))
-	require.ErrorContains(t, err, "before is not JSON")
 }
 
-// TestApply: the patch turns the one document into the other, as another maker's implementation
+// TestPatchApplies: the patch turns the one document into the other, as another maker's implementation
 // applies it.
-func TestApply(t *testing.T) {
+func TestPatchApplies(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 3000 {
-		before := object(random, 4)
-		after := object(random, 4)
+		before := randomObject(random, 4)
+		after := randomObject(random, 4)
 		if random.IntN(3) > 0 { // mostly the same
-			require.NoError(t, json.Unmarshal(text(t, before), &after))
+			require.NoError(t, json.Unmarshal(asJSON(t, before), &after))
 			for key := range after {
 				if random.IntN(3) == 0 {
-					after[key] = value(random, 3)
+					after[key] = randomValue(random, 3)
 				} else if list, ok := after[key].([]any); ok {
 					at := random.IntN(len(list) + 1)
-					after[key] = append(append(append([]any{}, list[:at]...), value(random, 2)), list[at:]...)
+					after[key] = append(append(append([]any{}, list[:at]...), randomValue(random, 2)), list[at:]...)
 				}
 			}
 		}
-		a, b := text(t, before), text(t, after)
-		ops, err := statepatch.Make(a, b)
-		require.NoError(t, err)
+		a, b := asJSON(t, before), asJSON(t, after)
+		ops := patchOf(a, b)
 		if string(a) == string(b) {
 			require.Empty(t, ops)
 			continue
 		}
-		patch, err := jsonpatch.DecodePatch(text(t, ops))
+		patch, err := jsonpatch.DecodePatch(asJSON(t, ops))
 		require.NoError(t, err)
 		got, err := patch.Apply(a)
-		require.NoError(t, err, "%s to %s by %s", a, b, text(t, ops))
+		require.NoError(t, err, "%s to %s by %s", a, b, asJSON(t, ops))
 		require.JSONEq(t, string(b), string(got))
 	}
 }
 
-func text(t *testing.T, v any) []byte {
+func asJSON(t *testing.T, v any) []byte {
 	data, err := json.Marshal(v)
 	require.NoError(t, err)
 	return data
 }
 
-func object(r *rand.Rand, depth int) map[string]any {
+func randomObject(r *rand.Rand, depth int) map[string]any {
 	o := map[string]any{}
 	for range r.IntN(5) {
-		o[[]string{"a", "b/c", "d~e", "é", "0"}[r.IntN(5)]] = value(r, depth-1)
+		o[[]string{"a", "b/c", "d~e", "é", "0"}[r.IntN(5)]] = randomValue(r, depth-1)
 	}
 	return o
 }
 
-func value(r *rand.Rand, depth int) any {
+func randomValue(r *rand.Rand, depth int) any {
 	switch kind := r.IntN(6); {
 	case kind == 0 && depth > 0:
-		return object(r, depth)
+		return randomObject(r, depth)
 	case kind <= 2 && depth > 0:
 		list := []any{}
 		for range r.IntN(4) {
-			list = append(list, value(r, depth-1))
+			list = append(list, randomValue(r, depth-1))
 		}
 		return list
 	case kind == 3:

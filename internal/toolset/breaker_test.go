@@ -1,4 +1,4 @@
-package breaker_test
+package toolset_test
 
 import (
 	"context"
@@ -10,33 +10,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
-	"github.com/moorebus/moorebus/internal/breaker"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// fake is a tool that does what run says, and counts its runs.
-type fake struct {
-	def  tool.Definition
-	run  func(ctx context.Context) error
-	runs int
-}
-
-func (f *fake) Definition() tool.Definition { return f.def }
-
-func (f *fake) Run(ctx context.Context, _ tool.Call) (string, error) {
-	f.runs++
-	return "ok", f.run(ctx)
-}
-
 func guarded(t *testing.T, f *fake) func(ctx context.Context) string {
 	t.Helper()
 	f.def.Name = "t"
-	r, err := toolset.NewWith(toolset.Options{Gate: breaker.New}, f)
+	r, err := toolset.NewWith(toolset.Options{Breakers: true}, f)
 	require.NoError(t, err)
 	return func(ctx context.Context) string {
 		out := r.Execute(ctx, tool.Call{Run: "r", ID: "c", Name: "t"})
@@ -47,41 +29,37 @@ func guarded(t *testing.T, f *fake) func(ctx context.Context) string {
 	}
 }
 
-func failing(err error) func(context.Context) error {
-	return func(context.Context) error { return err }
-}
-
-func hanging(ctx context.Context) error {
+func hanging(ctx context.Context, _ tool.Call) (string, error) {
 	<-ctx.Done()
-	return ctx.Err()
+	return "", ctx.Err()
 }
 
 func TestWhatOpensACircuit(t *testing.T) {
 	for name, c := range map[string]struct {
-		run   func(context.Context) error
+		run   func(context.Context, tool.Call) (string, error)
 		opens bool
 	}{
-		"unreachable":   {failing(tool.Failf(tool.CodeUnreachable, "away")), true},
+		"unreachable":   {returning(tool.Failf(tool.CodeUnreachable, "away")), true},
 		"timeout":       {hanging, true},
-		"panic":         {func(context.Context) error { panic("boom") }, true},
-		"overloaded":    {failing(&tool.Failure{Code: tool.CodeHTTPStatus, Passing: true}), true},
-		"a bad request": {failing(tool.Failf(tool.CodeHTTPStatus, "404")), false},
-		"exit status":   {failing(tool.Failf(tool.CodeExitStatus, "1")), false},
-		"an error":      {failing(errors.New("no")), false},
+		"panic":         {func(context.Context, tool.Call) (string, error) { panic("boom") }, true},
+		"overloaded":    {returning(&tool.Failure{Code: tool.CodeHTTPStatus, Passing: true}), true},
+		"a bad request": {returning(tool.Failf(tool.CodeHTTPStatus, "404")), false},
+		"exit status":   {returning(tool.Failf(tool.CodeExitStatus, "1")), false},
+		"an error":      {returning(errors.New("no")), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &fake{run: c.run}
+				f := &fake{fn: c.run}
 				execute := guarded(t, f)
-				for range breaker.DefaultFailures {
+				for range toolset.DefaultFailures {
 					require.NotEqual(t, tool.CodeCircuitOpen, execute(t.Context()))
 				}
 				require.Equal(t, c.opens, execute(t.Context()) == tool.CodeCircuitOpen)
-				runs := breaker.DefaultFailures
+				runs := toolset.DefaultFailures
 				if !c.opens {
 					runs++
 				}
-				require.Equal(t, runs, f.runs)
+				require.Len(t, f.runs, runs)
 			})
 		})
 	}
@@ -90,12 +68,12 @@ func TestWhatOpensACircuit(t *testing.T) {
 // What this machine lacks says nothing about the tool.
 func TestAShortageOpensNoCircuit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{run: failing(&tool.Failure{Code: tool.CodeUnreachable, NotSent: true, Err: os.NewSyscallError("socket", syscall.EMFILE)})}
+		f := &fake{fn: returning(&tool.Failure{Code: tool.CodeUnreachable, NotSent: true, Err: os.NewSyscallError("socket", syscall.EMFILE)})}
 		execute := guarded(t, f)
-		for range 2 * breaker.DefaultFailures {
+		for range 2 * toolset.DefaultFailures {
 			require.Equal(t, tool.CodeUnreachable, execute(t.Context()))
 		}
-		f.run = func(context.Context) error { return nil }
+		f.fn = returning(nil)
 		require.Equal(t, tool.CodeOK, execute(t.Context()))
 	})
 }
@@ -108,7 +86,7 @@ func TestSuccessesStartTheCountAgain(t *testing.T) {
 		execute := guarded(t, f)
 		for range 5 {
 			for _, err := range []error{away, away, answer} {
-				f.run = failing(err)
+				f.fn = returning(err)
 				require.NotEqual(t, tool.CodeCircuitOpen, execute(t.Context()))
 			}
 		}
@@ -117,7 +95,7 @@ func TestSuccessesStartTheCountAgain(t *testing.T) {
 
 func TestOneProbeClosesOrOpensIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{def: tool.Definition{Effect: tool.Pure, Breaker: tool.Breaker{Failures: 1, Open: time.Minute}}, run: hanging}
+		f := &fake{def: tool.Definition{Effect: tool.Pure, Breaker: tool.Breaker{Failures: 1, Open: time.Minute}}, fn: hanging}
 		execute := guarded(t, f)
 		require.Equal(t, tool.CodeTimeout, execute(t.Context()))
 		began := time.Now()
@@ -138,10 +116,10 @@ func TestOneProbeClosesOrOpensIt(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		require.Equal(t, tool.CodeCancelled, <-probe)
-		f.run = failing(nil)
+		f.fn = returning(nil)
 		require.Equal(t, tool.CodeOK, execute(t.Context()), "a probe that was cancelled says nothing, and the next may try")
 		require.Equal(t, tool.CodeOK, execute(t.Context()))
-		require.Equal(t, 5, f.runs)
+		require.Len(t, f.runs, 5)
 	})
 }
 
@@ -151,16 +129,20 @@ func TestRetriesEndWhenTheCircuitOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{
 			def: tool.Definition{Effect: tool.Pure, Retries: 9, Breaker: tool.Breaker{Failures: 2}},
-			run: failing(tool.Failf(tool.CodeUnreachable, "away")),
+			fn:  returning(tool.Failf(tool.CodeUnreachable, "away")),
 		}
 		execute := guarded(t, f)
 		require.Equal(t, tool.CodeUnreachable, execute(t.Context()))
-		require.Equal(t, 2, f.runs)
+		require.Len(t, f.runs, 2)
 		require.Equal(t, tool.CodeCircuitOpen, execute(t.Context()))
-		require.Equal(t, 2, f.runs)
+		require.Len(t, f.runs, 2)
 	})
 }
 
 func TestACircuitCanBeTurnedOff(t *testing.T) {
-	require.Nil(t, breaker.New(tool.Definition{Breaker: tool.Breaker{Off: true}}))
+	f := &fake{def: tool.Definition{Breaker: tool.Breaker{Off: true}}, fn: returning(tool.Failf(tool.CodeUnreachable, "away"))}
+	execute := guarded(t, f)
+	for range 2 * toolset.DefaultFailures {
+		require.NotEqual(t, tool.CodeCircuitOpen, execute(t.Context()))
+	}
 }

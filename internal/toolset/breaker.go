@@ -1,11 +1,4 @@
-// Package breaker keeps calls from tools that are down.
-//
-// The circuit opens after a number of failures in a row that are the tool's and not the
-// call's. Calls then fail at once with code circuit_open and the time at which the tool may
-// work again, instead of each waiting for its timeout. At that time one call is let through
-// as a probe. It closes the circuit or opens it again. Each process has its own circuits.
-// Cancelled calls do not count.
-package breaker
+package toolset
 
 import (
 	"errors"
@@ -15,7 +8,6 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
-	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -30,8 +22,14 @@ var (
 	errCancelled = errors.New("the call was cancelled")
 )
 
-// gate is one tool's circuit.
-type gate struct {
+// breaker keeps calls from a tool that is down.
+//
+// The circuit opens after a number of failures in a row that are the tool's and not the
+// call's. Calls then fail at once with code circuit_open and the time at which the tool may
+// work again, instead of each waiting for its timeout. At that time one call is let through
+// as a probe. It closes the circuit or opens it again. Each process has its own circuits.
+// Cancelled calls do not count.
+type breaker struct {
 	name    string
 	circuit *gobreaker.TwoStepCircuitBreaker[any]
 	// until is when an open circuit lets a call through; last is why it opened.
@@ -39,9 +37,9 @@ type gate struct {
 	last  atomic.Pointer[string]
 }
 
-// New returns the gate of a tool, or nil if its definition turns the breaker off.
-func New(def tool.Definition) toolset.Gate {
-	if def.Breaker.Off {
+// newBreaker returns the breaker of a tool, or nil if there is none.
+func (r *Registry) newBreaker(def tool.Definition) *breaker {
+	if !r.breakers || def.Breaker.Off {
 		return nil
 	}
 	failures, open := def.Breaker.Failures, def.Breaker.Open
@@ -51,35 +49,36 @@ func New(def tool.Definition) toolset.Gate {
 	if open <= 0 {
 		open = DefaultOpen
 	}
-	g := &gate{name: def.Name}
-	g.circuit = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
+	b := &breaker{name: def.Name}
+	b.circuit = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
 		Name: def.Name, MaxRequests: 1, Timeout: open,
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(failures) },
 		IsExcluded:  func(err error) bool { return errors.Is(err, errCancelled) },
 		OnStateChange: func(_ string, _, to gobreaker.State) {
 			if to == gobreaker.StateOpen {
 				until := time.Now().Add(open)
-				g.until.Store(&until)
+				b.until.Store(&until)
 			}
 		},
 	})
-	return g
+	return b
 }
 
-// Enter admits a run of the tool, see [toolset.Gate].
-func (g *gate) Enter() (leave func(*tool.Failure), refused *tool.Failure) {
-	done, err := g.circuit.Allow()
+// enter admits a run of the tool, whose failure (or nil) goes to leave at its end. If it does not
+// admit it, refused is the outcome of the call.
+func (b *breaker) enter() (leave func(*tool.Failure), refused *tool.Failure) {
+	done, err := b.circuit.Allow()
 	if err != nil {
-		return nil, g.refusal(err)
+		return nil, b.refusal(err)
 	}
 	return func(f *tool.Failure) {
 		switch {
 		case f == nil:
 			done(nil)
-		case f.Code == tool.CodeCancelled, toolset.Short(f):
+		case f.Code == tool.CodeCancelled, Short(f):
 			done(errCancelled)
 		case down(f):
-			g.last.Store(&f.Code)
+			b.last.Store(&f.Code)
 			done(errDown)
 		default:
 			done(nil)
@@ -94,17 +93,17 @@ func down(f *tool.Failure) bool {
 }
 
 // refusal is the failure of a call that is not let through.
-func (g *gate) refusal(err error) *tool.Failure {
+func (b *breaker) refusal(err error) *tool.Failure {
 	when := "one call is trying it at this moment: try again soon"
-	if until := g.until.Load(); errors.Is(err, gobreaker.ErrOpenState) && until != nil {
+	if until := b.until.Load(); errors.Is(err, gobreaker.ErrOpenState) && until != nil {
 		left := max(time.Until(*until).Round(time.Second), time.Second)
 		when = fmt.Sprintf("it may work again in %s, at %s", left, until.UTC().Format(time.RFC3339))
 	}
 	last := ""
-	if code := g.last.Load(); code != nil {
+	if code := b.last.Load(); code != nil {
 		last = "; the last failure was: " + *code
 	}
-	f := tool.Failf(tool.CodeCircuitOpen, "the tool %q failed again and again and was not called; %s%s", g.name, when, last)
+	f := tool.Failf(tool.CodeCircuitOpen, "the tool %q failed again and again and was not called; %s%s", b.name, when, last)
 	f.NotSent = true
 	return f
 }

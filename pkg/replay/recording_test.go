@@ -1,28 +1,26 @@
-package recorded_test
+package replay
 
 import (
 	"testing"
 
-	"github.com/moorebus/moorebus/internal/llmtest"
-	"github.com/moorebus/moorebus/internal/recorded"
-	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/internal/llmtest"
+	"github.com/moorebus/moorebus/pkg/llm"
 )
 
 func TestConformance(t *testing.T) {
 	llmtest.Run(t, func(_ *testing.T, conv llmtest.Conversation) llm.Caller {
-		var replies []recorded.Reply
+		var r recording
 		for _, turn := range conv {
-			replies = append(replies, recorded.Reply{Response: turn.Reply, Err: turn.Err})
+			r = append(r, recorded{Response: turn.Reply, Err: turn.Err})
 		}
-		return recorded.New(replies)
+		return r
 	})
 }
 
 func TestTheSameReplyAsOftenAsAsked(t *testing.T) {
-	replies := []recorded.Reply{{Response: llm.Text{Content: "a"}}, {Response: llm.Text{Content: "b"}}}
-	c := recorded.New(replies)
-	replies[0].Response = llm.Text{Content: "changed"}
+	c := recording{{Response: llm.Text{Content: "a"}}, {Response: llm.Text{Content: "b"}}}
 	for _, n := range []int{1, 0, 0, 1} {
 		got, err := c.Call(t.Context(), llm.Request{Replies: n}, nil)
 		require.NoError(t, err)
@@ -31,7 +29,7 @@ func TestTheSameReplyAsOftenAsAsked(t *testing.T) {
 }
 
 func TestOutsideTheRecording(t *testing.T) {
-	c := recorded.New([]recorded.Reply{{Response: llm.Text{Content: "a"}}, {}})
+	c := recording{{Response: llm.Text{Content: "a"}}, {}}
 	tests := []struct {
 		name string
 		req  llm.Request
