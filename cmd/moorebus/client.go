@@ -15,6 +15,8 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -73,6 +75,8 @@ type client struct {
 	// Conn is the bus. Over HTTP it has no Bus, but [client.log].
 	*cli.Conn
 	control gateway
+	// api sends the requests of the API, on a bus to this process.
+	api route.Client
 	// log has the records of runs.
 	log     logAndFeed
 	machine *reducer.Machine
@@ -211,6 +215,7 @@ func (c *client) newControl(logger *slog.Logger) (err error) {
 		Webhooks:    webhooks.Settings{Allowed: webhooks.Loopback(), Client: true},
 	})
 	c.control = c.controller
+	c.api = route.Client{Transport: route.NewInProcess(requests.Rows(c.controller)), Namespace: c.namespace}
 	return err
 }
 

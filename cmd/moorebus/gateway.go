@@ -13,7 +13,6 @@ import (
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
-	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/schedules"
@@ -75,11 +74,6 @@ type gateway interface {
 	ResumeSchedule(ctx context.Context, ns, name string) (schedules.Schedule, error)
 	RunSchedule(ctx context.Context, ns, name string) (schedules.Firing, error)
 	RemoveSchedule(ctx context.Context, ns, name string) error
-
-	Quotas(ctx context.Context) ([]quotas.Info, error)
-	Quota(ctx context.Context, scope string) (quotas.Info, error)
-	PutQuota(ctx context.Context, scope string, q quotas.Quota) (quotas.Info, error)
-	RemoveQuota(ctx context.Context, scope string) error
 }
 
 // logAndFeed is the reading half of the log, and its live side.
@@ -101,6 +95,7 @@ func (f *clientFlags) useGateway(cmd *cobra.Command, c *client, o gatewayclient.
 		return err
 	}
 	defer g.Close()
-	c.Conn, c.control, c.log = &cli.Conn{Where: o.URL, From: from}, g, g
+	c.Conn, c.control, c.log, c.api = &cli.Conn{Where: o.URL, From: from}, g, g, g.API
+	c.api.Namespace = c.namespace
 	return badFlag(fn(cmd.Context(), c))
 }

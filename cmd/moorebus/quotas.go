@@ -7,6 +7,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control/quotas"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
@@ -50,7 +51,7 @@ bounded. Every gateway uses it within two seconds. Runs that work already go on.
 			q.Daily = &daily
 		}
 		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
-			info, err := c.control.PutQuota(ctx, args[0], q)
+			info, err := requests.PutQuota.Call(ctx, c.api, requests.NewQuota{QuotaScope: requests.QuotaScope{Scope: args[0]}, Quota: q})
 			if refusal.Is(err, refusal.CodeBadQuota) {
 				return cli.Usage("%w", err)
 			}
@@ -68,11 +69,11 @@ func listQuotasCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			all, err := c.control.Quotas(ctx)
+			all, err := requests.ListQuotas.Call(ctx, c.api, requests.None{})
 			if err != nil {
 				return err
 			}
-			return print.Quotas(c.out, c.format, all)
+			return print.Quotas(c.out, c.format, all.Quotas)
 		})
 	}
 	return cmd
@@ -83,7 +84,7 @@ func showQuotaCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			info, err := c.control.Quota(ctx, args[0])
+			info, err := requests.GetQuota.Call(ctx, c.api, requests.QuotaScope{Scope: args[0]})
 			if err != nil {
 				return err
 			}
@@ -99,7 +100,10 @@ func removeQuotaCommand() *cobra.Command {
 	}
 	flags := addClientFlags(cmd, print.Text)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.use(cmd, writes, func(ctx context.Context, c *client) error { return c.control.RemoveQuota(ctx, args[0]) })
+		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
+			_, err := requests.DeleteQuota.Call(ctx, c.api, requests.QuotaScope{Scope: args[0]})
+			return err
+		})
 	}
 	return cmd
 }

@@ -19,7 +19,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -50,9 +49,11 @@ var ErrCertificateWanted = errors.New("the gateway lets in only clients with a c
 
 // Client speaks to one gateway. It is safe for concurrent use.
 type Client struct {
-	base, token string
-	http        *http.Client
-	shards      int
+	// API sends the requests.
+	API    route.Client
+	token  string
+	http   *http.Client
+	shards int
 	// wanted says that the gateway asked for a certificate, and there is none. answered says that it
 	// has answered all the same.
 	wanted, answered *atomic.Bool
@@ -71,12 +72,6 @@ const (
 	dialTimeout    = 10 * time.Second
 	requestTimeout = time.Minute
 	silence        = time.Minute
-)
-
-// The limits of answers, in bytes. An answer that shows a run's memory is large.
-const (
-	maxAnswer = 256 << 20
-	maxError  = 1 << 20
 )
 
 // New returns a client, which is not connected. A URL or CA that cannot be is an error.
@@ -114,10 +109,12 @@ func New(o Options) (*Client, error) {
 		}
 		transport.TLSClientConfig.RootCAs = roots
 	}
-	return &Client{
-		base: base, token: o.Token, wanted: wanted, answered: new(atomic.Bool), marks: map[events.Run]mark{},
+	c := &Client{
+		token: o.Token, wanted: wanted, answered: new(atomic.Bool), marks: map[events.Run]mark{},
 		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
-	}, nil
+	}
+	c.API = route.Client{URL: base, Transport: c, Timeout: requestTimeout}
+	return c, nil
 }
 
 // Connect asks the gateway how its log is laid out, which all other methods need. What answers as
@@ -125,7 +122,7 @@ func New(o Options) (*Client, error) {
 func (c *Client) Connect(ctx context.Context) error {
 	at, err := c.position(ctx)
 	if refusal.Is(err, refusal.CodeNotFound) {
-		return notAGateway(c.base, err.Error())
+		return c.API.NotAGateway(err.Error())
 	}
 	c.shards = len(at)
 	return err
@@ -169,7 +166,7 @@ func path(parts ...string) string {
 
 // send sends a request and returns the answer if it is a success.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
-	to := c.base + r.path
+	to := c.API.URL + r.path
 	if len(r.query) > 0 {
 		to += "?" + r.query.Encode()
 	}
@@ -183,10 +180,16 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	if r.namespace != "" {
 		req.Header.Set("Moorebus-Namespace", r.namespace)
 	}
+	return c.API.Send(req)
+}
+
+// RoundTrip sends a request with the token. Its errors, and those of the answer, say whether a later
+// attempt may not meet them.
+func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
+		r.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.http.Do(r)
 	if err != nil && c.lacksCertificate(err) {
 		return nil, ErrCertificateWanted
 	}
@@ -195,14 +198,19 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 	c.wanted.Store(false)
 	c.answered.Store(true)
-	if resp.StatusCode/100 == 2 {
-		return resp, nil
+	resp.Body = answerBody{resp.Body}
+	return resp, nil
+}
+
+// answerBody is an answer whose errors are those of [away].
+type answerBody struct{ io.ReadCloser }
+
+func (b answerBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		err = away(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was only read
-	if to := resp.Header.Get("Location"); resp.StatusCode/100 == 3 {
-		return nil, fmt.Errorf("%s redirects to %q; a token is sent to nobody else, so give the gateway's own URL", c.base, to)
-	}
-	return nil, failure(resp, c.base)
+	return n, err
 }
 
 // lacksCertificate reports whether a connection failed because there is no certificate: the
@@ -238,36 +246,6 @@ func away(err error) error {
 	return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "%s", err.Error())
 }
 
-// failure returns the refusal in an answer.
-func failure(resp *http.Response, base string) error {
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
-	if err != nil {
-		return away(err)
-	}
-	fields := map[string]any{}
-	_ = json.Unmarshal(data, &fields) // what is no object has no code
-	code, _ := fields["code"].(string)
-	message, _ := fields["message"].(string)
-	switch {
-	case code != "":
-	case resp.StatusCode >= http.StatusBadGateway:
-		code, message = refusal.CodeUnavailable, fmt.Sprintf("%s answers %s", base, resp.Status)
-	default:
-		return notAGateway(base, resp.Status)
-	}
-	delete(fields, "code")
-	delete(fields, "message")
-	e := refusal.New(route.KindOf(resp.StatusCode), code, "%s", message).With(fields)
-	if after, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
-		e.RetryAfter = time.Duration(after) * time.Second
-	}
-	return e
-}
-
-func notAGateway(base, what string) error {
-	return fmt.Errorf("%s is no gateway, or one of another version of Moorebus: it answers %s", base, what)
-}
-
 // call sends a request and decodes the JSON of the answer into into, which may be nil.
 func (c *Client) call(ctx context.Context, r request, into any) error {
 	ctx, stop := context.WithTimeout(ctx, requestTimeout)
@@ -277,21 +255,16 @@ func (c *Client) call(ctx context.Context, r request, into any) error {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	switch {
-	case err != nil:
-		return away(err)
-	case len(data) > maxAnswer:
-		return fmt.Errorf("the answer of %s is larger than %d MiB", c.base, maxAnswer>>20)
-	case into == nil:
-		return nil
+	data, err := io.ReadAll(resp.Body)
+	if err != nil || into == nil {
+		return err
 	}
 	if raw, is := into.(*[]byte); is {
 		*raw = data
 		return nil
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return notAGateway(c.base, "what is not its JSON: "+err.Error())
+		return c.API.NotAGateway("what is not its JSON: " + err.Error())
 	}
 	return nil
 }
@@ -328,7 +301,7 @@ func (c *Client) position(ctx context.Context) (journal.Position, error) {
 	text := resp.Header.Get(httpapi.PositionHeader)
 	at, err := make(journal.Position, strings.Count(text, ",")+1).Parse(text)
 	if err != nil {
-		return nil, notAGateway(c.base, "without the header "+httpapi.PositionHeader)
+		return nil, c.API.NotAGateway("without the header " + httpapi.PositionHeader)
 	}
 	return at, nil
 }

@@ -44,7 +44,7 @@ func (c *Client) records(resp *http.Response) iter.Seq2[journal.Record, error] {
 			}
 		}
 		if err := scan.Err(); err != nil {
-			yield(journal.Record{}, fmt.Errorf("reading events from %s: %w", c.base, away(err)))
+			yield(journal.Record{}, fmt.Errorf("reading events from %s: %w", c.API.URL, err))
 		}
 	}
 }

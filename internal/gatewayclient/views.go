@@ -2,15 +2,12 @@ package gatewayclient
 
 import (
 	"context"
-	"encoding/json"
-	"net/http"
 	"strconv"
 
 	"github.com/moorebus/moorebus/internal/compare"
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
-	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/control/record"
 )
 
@@ -48,30 +45,4 @@ func (c *Client) Retry(ctx context.Context, ns, id, key string) (dead.Retried, e
 		r.header = map[string]string{forking.KeyHeader: key}
 	}
 	return post[dead.Retried](ctx, c, r, struct{}{})
-}
-
-// Quotas is [quotas.Admission.Quotas].
-func (c *Client) Quotas(ctx context.Context) ([]quotas.Info, error) {
-	all, err := ask[struct{ Quotas []quotas.Info }](ctx, c, request{path: path("quotas")})
-	return all.Quotas, err
-}
-
-// Quota is [quotas.Admission.Quota].
-func (c *Client) Quota(ctx context.Context, scope string) (quotas.Info, error) {
-	return ask[quotas.Info](ctx, c, request{path: path("quotas", scope)})
-}
-
-// PutQuota is [quotas.Admission.PutQuota].
-func (c *Client) PutQuota(ctx context.Context, scope string, q quotas.Quota) (quotas.Info, error) {
-	body, err := json.Marshal(q)
-	if err != nil {
-		return quotas.Info{}, err
-	}
-	return ask[quotas.Info](ctx, c, request{method: http.MethodPut, path: path("quotas", scope), header: map[string]string{"Content-Type": "application/json"}, body: body})
-}
-
-// RemoveQuota is [quotas.Admission.RemoveQuota].
-func (c *Client) RemoveQuota(ctx context.Context, scope string) error {
-	_, err := ask[struct{}](ctx, c, request{method: http.MethodDelete, path: path("quotas", scope)})
-	return err
 }

@@ -269,7 +269,7 @@ func (s *Server) streamLive(w http.ResponseWriter, r *http.Request, t tail, seq 
 	if sendState(st, state, o.from) != nil {
 		return nil
 	}
-	waiting := requests{s: s, ns: t.run.Namespace, id: t.run.ID}
+	waiting := asks{s: s, ns: t.run.Namespace, id: t.run.ID}
 	err = st.Comment()
 	if seq > 0 && err == nil { // else the records tell
 		waiting.see(ctx, nil)

@@ -60,8 +60,8 @@ func requestJSON(req control.ModelRequest) ([]byte, error) {
 	return data, nil
 }
 
-// requests follows for a stream which request waits for the run's client.
-type requests struct {
+// asks follows for a stream which request waits for the run's client.
+type asks struct {
 	s  *Server
 	ns string
 	id string
@@ -74,7 +74,7 @@ type requests struct {
 
 // see takes from an event whether a model of the run is its client. Only forks and streams that
 // begin later, where e is nil, read the run for it.
-func (q *requests) see(ctx context.Context, e *events.Event) {
+func (q *asks) see(ctx context.Context, e *events.Event) {
 	if e == nil {
 		client, err := q.s.control.AsksClient(ctx, q.ns, q.id)
 		q.client = client || err != nil // what is not known now, tell finds out
@@ -92,7 +92,7 @@ func (q *requests) see(ctx context.Context, e *events.Event) {
 
 // tell sends the request that waits for the run's client, once, behind the events that the
 // client has. t is the stream's place in the run.
-func (q *requests) tell(ctx context.Context, st *sse.Stream, t *tail) error {
+func (q *asks) tell(ctx context.Context, st *sse.Stream, t *tail) error {
 	if !q.client || t.state != events.Planning && t.state != events.Reflecting {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (q *requests) tell(ctx context.Context, st *sse.Stream, t *tail) error {
 }
 
 // again tells a request that could not be told.
-func (q *requests) again(ctx context.Context, st *sse.Stream, t *tail) error {
+func (q *asks) again(ctx context.Context, st *sse.Stream, t *tail) error {
 	if !q.failed {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -92,9 +93,7 @@ func (b *entryBody) tags() ([]string, error) {
 }
 
 // deleted is the answer to the removal of an entry.
-type deleted struct {
-	Deleted bool `json:"deleted"`
-}
+type deleted = requests.Deleted
 
 func (s *Server) deleteStorage(ctx context.Context, r *route.Request) (any, error) {
 	values, err := route.Parameters(r.Request, "tags")
@@ -102,7 +101,7 @@ func (s *Server) deleteStorage(ctx context.Context, r *route.Request) (any, erro
 		return nil, err
 	}
 	err = s.control.DeleteStored(ctx, r.Namespace(), r.PathValue("name"), splitTags(values["tags"]))
-	return deleted{err == nil}, err
+	return deleted{Deleted: err == nil}, err
 }
 
 // splitTags reads tags with commas between them.

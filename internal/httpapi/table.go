@@ -12,11 +12,11 @@ import (
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
-	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/tally"
 	"github.com/moorebus/moorebus/internal/httpapi/inputs"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -66,10 +66,10 @@ type (
 
 // table has every request of the API.
 func (s *Server) table() []route.Route {
-	rows := slices.Concat(s.runRows(), s.commandRows(), s.fleetRows(), s.webhookRows(), s.otherRows(), s.scheduleRows())
+	rows := slices.Concat(s.runRows(), s.commandRows(), s.fleetRows(), s.webhookRows(), s.otherRows(), s.scheduleRows(), requests.Rows(s.control))
 	for i, row := range rows {
 		if !row.Open && len(row.Streams) == 0 {
-			rows[i].Handle = s.whileQuorum(row.Handle)
+			rows[i].Handle = s.whileQuorum(route.Bounded(row.Handle))
 		}
 	}
 	for _, face := range s.cfg.Faces {
@@ -288,22 +288,6 @@ func (s *Server) otherRows() []route.Route {
 			Pattern: "DELETE /v1/agents/{name}/storage", Handle: route.JSON(http.StatusOK, s.deleteStorage), Summary: "Removes the entry with exactly these tags.",
 			Query:  []route.Parameter{{Name: "tags", Description: "The entry's tags, separated by commas."}},
 			Answer: deleted{}, Codes: storageCodes,
-		},
-		{
-			Pattern: "GET /v1/quotas", Handle: route.JSON(http.StatusOK, s.getQuotas), Summary: "Lists the quotas of all namespaces, with how they are used now.",
-			Answer: quotaList{},
-		},
-		{
-			Pattern: "GET /v1/quotas/{scope}", Handle: route.JSON(http.StatusOK, s.getQuota), Summary: "Shows the quota of a scope: _ for the bus, NAMESPACE, or NAMESPACE.AGENT.",
-			Answer: quotas.Info{}, Codes: []string{refusal.CodeNotFound},
-		},
-		{
-			Pattern: "PUT /v1/quotas/{scope}", Handle: route.JSON(http.StatusOK, s.putQuota), Summary: "Stores a quota in the place of the one that the scope has. Every gateway uses it within two seconds.",
-			Body: quotas.Quota{}, Answer: quotas.Info{}, Codes: []string{refusal.CodeBadQuota, refusal.CodeTooLarge}, Example: `{"weight": 2, "active": 50, "daily": {"cost_usd": 20, "time_zone": "Europe/Berlin"}}`,
-		},
-		{
-			Pattern: "DELETE /v1/quotas/{scope}", Handle: route.JSON(http.StatusOK, s.deleteQuota), Summary: "Removes a quota. Runs that only it kept waiting are admitted.",
-			Answer: deleted{}, Codes: []string{refusal.CodeNotFound},
 		},
 		{
 			Pattern: "GET /v1/tools", Handle: route.JSON(http.StatusOK, s.getTools), Summary: "Lists the tools that actors announce.", Answer: []events.ToolSpec{},

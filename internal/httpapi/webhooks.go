@@ -84,7 +84,7 @@ func (s *Server) getWebhook(ctx context.Context, r *route.Request) (any, error) 
 
 func (s *Server) deleteWebhook(ctx context.Context, r *route.Request) (any, error) {
 	err := s.control.DeleteWebhook(ctx, r.Namespace(), r.PathValue("name"))
-	return deleted{err == nil}, err
+	return deleted{Deleted: err == nil}, err
 }
 
 func (s *Server) testWebhook(ctx context.Context, r *route.Request) (any, error) {

@@ -157,7 +157,11 @@ func (r *Request) Body() ([]byte, error) {
 	control := http.NewResponseController(r.W)
 	// A server without deadlines has its own limits.
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
-	data, err := io.ReadAll(http.MaxBytesReader(r.W, r.Request.Body, maxBody))
+	body := r.Request.Body
+	if _, own := r.W.(*ownAnswer); !own {
+		body = http.MaxBytesReader(r.W, body, maxBody)
+	}
+	data, err := io.ReadAll(body)
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		return nil, refusal.New(refusal.TooLarge, refusal.CodeTooLarge, "the body is larger than %d bytes", large.Limit)
@@ -258,21 +262,23 @@ func BadParameter(format string, args ...any) *refusal.Error {
 }
 
 // JSON returns an Endpoint that answers with JSON: a json.RawMessage unchanged, any other
-// value encoded. It bounds the time of the request.
+// value encoded.
 func JSON(status int, handle func(ctx context.Context, r *Request) (any, error)) Endpoint {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
-		defer stop()
-		v, err := handle(ctx, &Request{r, w})
+		v, err := handle(r.Context(), &Request{r, w})
 		if err != nil {
 			return err
 		}
-		if raw, ok := v.(json.RawMessage); ok {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(raw) // a client that is gone needs no error
-			return nil
-		}
-		return WriteJSON(w, status, v)
+		return writeAnswer(w, status, v)
+	}
+}
+
+// Bounded bounds the time of a request that is no stream.
+func Bounded(handle Endpoint) Endpoint {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
+		defer stop()
+		return handle(w, r.WithContext(ctx))
 	}
 }
 
@@ -282,6 +288,11 @@ func WriteJSON(w http.ResponseWriter, status int, v any) error {
 	if err != nil {
 		return refusal.Fault("answer: %w", err)
 	}
+	return writeText(w, status, data)
+}
+
+// writeText writes JSON.
+func writeText(w http.ResponseWriter, status int, data []byte) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)+1))
 	w.WriteHeader(status)

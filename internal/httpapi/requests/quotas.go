@@ -1,0 +1,53 @@
+package requests
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/quotas"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/refusal"
+)
+
+// The inputs and answers of requests about quotas.
+type (
+	// QuotaScope names the quota of _, NAMESPACE or NAMESPACE.AGENT.
+	QuotaScope struct {
+		Scope string `path:"scope"`
+	}
+	// NewQuota is a quota for a scope.
+	NewQuota struct {
+		QuotaScope
+		quotas.Quota `body:""`
+	}
+	// QuotaList has the quotas of all namespaces.
+	QuotaList struct {
+		Quotas []quotas.Info `json:"quotas"`
+	}
+)
+
+// The requests about quotas.
+var (
+	ListQuotas = route.Define(route.Route{
+		Pattern: "GET /v1/quotas", Summary: "Lists the quotas of all namespaces, with how they are used now.",
+	}, func(ctx context.Context, c *control.Controller, _ None) (QuotaList, error) {
+		all, err := c.Quotas(ctx)
+		return QuotaList{all}, err
+	})
+	GetQuota = route.Define(route.Route{
+		Pattern: "GET /v1/quotas/{scope}", Summary: "Shows the quota of a scope: _ for the bus, NAMESPACE, or NAMESPACE.AGENT.", Codes: []string{refusal.CodeNotFound},
+	}, func(ctx context.Context, c *control.Controller, in QuotaScope) (quotas.Info, error) {
+		return c.Quota(ctx, in.Scope)
+	})
+	PutQuota = route.Define(route.Route{
+		Pattern: "PUT /v1/quotas/{scope}", Summary: "Stores a quota in the place of the one that the scope has. Every gateway uses it within two seconds.",
+		Codes: []string{refusal.CodeBadQuota, refusal.CodeTooLarge}, Example: `{"weight": 2, "active": 50, "daily": {"cost_usd": 20, "time_zone": "Europe/Berlin"}}`,
+	}, func(ctx context.Context, c *control.Controller, in NewQuota) (quotas.Info, error) {
+		return c.PutQuota(ctx, in.Scope, in.Quota)
+	})
+	DeleteQuota = route.Define(route.Route{
+		Pattern: "DELETE /v1/quotas/{scope}", Summary: "Removes a quota. Runs that only it kept waiting are admitted.", Codes: []string{refusal.CodeNotFound},
+	}, func(ctx context.Context, c *control.Controller, in QuotaScope) (Deleted, error) {
+		return Deleted{true}, c.RemoveQuota(ctx, in.Scope)
+	})
+)

@@ -1,0 +1,308 @@
+package route
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/refusal"
+)
+
+// Op is a request of the API, stated once: its row describes it and registers its handler, and
+// [Op.Call] sends it.
+//
+// In is a struct of what is sent. Its fields have one of these tags; embedded structs have such
+// fields of their own:
+//
+//   - path:"name": a part of the path,
+//   - query:"name" doc:"what it does": a parameter of the query,
+//   - header:"Name" doc:"what it does": a header; a list has each value that is given,
+//   - body:"": the body, a struct that is JSON, or a [Body].
+//
+// Parameters are strings, numbers from 1, bools, times (RFC 3339) and floats. What is zero is not
+// sent; a pointer tells zero from what is not given. Out is what the answer holds: JSON, or bytes
+// as they are.
+type Op[In, Out any] struct {
+	form
+	do      func(ctx context.Context, c *control.Controller, in In) (Out, error)
+	created func(Out) string
+}
+
+// Define returns the request of a row. Query, Headers, Body and Answer follow from In and Out where the
+// row does not have them.
+func Define[In, Out any](row Route, do func(ctx context.Context, c *control.Controller, in In) (Out, error)) *Op[In, Out] {
+	o := &Op[In, Out]{form: newForm(row, reflect.TypeFor[In]()), do: do}
+	if out := reflect.TypeFor[Out](); o.row.Answer == nil && out != reflect.TypeFor[[]byte]() {
+		o.row.Answer = reflect.Zero(out).Interface()
+	}
+	return o
+}
+
+// Created says where the answer's header Location points to, and that the status is 201.
+func (o *Op[In, Out]) Created(at func(Out) string) *Op[In, Out] {
+	o.created, o.row.Status = at, http.StatusCreated
+	return o
+}
+
+// Row returns the request with its handler.
+func (o *Op[In, Out]) Row(c *control.Controller) Route {
+	row := o.row
+	row.Handle = func(w http.ResponseWriter, r *http.Request) error {
+		var in In
+		if err := o.read(&Request{r, w}, reflect.ValueOf(&in).Elem()); err != nil {
+			return err
+		}
+		out, err := o.do(r.Context(), c, in)
+		if err != nil {
+			return err
+		}
+		if o.created != nil {
+			w.Header().Set("Location", o.created(out))
+		}
+		return writeAnswer(w, cmp.Or(row.Status, http.StatusOK), out)
+	}
+	return row
+}
+
+// writeAnswer writes JSON, or bytes as they are.
+func writeAnswer(w http.ResponseWriter, status int, v any) error {
+	switch v := v.(type) {
+	case []byte:
+		h := w.Header()
+		h.Set("Content-Type", "application/octet-stream") // what it holds is not trusted
+		h.Set("Content-Disposition", "attachment")
+		h.Set("Content-Length", strconv.Itoa(len(v)))
+		_, _ = w.Write(v) // a client that is gone needs no error
+		return nil
+	case json.RawMessage:
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(v) // a client that is gone needs no error
+		return nil
+	case json.Marshaler: // an encoder would escape characters that it writes as they are
+		data, err := v.MarshalJSON()
+		if err != nil {
+			return refusal.Fault("answer: %w", err)
+		}
+		return writeText(w, status, data)
+	}
+	return WriteJSON(w, status, v)
+}
+
+// Call sends the request and returns the answer. What is refused is the *refusal.Error with the
+// code that the gateway gave.
+func (o *Op[In, Out]) Call(ctx context.Context, c Client, in In) (out Out, err error) {
+	r, err := o.request(ctx, c, reflect.ValueOf(&in).Elem())
+	if err == nil {
+		err = c.call(r, &out)
+	}
+	return out, err
+}
+
+// Stream is a request with an answer of its own, such as a stream. In is that of an [Op].
+type Stream[In any] struct{ form }
+
+// DefineStream returns the request of a row.
+func DefineStream[In any](row Route) *Stream[In] {
+	return &Stream[In]{newForm(row, reflect.TypeFor[In]())}
+}
+
+// Row returns the request with its handler.
+func (s *Stream[In]) Row(handle func(w http.ResponseWriter, r *http.Request, in In) error) Route {
+	row := s.row
+	row.Handle = func(w http.ResponseWriter, r *http.Request) error {
+		var in In
+		if err := s.read(&Request{r, w}, reflect.ValueOf(&in).Elem()); err != nil {
+			return err
+		}
+		return handle(w, r, in)
+	}
+	return row
+}
+
+// Request returns the request, for [Client.Send].
+func (s *Stream[In]) Request(ctx context.Context, c Client, in In) (*http.Request, error) {
+	return s.request(ctx, c, reflect.ValueOf(&in).Elem())
+}
+
+// Body is a body that has a form of its own. Its pointer has the methods.
+type Body interface {
+	// ReadBody reads the body of a request. The error is a refusal.
+	ReadBody(r *Request) error
+	// WriteBody returns the body and its media type.
+	WriteBody() (data []byte, media string, err error)
+}
+
+// Parameterized is an In that checks the parameters of the query before they are read.
+type Parameterized interface {
+	CheckParameters(values map[string]string) error
+}
+
+// form is a request as the fields of In make it.
+type form struct {
+	row    Route
+	fields []field
+	// query are the names of the parameters.
+	query []string
+}
+
+// field is a field of In, at is where it is, path, query, header or body.
+type field struct {
+	index    []int
+	at, name string
+}
+
+func newForm(row Route, in reflect.Type) form {
+	f := form{row: row}
+	f.add(in, nil)
+	if strings.HasPrefix(row.Pattern, http.MethodGet+" ") && f.row.Query == nil {
+		f.row.Query = []Parameter{} // others are refused
+	}
+	return f
+}
+
+// add adds the fields of a struct.
+func (f *form) add(in reflect.Type, index []int) {
+	for i := range in.NumField() {
+		sf := in.Field(i)
+		at := append(index[:len(index):len(index)], i)
+		tagged := false
+		for _, place := range []string{"path", "query", "header", "body"} {
+			if name, is := sf.Tag.Lookup(place); is {
+				tagged = true
+				f.addField(field{at, place, name}, sf)
+			}
+		}
+		if sf.Anonymous && !tagged {
+			f.add(sf.Type, at)
+		}
+	}
+}
+
+// addField adds a field, and describes it in the row.
+func (f *form) addField(fd field, sf reflect.StructField) {
+	f.fields = append(f.fields, fd)
+	p := Parameter{fd.name, sf.Tag.Get("doc")}
+	switch {
+	case fd.at == "query":
+		f.query, f.row.Query = append(f.query, fd.name), append(f.row.Query, p)
+	case fd.name == namespaceHeader:
+		f.row.Codes = append([]string{refusal.CodeBadNamespace}, f.row.Codes...)
+	case fd.at == "header":
+		f.row.Headers = append(f.row.Headers, p)
+	case fd.at == "body" && f.row.Body == nil:
+		f.row.Body = reflect.Zero(sf.Type).Interface()
+	}
+}
+
+// read reads a request into an In.
+func (f *form) read(r *Request, in reflect.Value) error {
+	values := map[string]string{}
+	if f.row.Query != nil {
+		var err error
+		if values, err = Parameters(r.Request, f.query...); err != nil {
+			return err
+		}
+	}
+	if check, is := in.Addr().Interface().(Parameterized); is {
+		if err := check.CheckParameters(values); err != nil {
+			return err
+		}
+	}
+	for _, fd := range f.fields {
+		v := in.FieldByIndex(fd.index)
+		var err error
+		switch fd.at {
+		case "path":
+			v.SetString(r.PathValue(fd.name))
+		case "header":
+			if all := r.Header.Values(fd.name); v.Kind() == reflect.Slice {
+				v.Set(reflect.ValueOf(all))
+			} else {
+				v.SetString(r.Header.Get(fd.name))
+			}
+		case "query":
+			if text, given := values[fd.name]; given {
+				err = parse(v, fd.name, text)
+			}
+		case "body":
+			err = f.readBody(r, v.Addr().Interface())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *form) readBody(r *Request, into any) error {
+	own, is := into.(Body)
+	switch {
+	case is:
+		return own.ReadBody(r)
+	case f.row.OptionalBody:
+		return r.OptionalObject(into)
+	}
+	return r.Object(into)
+}
+
+// request returns the request that an In asks for. It has its pattern and the parts of its path, as
+// one that a server got.
+func (f *form) request(ctx context.Context, c Client, in reflect.Value) (*http.Request, error) {
+	method, path, _ := strings.Cut(f.row.Pattern, " ")
+	query, header, parts := url.Values{}, http.Header{}, map[string]string{}
+	var body []byte
+	for _, fd := range f.fields {
+		v := in.FieldByIndex(fd.index)
+		switch {
+		case fd.at == "path":
+			parts[fd.name] = v.String()
+			path = strings.Replace(path, "{"+fd.name+"}", url.PathEscape(v.String()), 1)
+		case fd.at == "body":
+			data, media, err := bodyOf(v)
+			if err != nil {
+				return nil, err
+			}
+			if body = data; media != "" {
+				header.Set("Content-Type", media)
+			}
+		case fd.name == namespaceHeader && v.IsZero():
+			if c.Namespace != "" {
+				header.Set(fd.name, c.Namespace)
+			}
+		case v.IsZero():
+		case fd.at == "header" && v.Kind() == reflect.Slice:
+			header[http.CanonicalHeaderKey(fd.name)] = v.Interface().([]string)
+		case fd.at == "header":
+			header.Set(fd.name, v.String())
+		default:
+			query.Set(fd.name, format(v))
+		}
+	}
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.URL+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header, r.Pattern = header, f.row.Pattern
+	for name, value := range parts {
+		r.SetPathValue(name, value)
+	}
+	return r, nil
+}
+
+func bodyOf(v reflect.Value) ([]byte, string, error) {
+	if own, is := v.Addr().Interface().(Body); is {
+		return own.WriteBody()
+	}
+	data, err := json.Marshal(v.Interface())
+	return data, "application/json", err
+}
