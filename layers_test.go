@@ -104,6 +104,7 @@ var lower = map[string][]string{
 	"internal/effects":          {"pkg/events", "pkg/reducer"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
+	"internal/conceal":          {},
 	"internal/confine":          {},
 	"internal/tracecontext":     {},
 	"internal/httpserver":       {},
@@ -180,7 +181,7 @@ var inner = map[string][]string{
 	"pkg/tool/typed":          {"internal/schema"},
 	"pkg/tool/servicetool":    {"internal/schema", "internal/natsbus/api"},
 	"pkg/tool/mcptool":        {"internal/schema"},
-	"pkg/tool/exectool":       {"internal/confine"},
+	"pkg/tool/exectool":       {"internal/conceal", "internal/confine"},
 }
 
 // suites are the suites and generators for tests, with the package they are for.
@@ -249,7 +250,7 @@ func ofRole(role string) []string {
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest",
-	"pkg/actor", "internal/host", "internal/cli", "internal/print", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewayclient", "internal/lkj", "internal/mcppins", "internal/mcpserve", "internal/metrics",
+	"pkg/actor", "internal/host", "internal/cli", "internal/datadir", "internal/print", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewayclient", "internal/lkj", "internal/mcppins", "internal/mcpserve", "internal/metrics",
 	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/roles", "internal/runprint", "internal/interactive", "internal/terminal", "internal/watch", "internal/compose", "internal/certs", "internal/upgrade", "internal/backup", "internal/telemetry/otlptest"}
 
 // worlds are packages of tests that are large enough for ordinary files. Nobody imports

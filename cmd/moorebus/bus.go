@@ -10,8 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control/dead"
+	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/doctor"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/print"
@@ -63,7 +65,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "calls of single pools of tools at once, over all processes and shards, as in gpu=4,web=100 (default: as it is, else no bound)")
 	flags.StringArrayVar(&s.PoolTools, "pool-tools", nil, "`POOL=TOOL,TOOL` assigns tools to a pool: announcements of these names by other pools are ignored; may be repeated; replaces the pool's list, and an empty list clears it (default: as it is)")
 	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is created, may be repeated (default: a role with the permission creates it at its first use)")
-	var maxBytes cli.Size
+	var maxBytes agentfile.Size
 	flags.Var(&maxBytes, "max-bytes", "largest size of each stream of the log, such as 20GiB (default: as it was set, else the streams share two thirds of what the server may store, if its monitoring reports that)")
 	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the monitoring of a server of the bus (default: port 8222 of the server that is reached)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait until the bus is up")
@@ -115,12 +117,12 @@ the permissions that the transition table gives it. See deploy/nats.`,
 }
 
 // connectRaw connects a command that sets a bus up, or asks about that. The caller closes the connection.
-func connectRaw(cmd *cobra.Command, bus *cli.BusFlags, log *cli.LogFlags, create, wait bool) (*cli.Raw, *slog.Logger, error) {
+func connectRaw(cmd *cobra.Command, bus *cli.BusFlags, log *cli.LogFlags, create, wait bool) (*datadir.Raw, *slog.Logger, error) {
 	logger, err := log.Logger()
 	if err != nil {
 		return nil, nil, err
 	}
-	raw, err := bus.Raw(cmd.Context(), cmd.Name(), create, cli.OpenOptions{Name: "moorebus/" + cmd.Name(), Logger: logger, Wait: wait})
+	raw, err := datadir.Connect(cmd.Context(), bus, cmd.Name(), create, datadir.Options{DialOptions: cli.DialOptions{Name: "moorebus/" + cmd.Name(), Logger: logger, Wait: wait}})
 	if err == nil && raw.Note != "" {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), raw.Note)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
@@ -73,7 +74,7 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 // client is an open bus with the gateway's services on it without the role, or a gateway.
 type client struct {
 	// Conn is the bus. Over HTTP it has no Bus, but [client.log].
-	*cli.Conn
+	*datadir.Conn
 	control gateway
 	// api sends the requests of the API, on a bus to this process.
 	api route.Client
@@ -158,17 +159,17 @@ func (f *clientFlags) client(cmd *cobra.Command) (*client, *slog.Logger, error) 
 
 // open opens the bus, calls fn and closes the bus.
 func (f *clientFlags) open(cmd *cobra.Command, c *client, a dataUse, logger *slog.Logger, fn func(ctx context.Context, c *client) error) error {
-	options := cli.OpenOptions{Name: "moorebus/" + cmd.Name() + "/" + cli.DefaultInstance(), Logger: logger, Wait: f.wait}
+	options := datadir.Options{DialOptions: cli.DialOptions{Name: "moorebus/" + cmd.Name() + "/" + cli.DefaultInstance(), Logger: logger, Wait: f.wait}}
 	at, err := f.bus.Place()
 	if err != nil {
 		return err
 	}
 	if a == creates || a == writes && !at.Missing() {
-		options.Serve = &cli.Serve{}
+		options.Serve = &datadir.Serve{}
 	}
-	var conn *cli.Conn
+	var conn *datadir.Conn
 	open := func(ctx context.Context) (err error) {
-		conn, err = f.bus.Open(ctx, options)
+		conn, err = datadir.Open(ctx, f.bus, options)
 		return err
 	}
 	if f.outlast && at.Remote && strings.Contains(at.Connect.Server(), ",") {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"iter"
 
 	"github.com/spf13/cobra"
@@ -17,7 +19,9 @@ import (
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/gatewayclient"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -89,13 +93,32 @@ var (
 )
 
 // useGateway is use over HTTP.
-func (f *clientFlags) useGateway(cmd *cobra.Command, c *client, o gatewayclient.Options, from string, fn func(context.Context, *client) error) error {
-	g, err := cli.OpenGateway(cmd.Context(), o, from)
+func (f *clientFlags) useGateway(cmd *cobra.Command, c *client, o cli.Gateway, from string, fn func(context.Context, *client) error) error {
+	g, err := openGateway(cmd.Context(), o, from)
 	if err != nil {
 		return err
 	}
 	defer g.Close()
-	c.Conn, c.control, c.log, c.api = &cli.Conn{Where: o.URL, From: from}, g, g, g.API
+	c.Conn, c.control, c.log, c.api = &datadir.Conn{Conn: cli.Conn{Where: o.URL, From: from}}, g, g, g.API
 	c.api.Namespace = c.namespace
 	return badFlag(fn(cmd.Context(), c))
+}
+
+// openGateway connects to a gateway. Settings that cannot be, and a wrong token, end the process
+// with [cli.ExitConfig].
+func openGateway(ctx context.Context, o cli.Gateway, from string) (*gatewayclient.Client, error) {
+	c, err := gatewayclient.New(gatewayclient.Options(o))
+	if err != nil {
+		return nil, cli.NotConfigured("%s: %w", from, err)
+	}
+	err = c.Connect(ctx)
+	switch {
+	case refusal.Is(err, refusal.CodeUnauthorized):
+		return nil, cli.NotConfigured("the gateway %s does not accept the token: set %s or --token", o.URL, cli.TokenVariable)
+	case errors.Is(err, gatewayclient.ErrCertificateWanted):
+		return nil, cli.NotConfigured("%s: %w: give --cert and --cert-key, or set %s and %s", o.URL, err, "MOOREBUS_CERT", "MOOREBUS_CERT_KEY")
+	case err != nil:
+		return nil, fmt.Errorf("the gateway %s, by %s: %w", o.URL, from, err)
+	}
+	return c, nil
 }

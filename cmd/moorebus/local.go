@@ -20,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose"
+	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/interactive"
 	"github.com/moorebus/moorebus/internal/metrics"
@@ -34,7 +35,7 @@ import (
 // localFlags are the flags of commands that run everything in this process.
 type localFlags struct {
 	bus       *cli.BusFlags
-	serve     *cli.ServeFlags
+	serve     *datadir.ServeFlags
 	role      *cli.RoleFlags
 	gateway   *compose.GatewayFlags
 	log       *cli.LogFlags
@@ -71,7 +72,7 @@ func addLocalFlags(cmd *cobra.Command) *localFlags {
 func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 	f := &localFlags{
 		bus:     bus,
-		serve:   cli.AddServeFlags(cmd.Flags(), os.Getenv),
+		serve:   datadir.AddServeFlags(cmd.Flags(), os.Getenv),
 		role:    cli.AddRoleFlags(cmd.Flags()),
 		gateway: compose.AddGatewayFlags(cmd.Flags()), clients: &compose.HTTPFlags{},
 		log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
@@ -129,7 +130,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		// Else no role of another process can be connected.
 		serve.Init.Alone = !f.share
 	}
-	conn, err := f.bus.Open(ctx, cli.OpenOptions{Name: "moorebus/" + f.role.Instance, Serve: serve, Bus: natsbus.Options{Meter: registry}, Logger: logger})
+	conn, err := datadir.Open(ctx, f.bus, datadir.Options{DialOptions: cli.DialOptions{Name: "moorebus/" + f.role.Instance, Bus: natsbus.Options{Meter: registry}, Logger: logger}, Serve: serve})
 	if err != nil {
 		return err
 	}
@@ -260,7 +261,7 @@ const keepEvery = time.Hour
 // keepFlags say what `moorebus dev` purges. The zero value purges nothing.
 type keepFlags struct {
 	ended time.Duration
-	bytes cli.Size
+	bytes agentfile.Size
 	dir   string
 }
 
@@ -281,7 +282,7 @@ func (f *keepFlags) check() error {
 }
 
 // start purges in the background until the returned function is called.
-func (f *keepFlags) start(ctx context.Context, conn *cli.Conn, logger *slog.Logger) (stop func()) {
+func (f *keepFlags) start(ctx context.Context, conn *datadir.Conn, logger *slog.Logger) (stop func()) {
 	if f.ended == 0 && f.bytes == 0 {
 		return func() {}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/print"
@@ -26,7 +27,7 @@ func (c *client) noteMissing(missing []retention.Missing) {
 
 type purgeFlags struct {
 	endedBefore time.Duration
-	keepBytes   cli.Size
+	keepBytes   agentfile.Size
 	archive     string
 	noArchive   bool
 	dryRun      bool

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/setup"
@@ -50,7 +51,7 @@ then, and every client may do everything.`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	bus, serve, log := cli.AddStoreFlags(flags, os.Getenv), cli.AddServeFlags(flags, os.Getenv), cli.AddLogFlags(flags, slog.LevelInfo)
+	bus, serve, log := cli.AddStoreFlags(flags, os.Getenv), datadir.AddServeFlags(flags, os.Getenv), cli.AddLogFlags(flags, slog.LevelInfo)
 	cli.AddInsecureFlag(flags)
 	counts := cli.AddMetricsFlag(flags, os.Getenv)
 	listen := flags.Lookup("nats-listen")
@@ -107,7 +108,7 @@ then, and every client may do everything.`,
 			return err
 		}
 		defer stopMetrics()
-		conn, err := bus.Open(cmd.Context(), cli.OpenOptions{Name: "moorebus/server", Serve: how, Bus: natsbus.Options{Meter: registry}, Logger: logger})
+		conn, err := datadir.Open(cmd.Context(), bus, datadir.Options{DialOptions: cli.DialOptions{Name: "moorebus/server", Bus: natsbus.Options{Meter: registry}, Logger: logger}, Serve: how})
 		if err != nil {
 			return err
 		}

@@ -36,6 +36,14 @@ func AddServerFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags 
 	return f
 }
 
+// AddSetupFlags adds --nats and --data, for commands that set a bus up or ask about that.
+func AddSetupFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
+	f := &BusFlags{getenv: getenv}
+	f.addURL(flags)
+	flags.StringVar(&f.data, "data", "", "data directory to use instead of a bus (default MOOREBUS_DATA, else "+filepath.Join("$XDG_DATA_HOME", appName)+" if it exists)")
+	return f
+}
+
 // AddServer adds --nats to the flags of a command that usually starts its own server. The
 // bus counts, and not only a data directory, while remote is true.
 func (f *BusFlags) AddServer(flags *pflag.FlagSet, remote func() bool) {
@@ -110,6 +118,23 @@ func DataDir(getenv func(string) string) (string, error) {
 	return filepath.Join(home, ".local", "share", appName), nil
 }
 
+// OperatorFile returns the file with the token by which this user's commands act on the server of
+// run and dev: $XDG_CONFIG_HOME/moorebus/operator, else ~/.config/moorebus/operator. It is not in
+// the data directory, so whoever reads that one can only watch.
+func OperatorFile(getenv func(string) string) (string, error) {
+	if dir := getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, appName, "operator"), nil
+	}
+	home := getenv("HOME")
+	if home == "" {
+		return "", NotConfigured("there is no home directory to keep the operator's token in: set HOME, XDG_CONFIG_HOME, or %s", NATSTokenVariable)
+	}
+	return filepath.Join(home, ".config", appName, "operator"), nil
+}
+
+// Getenv returns a variable of the environment that the flags go by.
+func (f *BusFlags) Getenv(name string) string { return f.getenv(name) }
+
 // Place is where flags and environment point: a server, or a data directory.
 type Place struct {
 	Remote  bool
@@ -127,6 +152,24 @@ func (f *BusFlags) Place() (Place, error) {
 		return findOwn(f.data, f.getenv)
 	}
 	return FindPlace(f.url, f.data, f.getenv)
+}
+
+// SetupPlace returns the server that is named, else the data directory. A directory that nobody
+// names is not made. command is for the error.
+func (f *BusFlags) SetupPlace(command string) (Place, error) {
+	at, err := FindPlace(f.url, f.data, f.getenv)
+	if err != nil || at.Remote || at.From != "default" {
+		return at, err
+	}
+	server, err := FindServer(f.url, f.getenv)
+	switch {
+	case err != nil || server.From != "":
+		return server, err
+	case at.Missing():
+		return at, NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus %s --nats nats://127.0.0.1:4222`; of `moorebus dev` name the data directory with --data", command)
+	}
+	at.Note = "this is data directory " + at.Dir
+	return at, nil
 }
 
 // findOwn returns the data directory of a command that starts its own server.

@@ -21,7 +21,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/buildinfo"
-	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -234,69 +233,11 @@ func TestNamespace(t *testing.T) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// TestOpenDirectory walks through a data directory's life: missing, made by who
-// serves it, joined by others, refused where joining is not wanted, looked at.
-func TestOpenDirectory(t *testing.T) {
-	ctx := t.Context()
-	dir := filepath.Join(t.TempDir(), "data")
-	f := busFlags(t, env(), "--data", dir)
-	_, err := f.Open(ctx, OpenOptions{Logger: quiet})
-	require.ErrorContains(t, err, "there are no runs to look at")
-	require.Equal(t, ExitFailure, exitCode(ctx, err))
-
-	serve := &Serve{Listen: "127.0.0.1:0", Token: "secret", Init: natsbus.InitOptions{Shards: 2}}
-	server, err := f.Open(ctx, OpenOptions{Logger: quiet, Serve: serve})
-	require.NoError(t, err)
-	require.NotNil(t, server.Server)
-	require.Equal(t, dir, server.Where)
-	joined, err := f.Open(ctx, OpenOptions{Logger: quiet})
-	require.NoError(t, err)
-	require.Nil(t, joined.Server)
-	require.Equal(t, 2, joined.Bus.Shards())
-	joined.Close()
-	_, err = f.Open(ctx, OpenOptions{Logger: quiet, Serve: &Serve{Alone: true}})
-	require.ErrorContains(t, err, "is in use by process")
-	require.Equal(t, ExitFailure, exitCode(ctx, err))
-	server.Close()
-
-	offline, err := f.Open(ctx, OpenOptions{Logger: quiet})
-	require.NoError(t, err)
-	require.NotNil(t, offline.Server)
-	require.Equal(t, 2, offline.Bus.Shards())
-	_, err = f.Open(ctx, OpenOptions{Logger: quiet})
-	require.ErrorContains(t, err, "is in use by process", "who does not listen cannot be joined")
-	offline.Close()
-
-	empty := busFlags(t, env(), "--data", t.TempDir())
-	_, err = empty.Open(ctx, OpenOptions{Logger: quiet})
-	require.ErrorContains(t, err, "holds no runs")
-	require.Equal(t, ExitFailure, exitCode(ctx, err))
-}
-
-func TestOpenRemote(t *testing.T) {
-	ctx := t.Context()
-	away := busFlags(t, env("NATS_URL", "nats://127.0.0.1:1"))
-	_, err := away.Open(ctx, OpenOptions{Logger: quiet})
-	require.Equal(t, ExitBusAway, exitCode(ctx, err), "%v", err)
-	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+func TestDial(t *testing.T) {
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err = away.Open(short, OpenOptions{Logger: quiet, Wait: true, RemoteOnly: true})
+	_, err := busFlags(t, env("NATS_URL", "nats://127.0.0.1:1")).Dial(short, DialOptions{Logger: quiet, Wait: true})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-}
-
-func TestServeFlags(t *testing.T) {
-	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
-	f := AddServeFlags(flags, env())
-	s, err := f.Serve()
-	require.NoError(t, err)
-	require.Equal(t, FsyncAuto, s.Fsync)
-	require.NoError(t, flags.Parse([]string{"--fsync=relaxed", "--nats-listen=127.0.0.1:0"}))
-	s, err = f.Serve()
-	require.NoError(t, err)
-	require.Equal(t, Serve{Listen: "127.0.0.1:0", Fsync: FsyncRelaxed}, *s)
-	f.fsync = "never"
-	_, err = f.Serve()
-	require.Equal(t, ExitUsage, exitCode(t.Context(), err))
 }
 
 // What runs, tools and providers say is quoted in a log, and the brief one takes

@@ -25,10 +25,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/buildinfo"
+	"github.com/moorebus/moorebus/internal/conceal"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/tool/exectool"
 )
 
 // The exit codes of all commands. A process that a signal ended exits with 128
@@ -93,7 +93,7 @@ func (e *SignalError) Error() string { return "ended by signal: " + e.Signal.Str
 // stopped as asked and exits 0. A run that returns the context's error exits with the
 // signal's code. Any other error is written to stderr.
 func Main(root *cobra.Command) {
-	if err := exectool.Conceal(); err != nil { // the environment may hold keys and tokens, of any command
+	if err := conceal.Process(); err != nil { // the environment may hold keys and tokens, of any command
 		say(terminal.Stderr, slog.LevelError, filepath.Base(os.Args[0])+": ", err.Error())
 		os.Exit(1)
 	}

@@ -2,25 +2,28 @@ package cli
 
 import (
 	"cmp"
-	"context"
-	"errors"
-	"fmt"
-
 	"github.com/spf13/pflag"
-
-	"github.com/moorebus/moorebus/internal/gatewayclient"
-	"github.com/moorebus/moorebus/internal/refusal"
 )
 
-// The variables that name a gateway, its token, and who signs its certificate.
+// TokenVariable is the environment variable with the bearer token that clients of HTTP must
+// send, and NATSTokenVariable that with what clients of the embedded server must present.
 const (
-	urlVariable   = "MOOREBUS_URL"
-	tokenVariable = "MOOREBUS_TOKEN"
-	caVariable    = "MOOREBUS_CA"
+	TokenVariable     = "MOOREBUS_TOKEN"
+	NATSTokenVariable = "NATS_TOKEN"
+)
+
+// The variables that name a gateway, and who signs its certificate.
+const (
+	urlVariable = "MOOREBUS_URL"
+	caVariable  = "MOOREBUS_CA"
 	// The variables of the client's own certificate.
 	certVariable    = "MOOREBUS_CERT"
 	certKeyVariable = "MOOREBUS_CERT_KEY"
 )
+
+// Gateway is what a client of a gateway is told: its URL, its token, the file of the certificates
+// (PEM) that sign its own, and the files of the client's certificate and key (PEM).
+type Gateway struct{ URL, Token, CA, Cert, Key string }
 
 // GatewayFlags say that a command goes through a gateway instead of the bus: --url, --token, --ca,
 // --cert and --cert-key, or MOOREBUS_URL, MOOREBUS_TOKEN, MOOREBUS_CA, MOOREBUS_CERT and
@@ -35,7 +38,7 @@ type GatewayFlags struct {
 func AddGatewayFlags(flags *pflag.FlagSet, getenv func(string) string) *GatewayFlags {
 	f := &GatewayFlags{getenv: getenv}
 	flags.StringVar(&f.url, "url", "", "`URL` of a gateway to use instead of a bus (default "+urlVariable+")")
-	flags.StringVar(&f.token, "token", "", "bearer `token` of the gateway (default "+tokenVariable+")")
+	flags.StringVar(&f.token, "token", "", "bearer `token` of the gateway (default "+TokenVariable+")")
 	flags.StringVar(&f.ca, "ca", "", "`file` of the certificates that sign the gateway's, in PEM (default "+caVariable+", else those of the system)")
 	flags.StringVar(&f.cert, "cert", "", "`file` of this client's certificate, in PEM, for a gateway with --client-ca (default "+certVariable+")")
 	flags.StringVar(&f.key, "cert-key", "", "`file` of the certificate's key, in PEM (default "+certKeyVariable+")")
@@ -45,7 +48,7 @@ func AddGatewayFlags(flags *pflag.FlagSet, getenv func(string) string) *GatewayF
 // Gateway returns a gateway's settings and what named it; from is empty where flags and environment
 // name a bus, or nothing. Flags go before the environment. Both a gateway and a bus is a usage
 // error. Without flags (nil) there is no gateway.
-func (f *GatewayFlags) Gateway(bus *BusFlags) (o gatewayclient.Options, from string, err error) {
+func (f *GatewayFlags) Gateway(bus *BusFlags) (o Gateway, from string, err error) {
 	if f == nil {
 		return o, "", nil
 	}
@@ -65,31 +68,12 @@ func (f *GatewayFlags) Gateway(bus *BusFlags) (o gatewayclient.Options, from str
 	default:
 		o.URL, from = named, urlVariable
 	}
-	o.Token, o.CA = cmp.Or(f.token, f.getenv(tokenVariable)), cmp.Or(f.ca, f.getenv(caVariable))
+	o.Token, o.CA = cmp.Or(f.token, f.getenv(TokenVariable)), cmp.Or(f.ca, f.getenv(caVariable))
 	o.Cert, o.Key = cmp.Or(f.cert, f.getenv(certVariable)), cmp.Or(f.key, f.getenv(certKeyVariable))
 	if (o.Cert == "") != (o.Key == "") {
 		return o, "", Usage("--cert and --cert-key belong together, and so do %s and %s: give both, or neither", certVariable, certKeyVariable)
 	}
 	return o, from, nil
-}
-
-// OpenGateway connects to a gateway. Settings that cannot be, and a wrong token, end the process
-// with [ExitConfig].
-func OpenGateway(ctx context.Context, o gatewayclient.Options, from string) (*gatewayclient.Client, error) {
-	c, err := gatewayclient.New(o)
-	if err != nil {
-		return nil, NotConfigured("%s: %w", from, err)
-	}
-	err = c.Connect(ctx)
-	switch {
-	case refusal.Is(err, refusal.CodeUnauthorized):
-		return nil, NotConfigured("the gateway %s does not accept the token: set %s or --token", o.URL, tokenVariable)
-	case errors.Is(err, gatewayclient.ErrCertificateWanted):
-		return nil, NotConfigured("%s: %w: give --cert and --cert-key, or set %s and %s", o.URL, err, certVariable, certKeyVariable)
-	case err != nil:
-		return nil, fmt.Errorf("the gateway %s, by %s: %w", o.URL, from, err)
-	}
-	return c, nil
 }
 
 // NeedsBus returns the error of a command that works on a bus alone, where a gateway is named and

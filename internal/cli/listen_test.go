@@ -68,26 +68,6 @@ func TestClientCertificatesAreCredentials(t *testing.T) {
 	require.ErrorContains(t, err, "set MOOREBUS_TOKEN")
 }
 
-func TestNATSListenersBeyondLoopbackNeedCredentials(t *testing.T) {
-	serve := func(address string, getenv func(string) string, args ...string) (*Serve, error) {
-		flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
-		AddRoleFlags(flags)
-		f := AddServeFlags(flags, getenv)
-		require.NoError(t, flags.Parse(append(args, "--nats-listen", address)))
-		return f.Serve()
-	}
-	_, err := serve("0.0.0.0:4222", env())
-	require.Equal(t, ExitConfig, exitCode(t.Context(), err))
-	require.ErrorContains(t, err, "set NATS_TOKEN")
-	s, err := serve("0.0.0.0:4222", env("NATS_TOKEN", "secret"))
-	require.NoError(t, err)
-	require.Equal(t, "secret", s.Token)
-	_, err = serve("0.0.0.0:4222", env(), "--insecure-no-auth")
-	require.NoError(t, err)
-	_, err = serve("nowhere", env())
-	require.Equal(t, ExitUsage, exitCode(t.Context(), err))
-}
-
 // Profiles ask nobody for credentials, and there is no way to have them do so.
 func TestProfilesStayOnLoopback(t *testing.T) {
 	_, err := pprofFlags(t, "--pprof", "0.0.0.0:0").ServePprof(quiet)

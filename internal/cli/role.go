@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/httpserver"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -182,9 +181,6 @@ func profiles() http.Handler {
 	mux.HandleFunc("/debug/pprof/cmdline", http.NotFound)
 	return mux
 }
-
-// Size is a number of bytes as a flag, with or without a unit: 500MiB.
-type Size = agentfile.Size
 
 // NotNegative has numbers and durations among the flags refuse values below 0, with a
 // usage error.

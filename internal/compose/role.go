@@ -86,8 +86,8 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			return err
 		}
 		defer stopMetrics()
-		conn, err := bus.Open(cmd.Context(), cli.OpenOptions{
-			Name: "moorebus/" + name + "/" + role.Instance, RemoteOnly: true, Wait: true, Bus: natsbus.Options{Meter: registry}, Logger: logger,
+		conn, err := bus.Dial(cmd.Context(), cli.DialOptions{
+			Name: "moorebus/" + name + "/" + role.Instance, Wait: true, Bus: natsbus.Options{Meter: registry}, Logger: logger,
 		})
 		if err != nil {
 			if cmd.Context().Err() != nil {
@@ -95,7 +95,7 @@ func RoleCommand(name, short, long string, flags func(*pflag.FlagSet), check fun
 			}
 			return err
 		}
-		defer conn.Close()
+		defer conn.NATS.Close()
 		if err := os.Unsetenv(natsconn.SeedVariable); err != nil { // programs that this one starts need it not
 			return err
 		}

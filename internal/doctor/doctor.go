@@ -20,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose"
+	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
@@ -282,7 +283,7 @@ func (d *Checks) Embedded(ctx context.Context, dir string, r *Report) {
 			r.Add(AreaBus, finding(natsbus.Unseen, "set NATS_URL="+held.URL+", NATS_CA and NATS_NKEY, and run the doctor again", "the server asks for a user"))
 			return
 		}
-		token, needs := cli.JoinToken(*held, os.Getenv)
+		token, needs := datadir.JoinToken(*held, os.Getenv)
 		if needs != "" {
 			r.Add(AreaBus, finding(natsbus.Warning, needs, "this command may only watch the server of process %d", held.PID))
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/print"
@@ -110,7 +111,7 @@ func (s *source) open(ctx context.Context, file int, fn func(*opened) error) (er
 		l.only = l.namespace
 	}
 	if len(s.files) == 0 {
-		conn, err := s.bus.Open(ctx, cli.OpenOptions{Name: "moorebus/replay", Logger: logger})
+		conn, err := datadir.Open(ctx, s.bus, datadir.Options{DialOptions: cli.DialOptions{Name: "moorebus/replay", Logger: logger}})
 		if err != nil {
 			return err
 		}

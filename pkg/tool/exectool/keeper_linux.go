@@ -2,9 +2,7 @@ package exectool
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -16,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/conceal"
 	"github.com/moorebus/moorebus/internal/confine"
 	"golang.org/x/sys/unix"
 )
@@ -50,7 +49,7 @@ const sweepTime = time.Second
 // keep is the whole life of a keeper.
 func keep(args []string) int {
 	words := os.NewFile(3, "report")
-	if err := closeOnExec(); err != nil {
+	if err := conceal.Files(); err != nil {
 		return say(words, failed(err, &order{}))
 	}
 	o, err := orderOf(args)
@@ -278,24 +277,6 @@ func (o *order) check() error {
 	for _, name := range o.Require {
 		if !slices.Contains(o.Held, name) {
 			return fmt.Errorf("the tool requires %s, which its sandbox does not have here: it has %v, and lacks %s", name, o.Held, strings.Join(append(o.Missing, o.Unbounded), ", "))
-		}
-	}
-	return nil
-}
-
-// closeOnExec keeps all files that this process has open from the programs that it starts.
-func closeOnExec() error {
-	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
-	if err == nil {
-		return nil
-	}
-	files, listed := os.ReadDir("/proc/self/fd") // Linux before 5.11 has no such call
-	if listed != nil {
-		return fmt.Errorf("keeping open files from commands: %w", errors.Join(err, listed))
-	}
-	for _, file := range files {
-		if fd, err := strconv.Atoi(file.Name()); err == nil && fd > 2 {
-			unix.CloseOnExec(fd)
 		}
 	}
 	return nil

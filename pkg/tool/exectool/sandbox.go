@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"syscall"
 
+	"github.com/moorebus/moorebus/internal/conceal"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -55,6 +56,13 @@ type State struct {
 	// Unbounded says why memory and number of processes have no bound; empty if they have one.
 	Unbounded string
 }
+
+// Conceal makes memory and environment of this process unreadable for other
+// processes of the same user: for tools without a sandbox, and for MCP servers.
+// It also means no core dumps, and debuggers for root only. What the shell that
+// started this process left open is closed for the programs that it starts. Only
+// Linux has it; elsewhere it does nothing.
+func Conceal() error { return conceal.Process() }
 
 // exited is the end of a command that was no success.
 type exited struct{ state string }

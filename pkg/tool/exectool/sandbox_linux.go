@@ -256,20 +256,6 @@ func stateOf(w syscall.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", w.ExitStatus())
 }
 
-// Conceal makes memory and environment of this process unreadable for other
-// processes of the same user: for tools without a sandbox, and for MCP servers.
-// It also means no core dumps, and debuggers for root only. What the shell that
-// started this process left open is closed for the programs that it starts.
-func Conceal() error {
-	if err := closeOnExec(); err != nil {
-		return err
-	}
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("hiding the environment from tools: %w", err)
-	}
-	return nil
-}
-
 // order is what the keeper is to do, as its arguments.
 type order struct {
 	// By is whose sandbox it is, if it is not the keeper's. Inside says that the keeper has namespaces

@@ -1,4 +1,4 @@
-package cli
+package datadir
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -26,7 +27,7 @@ const (
 
 // shared is a data directory that several processes use. One of them serves it, and the others
 // are connected to that one. When it ends, in whatever way, the first of the others to connect
-// again serves the directory. Make it with [OpenOptions.openShared].
+// again serves the directory. Make it with [Options.openShared].
 type shared struct {
 	settings embedded.Options
 	init     natsbus.InitOptions
@@ -44,11 +45,11 @@ type shared struct {
 }
 
 // openShared opens a directory that other processes may have open, too.
-func (o *OpenOptions) openShared(ctx context.Context, dir string) (*Conn, error) {
+func (o *Options) openShared(ctx context.Context, dir string) (*Conn, error) {
 	fsync := o.Serve.Fsync
 	switch fsync {
 	case FsyncGroup:
-		return nil, NotConfigured("--fsync=group: the data directory is shared with other processes, and the one that flushes may end: use --fsync=always")
+		return nil, cli.NotConfigured("--fsync=group: the data directory is shared with other processes, and the one that flushes may end: use --fsync=always")
 	case "", FsyncAuto:
 		fsync = FsyncAlways
 	}

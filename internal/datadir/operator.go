@@ -1,4 +1,4 @@
-package cli
+package datadir
 
 import (
 	"crypto/rand"
@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/pkg/embedded"
 )
 
@@ -21,26 +22,12 @@ import (
 // beginning of the token's hash follows.
 const ofUser = "user:"
 
-// OperatorFile returns the file with the token by which this user's commands act on the server of
-// run and dev: $XDG_CONFIG_HOME/moorebus/operator, else ~/.config/moorebus/operator. It is not in
-// the data directory, so whoever reads that one can only watch.
-func OperatorFile(getenv func(string) string) (string, error) {
-	if dir := getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, appName, "operator"), nil
-	}
-	home := getenv("HOME")
-	if home == "" {
-		return "", NotConfigured("there is no home directory to keep the operator's token in: set HOME, XDG_CONFIG_HOME, or %s", natsToken)
-	}
-	return filepath.Join(home, ".config", appName, "operator"), nil
-}
-
 // ServeOperator has a server listen on loopback for this operator's other commands: those that have
 // the same NATS_TOKEN or MOOREBUS_TOKEN in their environment if this process has one, else those of
 // this user. All others that can read the data directory may watch.
 func (s *Serve) ServeOperator(getenv func(string) string) {
 	s.Listen = "127.0.0.1:0"
-	for _, name := range []string{natsToken, tokenVariable} {
+	for _, name := range []string{cli.NATSTokenVariable, cli.TokenVariable} {
 		if token := getenv(name); token != "" {
 			s.Token, s.TokenFrom = token, name
 			return
@@ -49,8 +36,8 @@ func (s *Serve) ServeOperator(getenv func(string) string) {
 	token, err := makeOperatorToken(getenv)
 	if err != nil {
 		// This process works without, and no other one can act on its runs.
-		Say("other commands can only watch the runs of this process, unless %s is set for both: %v", natsToken, err)
-		s.Token, s.TokenFrom = rand.Text(), natsToken
+		cli.Say("other commands can only watch the runs of this process, unless %s is set for both: %v", cli.NATSTokenVariable, err)
+		s.Token, s.TokenFrom = rand.Text(), cli.NATSTokenVariable
 		return
 	}
 	s.Token, s.TokenFrom = token, ofUser+hashOf(token)
@@ -63,7 +50,7 @@ func hashOf(token string) string {
 
 // makeOperatorToken returns this user's token. It makes the file if it is not there.
 func makeOperatorToken(getenv func(string) string) (string, error) {
-	file, err := OperatorFile(getenv)
+	file, err := cli.OperatorFile(getenv)
 	if err != nil {
 		return "", err
 	}
@@ -110,7 +97,7 @@ func JoinToken(held embedded.Holder, getenv func(string) string) (token, needs s
 		return held.Token, ""
 	case !onThisMachine(held.URL):
 		return held.Token, fmt.Sprintf("run the command on the machine of process %d: its lock file names another one, %s", held.PID, held.URL)
-	case held.TokenFrom == natsToken, held.TokenFrom == tokenVariable:
+	case held.TokenFrom == cli.NATSTokenVariable, held.TokenFrom == cli.TokenVariable:
 		if token := getenv(held.TokenFrom); token != "" {
 			return token, ""
 		}
@@ -118,12 +105,12 @@ func JoinToken(held embedded.Holder, getenv func(string) string) (token, needs s
 	case !mine: // who can write the file could have any variable sent to it
 		return held.Token, fmt.Sprintf("use the build of process %d, whose lock file this one does not understand", held.PID)
 	}
-	if file, err := OperatorFile(getenv); err == nil {
+	if file, err := cli.OperatorFile(getenv); err == nil {
 		if token, err := readOperatorToken(file); err == nil && hashOf(token) == hash {
 			return token, ""
 		}
 	}
-	return held.Token, fmt.Sprintf("run the command as the user of process %d, with the same HOME and XDG_CONFIG_HOME, or set %s for both", held.PID, natsToken)
+	return held.Token, fmt.Sprintf("run the command as the user of process %d, with the same HOME and XDG_CONFIG_HOME, or set %s for both", held.PID, cli.NATSTokenVariable)
 }
 
 // onThisMachine reports whether a server that a lock file names is one of this machine. Whoever can
@@ -147,6 +134,6 @@ func onThisMachine(at string) bool {
 // sayWatching says that this process can only watch.
 func sayWatching(needs string) {
 	if needs != "" {
-		Say("this command can only watch: to change something, %s", needs)
+		cli.Say("this command can only watch: to change something, %s", needs)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package datadir
 
 import (
 	"cmp"
@@ -6,11 +6,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -19,17 +20,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Conn is an open bus, and where it was found.
+// Conn is an open bus, and the server that this process has for it.
 type Conn struct {
-	// Bus is the journal.
-	Bus *natsbus.Bus
-	// NATS is the connection under it.
-	NATS *nats.Conn
+	cli.Conn
 	// Server is the server that was started for it in this process, else nil.
 	Server *embedded.Server
-	// Where says for people what was opened: a URL or a directory. From says what named
-	// it, see [Place].
-	Where, From string
 	// shared is the directory that this process shares, else nil.
 	shared *shared
 	// remove removes the copy of a read-only directory, else nil.
@@ -53,25 +48,13 @@ func (c *Conn) Close() {
 	}
 }
 
-// OpenOptions say how a command uses the bus; the zero value is a tool that
-// reads.
-type OpenOptions struct {
-	// Name is what the server's tools show for the connection, such as
-	// moorebus/planner/host-17.
-	Name string
-	// RemoteOnly ignores data directories: a role without a named bus looks for it on this
-	// machine's port 4222.
-	RemoteOnly bool
-	// Wait waits for a bus and streams that are not there yet, for ever.
-	Wait bool
+// Options say how a command uses the bus; the zero value is a tool that reads.
+type Options struct {
+	cli.DialOptions
 	// Serve starts the server on the data directory for writing: makes the
 	// directory, sets the streams up, listens. Nil: the directory is only looked
 	// at, and has to be there.
 	Serve *Serve
-	// Bus tunes the journal. Its Logger is Logger if nil.
-	Bus natsbus.Options
-	// Logger gets what happens to the bus; nil: slog's default.
-	Logger *slog.Logger
 
 	getenv func(string) string
 }
@@ -130,7 +113,7 @@ func (f Fsync) syncOf(server *embedded.Server) natsbus.Sync {
 // ServeFlags are --nats-listen, --fsync and --max-bytes.
 type ServeFlags struct {
 	listen, fsync string
-	maxBytes      Size
+	maxBytes      agentfile.Size
 	flags         *pflag.FlagSet
 	getenv        func(string) string
 	// Users says that the server has users, so that a listener needs no token.
@@ -138,7 +121,7 @@ type ServeFlags struct {
 }
 
 // AddServeFlags adds the flags of commands that start a server: --nats-listen,
-// --fsync and --max-bytes. They go with [AddRoleFlags] or [AddInsecureFlag]. getenv is os.Getenv,
+// --fsync and --max-bytes. They go with [cli.AddRoleFlags] or [cli.AddInsecureFlag]. getenv is os.Getenv,
 // or a test's.
 func AddServeFlags(flags *pflag.FlagSet, getenv func(string) string) *ServeFlags {
 	f := &ServeFlags{flags: flags, getenv: getenv}
@@ -148,15 +131,12 @@ func AddServeFlags(flags *pflag.FlagSet, getenv func(string) string) *ServeFlags
 	return f
 }
 
-// natsToken is the variable with what clients of the embedded server must present.
-const natsToken = "NATS_TOKEN"
-
-// Serve returns what the flags say, a usage error, or that of [Guard].
+// Serve returns what the flags say, a usage error, or that of [cli.Guard].
 func (f *ServeFlags) Serve() (*Serve, error) {
 	switch Fsync(f.fsync) {
 	case FsyncAuto, FsyncGroup, FsyncAlways, FsyncRelaxed:
 	default:
-		return nil, Usage("--fsync: %q is not known; use auto, group, always or relaxed", f.fsync)
+		return nil, cli.Usage("--fsync: %q is not known; use auto, group, always or relaxed", f.fsync)
 	}
 	serve := &Serve{Listen: f.listen, Fsync: Fsync(f.fsync), Init: natsbus.InitOptions{MaxBytes: int64(f.maxBytes)}}
 	if f.listen == "" || f.Users {
@@ -164,39 +144,28 @@ func (f *ServeFlags) Serve() (*Serve, error) {
 	}
 	at, err := net.ResolveTCPAddr("tcp", f.listen)
 	if err != nil {
-		return nil, Usage("--nats-listen: %w", err)
+		return nil, cli.Usage("--nats-listen: %w", err)
 	}
-	if serve.Token = f.getenv(natsToken); serve.Token != "" {
-		serve.TokenFrom = natsToken
+	if serve.Token = f.getenv(cli.NATSTokenVariable); serve.Token != "" {
+		serve.TokenFrom = cli.NATSTokenVariable
 	}
-	return serve, Guard(f.flags, "nats-listen", at, natsToken, f.getenv)
+	return serve, cli.Guard(f.flags, "nats-listen", at, cli.NATSTokenVariable, f.getenv)
 }
 
-// Open opens the bus that flags and environment name, see [FindPlace]. A directory that another process serves is joined
+// Open opens the bus that flags and environment name, see [cli.FindPlace]. A directory that another process serves is joined
 // through that process, if it listens; otherwise a server is started in this
 // one, which holds the directory until [Conn.Close].
-func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
-	o.getenv = f.getenv
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	if o.Bus.Logger == nil {
-		o.Bus.Logger = o.Logger
-	}
-	group, err := f.groupCommit()
-	if err != nil {
+func Open(ctx context.Context, f *cli.BusFlags, o Options) (*Conn, error) {
+	o.getenv = f.Getenv
+	if err := f.Complete(&o.DialOptions); err != nil {
 		return nil, err
 	}
-	o.Bus.GroupCommit = group
 	at, err := f.Place()
-	if o.RemoteOnly {
-		at, err = FindServer(f.url, f.getenv)
-	}
 	if err != nil {
 		return nil, err
 	}
-	if at.Note != "" && !o.RemoteOnly { // a role logs it
-		Say("%s", at.Note)
+	if at.Note != "" {
+		cli.Say("%s", at.Note)
 	}
 	open := func() (*Conn, error) { return o.openDir(ctx, at.Dir) }
 	if at.Remote {
@@ -211,25 +180,15 @@ func (f *BusFlags) Open(ctx context.Context, o OpenOptions) (*Conn, error) {
 }
 
 // dial connects to a server.
-func (o *OpenOptions) dial(ctx context.Context, connect natsconn.ConnectOptions, more ...nats.Option) (*Conn, error) {
-	connect.Name, connect.Logger, connect.Wait = o.Name, o.Logger, o.Wait
-	conn, err := natsconn.Connect(ctx, connect, more...)
+func (o *Options) dial(ctx context.Context, connect natsconn.ConnectOptions, more ...nats.Option) (*Conn, error) {
+	conn, err := o.Dial(ctx, connect, more...)
 	if err != nil {
 		return nil, err
 	}
-	open := natsbus.Open
-	if o.Wait {
-		open = natsbus.Wait
-	}
-	bus, err := open(ctx, conn, o.Bus)
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return &Conn{Bus: bus, NATS: conn, Where: conn.ConnectedUrlRedacted()}, nil
+	return &Conn{Conn: *conn}, nil
 }
 
-func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
+func (o *Options) openDir(ctx context.Context, dir string) (*Conn, error) {
 	if o.Serve != nil && o.Serve.Share {
 		if err := needsUser(dir); err != nil {
 			return nil, err
@@ -243,7 +202,7 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 	if join != nil {
 		conn, err := o.dial(ctx, *join)
 		if errors.Is(err, nats.ErrAuthorization) {
-			err = NotConfigured("NATS_TOKEN or MOOREBUS_TOKEN is not what the process that serves %s was started with: %w", dir, err)
+			err = cli.NotConfigured("NATS_TOKEN or MOOREBUS_TOKEN is not what the process that serves %s was started with: %w", dir, err)
 		}
 		return conn, err
 	}
@@ -266,14 +225,14 @@ func (o *OpenOptions) openDir(ctx context.Context, dir string) (*Conn, error) {
 // needsUser refuses a directory whose server asks for a user: who reads the directory need not be one.
 func needsUser(dir string) error {
 	if held, err := embedded.Lookup(dir); err == nil && held != nil && strings.HasPrefix(held.URL, "tls://") {
-		return NotConfigured("data directory %s is served by process %d, which asks for a user: set NATS_URL=%s, NATS_CA and NATS_NKEY", dir, held.PID, held.URL)
+		return cli.NotConfigured("data directory %s is served by process %d, which asks for a user: set NATS_URL=%s, NATS_CA and NATS_NKEY", dir, held.PID, held.URL)
 	}
 	return nil
 }
 
 // start starts the server of a directory, or returns how to join the process that serves it.
 // remove, if not nil, is to be called when the server has ended.
-func (o *OpenOptions) start(ctx context.Context, dir string) (server *embedded.Server, join *natsconn.ConnectOptions, remove func(), err error) {
+func (o *Options) start(ctx context.Context, dir string) (server *embedded.Server, join *natsconn.ConnectOptions, remove func(), err error) {
 	if o.Serve == nil || !o.Serve.Alone {
 		if err := needsUser(dir); err != nil {
 			return nil, nil, nil, err
@@ -301,15 +260,15 @@ func (o *OpenOptions) start(ctx context.Context, dir string) (server *embedded.S
 		return nil, &natsconn.ConnectOptions{URL: held.URL, Token: token}, nil, nil
 	}
 	if errors.Is(err, embedded.ErrNoGroupFlush) {
-		return nil, nil, nil, NotConfigured("--fsync=group: %w: use --fsync=always, or another data directory", err)
+		return nil, nil, nil, cli.NotConfigured("--fsync=group: %w: use --fsync=always, or another data directory", err)
 	}
 	if readOnly(err) {
-		err = NotConfigured("data directory %s cannot be written: make it writable, or use another one with --data: %w", dir, err)
+		err = cli.NotConfigured("data directory %s cannot be written: make it writable, or use another one with --data: %w", dir, err)
 	}
 	return server, nil, nil, err
 }
 
-func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*Conn, error) {
+func (o *Options) inProcess(ctx context.Context, server *embedded.Server) (*Conn, error) {
 	conn, err := server.Connect(nats.Name(o.Name))
 	if err != nil {
 		return nil, err
@@ -330,12 +289,12 @@ func (o *OpenOptions) inProcess(ctx context.Context, server *embedded.Server) (*
 		conn.Close()
 		return nil, err
 	}
-	return &Conn{Bus: bus, NATS: conn, Server: server}, nil
+	return &Conn{Conn: cli.Conn{Bus: bus, NATS: conn}, Server: server}, nil
 }
 
 // flushFailed ends the process at once: what was stored last is not on the disk, and nobody may
 // act on it.
 func flushFailed(err error) {
-	Say("the disk failed, see the system's log: %v\nThe process ends, and loses nothing that it acknowledged. Start it again when the disk works.", err)
-	os.Exit(ExitFailure)
+	cli.Say("the disk failed, see the system's log: %v\nThe process ends, and loses nothing that it acknowledged. Start it again when the disk works.", err)
+	os.Exit(cli.ExitFailure)
 }

@@ -1,4 +1,4 @@
-package cli
+package datadir
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/pkg/embedded"
 )
@@ -30,14 +31,14 @@ func startCopy(ctx context.Context, dir string, settings embedded.Options) (serv
 		return nil, nil, err
 	}
 	if free, _, known := diskspace.Free(os.TempDir()); known && free < size {
-		return nil, nil, NotConfigured("data directory %s is read-only, and a copy of its %d MiB does not fit into %s: name a folder with more room in TMPDIR", dir, size>>20+1, os.TempDir())
+		return nil, nil, cli.NotConfigured("data directory %s is read-only, and a copy of its %d MiB does not fit into %s: name a folder with more room in TMPDIR", dir, size>>20+1, os.TempDir())
 	}
 	copied, err := os.MkdirTemp("", "moorebus-read-")
 	if err != nil {
 		return nil, nil, err
 	}
 	remove = func() { _ = os.RemoveAll(copied) }
-	Say("data directory %s is read-only: reading a copy of its %d KiB", dir, size>>10+1)
+	cli.Say("data directory %s is read-only: reading a copy of its %d KiB", dir, size>>10+1)
 	err = os.CopyFS(copied, os.DirFS(dir))
 	if err == nil {
 		err = unused(dir)

@@ -1,26 +1,17 @@
-package cli
+package datadir
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 
 	"github.com/nats-io/nats.go"
-	"github.com/spf13/pflag"
 
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/embedded"
 )
-
-// AddSetupFlags adds --nats and --data, for commands that set a bus up or ask about that.
-func AddSetupFlags(flags *pflag.FlagSet, getenv func(string) string) *BusFlags {
-	f := &BusFlags{getenv: getenv}
-	f.addURL(flags)
-	flags.StringVar(&f.data, "data", "", "data directory to use instead of a bus (default MOOREBUS_DATA, else "+filepath.Join("$XDG_DATA_HOME", appName)+" if it exists)")
-	return f
-}
 
 // Raw is a connection to a bus that need not be set up.
 type Raw struct {
@@ -62,30 +53,12 @@ func (r *Raw) Options(logger *slog.Logger) natsbus.Options {
 	return o
 }
 
-// setupPlace returns the server that is named, else the data directory. A directory that nobody
-// names is not made. command is for the error.
-func (f *BusFlags) setupPlace(command string) (Place, error) {
-	at, err := FindPlace(f.url, f.data, f.getenv)
-	if err != nil || at.Remote || at.From != "default" {
-		return at, err
-	}
-	server, err := FindServer(f.url, f.getenv)
-	switch {
-	case err != nil || server.From != "":
-		return server, err
-	case at.Missing():
-		return at, NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus %s --nats nats://127.0.0.1:4222`; of `moorebus dev` name the data directory with --data", command)
-	}
-	at.Note = "this is data directory " + at.Dir
-	return at, nil
-}
-
-// Raw connects to the bus that flags and environment name. A directory that no process serves is
+// Connect connects to the bus that flags and environment name. A directory that no process serves is
 // served by this one meanwhile; it is made if create is set and it is named. command is the name of
 // the command.
-func (f *BusFlags) Raw(ctx context.Context, command string, create bool, o OpenOptions) (*Raw, error) {
-	o.getenv = f.getenv
-	at, err := f.setupPlace(command)
+func Connect(ctx context.Context, f *cli.BusFlags, command string, create bool, o Options) (*Raw, error) {
+	o.getenv = f.Getenv
+	at, err := f.SetupPlace(command)
 	if err != nil {
 		return nil, err
 	}

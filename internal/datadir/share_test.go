@@ -1,4 +1,4 @@
-package cli
+package datadir
 
 import (
 	"context"
@@ -12,12 +12,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/pkg/embedded"
 )
 
 // sharing says how a command opens a directory that it shares.
-func sharing() OpenOptions {
-	return OpenOptions{Name: "test", Serve: &Serve{Listen: "127.0.0.1:0", Token: "t0ken", Share: true}}
+func sharing() Options {
+	return Options{DialOptions: cli.DialOptions{Name: "test"}, Serve: &Serve{Listen: "127.0.0.1:0", Token: "t0ken", Share: true}}
 }
 
 // Those that begin at the same time wait for the one that starts the server.
@@ -27,7 +28,7 @@ func TestSharedDirectoryIsOpenedAtOnce(t *testing.T) {
 	var opening sync.WaitGroup
 	for i := range conns {
 		opening.Go(func() {
-			conns[i], errs[i] = busFlags(t, env(), "--data", dir).Open(t.Context(), sharing())
+			conns[i], errs[i] = Open(t.Context(), busFlags(t, env(), "--data", dir), sharing())
 		})
 	}
 	opening.Wait()
@@ -47,7 +48,7 @@ func TestSharedDirectoryThatIsHeld(t *testing.T) {
 	defer server.Shutdown()
 	ctx, stop := context.WithTimeout(t.Context(), takeTimeout/2)
 	defer stop()
-	_, err = busFlags(t, env(), "--data", dir).Open(ctx, sharing())
+	_, err = Open(ctx, busFlags(t, env(), "--data", dir), sharing())
 	var held *embedded.HeldError
 	require.ErrorAs(t, err, &held)
 	require.NoError(t, ctx.Err())
@@ -76,7 +77,7 @@ func TestSharedDirectoryThatIsBeingTaken(t *testing.T) {
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), time.Second)
 	defer stop()
-	_, err = busFlags(t, env(), "--data", dir).Open(ctx, sharing())
+	_, err = Open(ctx, busFlags(t, env(), "--data", dir), sharing())
 	require.Error(t, err)
 	var held *embedded.HeldError
 	require.False(t, errors.As(err, &held), "it does not wait: %v", err)

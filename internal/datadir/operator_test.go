@@ -1,4 +1,4 @@
-package cli
+package datadir
 
 import (
 	"os"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/pkg/embedded"
 )
 
@@ -26,7 +27,7 @@ func TestOperatorToken(t *testing.T) {
 		starts.Go(func() { tokens[i].ServeOperator(mine) })
 	}
 	starts.Wait()
-	file, err := OperatorFile(mine)
+	file, err := cli.OperatorFile(mine)
 	require.NoError(t, err)
 	info, err := os.Stat(file)
 	require.NoError(t, err)
@@ -54,7 +55,7 @@ func TestOperatorToken(t *testing.T) {
 	var damaged Serve
 	damaged.ServeOperator(mine)
 	require.NotEqual(t, "short", damaged.Token)
-	require.Equal(t, natsToken, damaged.TokenFrom, "nobody has that one")
+	require.Equal(t, cli.NATSTokenVariable, damaged.TokenFrom, "nobody has that one")
 	require.Greater(t, len(damaged.Token), 20)
 }
 
