@@ -133,6 +133,29 @@ func TestTheFirstPaintIsSmall(t *testing.T) {
 	require.Less(t, total, 100_000)
 }
 
+var anyImport = regexp.MustCompile(`(?:from |import |import\()"(\.[^"]+)"`)
+
+// No module of the console imports itself, by whatever way: each can be read with those below it.
+func TestNoModuleImportsItself(t *testing.T) {
+	all := sources(t)
+	done := map[string]bool{}
+	var visit func(name string, from []string)
+	visit = func(name string, from []string) {
+		from = append(from, name)
+		require.NotContains(t, from[:len(from)-1], name, "a circle: %s", strings.Join(from, " → "))
+		require.Contains(t, all, name)
+		if done[name] {
+			return
+		}
+		for _, found := range anyImport.FindAllStringSubmatch(comments.ReplaceAllString(all[name], ""), -1) {
+			visit(path.Join(path.Dir(name), found[1]), from)
+		}
+		done[name] = true
+	}
+	visit("main.js", nil)
+	require.True(t, done["acting/fork.js"], "dynamic imports count")
+}
+
 var code = regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc|DOMParser|setHTML|createContextualFragment`)
 
 // What a run holds cannot run as code, because no text is ever read as markup or code.

@@ -3,15 +3,10 @@ import { ApiError, get, session } from "./lib/api.js";
 import { dialog, failed } from "./lib/dialog.js";
 import { h, put } from "./lib/dom.js";
 import { bind, showKeys } from "./lib/keys.js";
+import { go, interrupted, moved } from "./lib/page.js";
 import { field } from "./lib/widgets.js";
 
-/**
- * What a page gets. signal is aborted when the page is left. set replaces parameters of the
- * query without a new entry of the history; empty ones are left out.
- * @typedef {{root: HTMLElement, params: Record<string, string>, query: URLSearchParams, signal: AbortSignal, title: (text: string) => void, set: (values: Record<string, string>) => void}} Page
- */
-
-/** @type {[RegExp, string, string, () => Promise<{default: (page: Page) => any}>][]} path, place in the navigation, name, module */
+/** @type {[RegExp, string, string, () => Promise<{default: (page: import("./lib/page.js").Page) => any}>][]} path, place in the navigation, name, module */
 const pages = [
   [/^\/$/, "/", "Runs", () => import("./fleet/runs.js")],
   [/^\/runs\/(?<id>[^/]+)$/, "/", "Run", () => import("./run/page.js")],
@@ -25,24 +20,17 @@ const places = [["/", "Runs"], ["/inbox", "Inbox"], ["/workers", "Workers"], ["/
 
 const main = /** @type {HTMLElement} */ (document.getElementById("page"));
 const nav = /** @type {HTMLElement} */ (document.getElementById("nav"));
-const banner = /** @type {HTMLElement} */ (document.getElementById("banner"));
 let left = new AbortController(), shown = "";
 
-/** Goes to a page of the console. @param {string} href */
-export function go(href) {
-  history.pushState(null, "", href);
-  void show(true);
-}
-
-/** @param {boolean} [moved] whether the focus goes to the page */
-async function show(moved) {
+/** @param {boolean} [focus] whether the focus goes to the page */
+async function show(focus) {
   const url = new URL(location.href);
   left.abort();
   left = new AbortController();
   shown = url.pathname + url.search;
   const found = pages.find(([path]) => path.test(url.pathname));
   put(nav, places.map(([href, name]) => h("a", { href, "aria-current": found?.[1] === href && "page" }, name)));
-  put(banner);
+  interrupted("");
   const signal = left.signal;
   bind(signal, { "?": { help: "Show the keys of this page", run: showKeys } });
   main.className = "";
@@ -57,7 +45,7 @@ async function show(moved) {
   try {
     const page = await load();
     if (signal.aborted) return;
-    /** @type {Page} */
+    /** @type {import("./lib/page.js").Page} */
     const given = {
       root: main, params: path.exec(url.pathname)?.groups ?? {}, query: url.searchParams, signal,
       title: text => { document.title = text + " · Moorebus"; },
@@ -73,12 +61,7 @@ async function show(moved) {
     put(main, h("h1", null, name), failed(err));
     if (err instanceof ApiError && err.status === 401) connection();
   }
-  if (moved && !signal.aborted) main.focus({ preventScroll: true });
-}
-
-/** Says below the bar that the gateway cannot be reached, or takes that back. @param {string} text */
-export function interrupted(text) {
-  put(banner, text && h("p", { class: "banner" }, h("span", { "aria-hidden": "true" }, "↻ "), text));
+  if (focus && !signal.aborted) main.focus({ preventScroll: true });
 }
 
 function connection() {
@@ -108,6 +91,7 @@ document.addEventListener("click", event => {
   event.preventDefault();
   go(href);
 });
+addEventListener(moved, () => void show(true));
 addEventListener("popstate", () => { if (location.pathname + location.search !== shown) void show(true); });
 document.getElementById("keys-button")?.addEventListener("click", showKeys);
 document.getElementById("connection-button")?.addEventListener("click", connection);

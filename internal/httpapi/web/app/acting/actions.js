@@ -1,6 +1,6 @@
 // What a person can do with a run, from the head of its page.
-import { ApiError, send } from "../lib/api.js";
-import { dialog, toast } from "../lib/dialog.js";
+import { ApiError, randomID, send } from "../lib/api.js";
+import { open, toast } from "../lib/dialog.js";
 import { h, put } from "../lib/dom.js";
 import { count, ended, usd } from "../lib/format.js";
 import { field } from "../lib/widgets.js";
@@ -8,17 +8,7 @@ import { decisionForm, nameField, waiting, who } from "./decide.js";
 import { forkDialog } from "./fork.js";
 import { number } from "./exact.js";
 
-/** @typedef {import("../main.js").Page} Page */
-
-/** A new id, also where the page is not served by https. */
-export const randomID = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), b => b.toString(16).padStart(2, "0")).join("");
-
-/** Opens a dialog that closes when the page is left. @param {Page} page @param {Parameters<typeof dialog>} args */
-export function open(page, ...args) {
-  const box = dialog(...args);
-  page.signal.addEventListener("abort", () => box.close(), { once: true });
-  return box;
-}
+/** @typedef {import("../lib/page.js").Page} Page */
 
 /** Sends what must not be sent twice. @param {string} path @param {any} body */
 async function once(path, body) {

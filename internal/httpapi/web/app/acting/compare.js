@@ -5,7 +5,7 @@ import { h, put } from "../lib/dom.js";
 import { count, duration, ended, plural, shortID, usd } from "../lib/format.js";
 import { bind } from "../lib/keys.js";
 import { badge, field, long, runLink } from "../lib/widgets.js";
-import { go, interrupted } from "../main.js";
+import { go, interrupted } from "../lib/page.js";
 import { conversation } from "../run/conversation.js";
 import { History } from "../run/history.js";
 import { pretty } from "./exact.js";
@@ -17,7 +17,7 @@ import { lineDiff } from "./linediff.js";
  * @typedef {{fork_point: number | null, fork_run?: string, same: boolean, calls: {op: string, a?: Call, b?: Call}[], answer: {a: string | null, b: string | null, same: boolean}, state: {a: string, b: string}, usage: {a: Use, b: Use}}} Comparison
  */
 
-/** @param {import("../main.js").Page} page */
+/** @param {import("../lib/page.js").Page} page */
 export default async function compare(page) {
   const a = page.query.get("a") ?? "", b = page.query.get("b") ?? "";
   const head = h("div", { class: "row" }, h("h1", null, "Compare"));
@@ -40,7 +40,7 @@ export default async function compare(page) {
   play(page, c, a, b, players);
 }
 
-/** @param {import("../main.js").Page} page @param {string} a @param {string} b */
+/** @param {import("../lib/page.js").Page} page @param {string} a @param {string} b */
 async function pick(page, a, b) {
   const known = (await get("/v1/runs", { limit: 100 }, page.signal)).runs ?? [];
   const options = h("datalist", { id: "runs-known" }, known.map((/** @type {any} */ r) => h("option", { value: r.run_id }, `${r.agent}: ${r.task}`.slice(0, 80))));
@@ -112,7 +112,7 @@ function usage({ usage: { a, b } }) {
     }))));
 }
 
-/** Both runs at a moment: so many events after the fork point. @param {import("../main.js").Page} page @param {Comparison} c @param {string} a @param {string} b @param {HTMLElement} box */
+/** Both runs at a moment: so many events after the fork point. @param {import("../lib/page.js").Page} page @param {Comparison} c @param {string} a @param {string} b @param {HTMLElement} box */
 function play(page, c, a, b, box) {
   const runs = [a, b].map((id, i) => {
     const history = new History(id, page.signal, { states: false }), talk = conversation(history, page.signal);

@@ -1,9 +1,8 @@
 // Forks: runs that go on from a moment of another one, with another prompt, model or task.
-import { send } from "../lib/api.js";
-import { toast } from "../lib/dialog.js";
+import { randomID, send } from "../lib/api.js";
+import { open, toast } from "../lib/dialog.js";
 import { h, put } from "../lib/dom.js";
 import { field, runLink } from "../lib/widgets.js";
-import { open, randomID } from "./actions.js";
 import { lineDiff } from "./linediff.js";
 
 /** The models of an agent for a task type, as a person writes them. @param {any} models @param {string} type */
@@ -24,7 +23,7 @@ function modelPatch(text, before) {
 
 /**
  * Opens the dialog that forks a run after event n, whose memory is given.
- * @param {import("../main.js").Page} page @param {string} run @param {any} memory @param {number} n
+ * @param {import("../lib/page.js").Page} page @param {string} run @param {any} memory @param {number} n
  */
 export function forkDialog(page, run, memory, n) {
   const agent = memory.control?.agent ?? {};

@@ -1,18 +1,17 @@
 // The inbox: what waits for people, soonest deadline first.
-import { follow, get, send } from "../lib/api.js";
+import { follow, get, randomID, send } from "../lib/api.js";
 import { empty, failed, toast } from "../lib/dialog.js";
 import { h, put } from "../lib/dom.js";
 import { plural } from "../lib/format.js";
 import { bind } from "../lib/keys.js";
 import { badge, field, long, runLink, since } from "../lib/widgets.js";
-import { interrupted } from "../main.js";
-import { randomID } from "./actions.js";
+import { interrupted } from "../lib/page.js";
 import { decisionForm, nameField } from "./decide.js";
 
 /** @typedef {{run_id: string, agent: string, task: string, state: string, n: number, since: string, parent?: string, calls: import("./decide.js").Call[], message?: boolean, problem?: string}} Waiting */
 /** @typedef {{el: HTMLElement, run: Waiting, forms: import("./decide.js").Form[], busy: () => boolean, update: (run: Waiting | null) => void, ended: AbortController, gone: number}} Card */
 
-/** @param {import("../main.js").Page} page */
+/** @param {import("../lib/page.js").Page} page */
 export default async function inbox(page) {
   const list = h("div", { class: "inbox stack" }), summary = h("p", { class: "soft", role: "status" }), nothing = h("div"), trouble = h("div", { role: "alert" });
   const more = h("button", { type: "button", hidden: true, onclick: () => { limit += 50; void read(); } }, "Show more");

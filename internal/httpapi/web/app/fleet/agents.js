@@ -5,7 +5,7 @@ import { dialog, empty, failed } from "../lib/dialog.js";
 import { h, put } from "../lib/dom.js";
 import { count, plural, pretty, usd } from "../lib/format.js";
 import { field, since, tabs } from "../lib/widgets.js";
-import { go } from "../main.js";
+import { go } from "../lib/page.js";
 import { poll, show, tick } from "./parts.js";
 
 /** @typedef {{name: string, hash: string, model?: string, provider?: string, tools?: string[], description?: string, updated?: string}} Agent */
@@ -76,7 +76,7 @@ function costTable(rows, total, by) {
       h("tbody", null, rows.map(row => line(label(row.key), row)), line("Total", total, "total"))))];
 }
 
-/** @param {import("../main.js").Page} page */
+/** @param {import("../lib/page.js").Page} page */
 export default async function page(page) {
   const { signal } = page;
   const cards = h("div", { class: "grid agents" });

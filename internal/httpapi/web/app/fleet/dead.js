@@ -5,14 +5,14 @@ import { h, put } from "../lib/dom.js";
 import { plural } from "../lib/format.js";
 import { bind } from "../lib/keys.js";
 import { runLink, since } from "../lib/widgets.js";
-import { go } from "../main.js";
+import { go } from "../lib/page.js";
 import { poll, show, tick } from "./parts.js";
 
 /** @typedef {{run?: string, stray?: string, namespace?: string, n?: number, code: string, message: string, time: string, dropped?: boolean}} Dead */
 const drawn = 200;
 const name = (/** @type {Dead} */ one) => one.run ?? one.stray ?? "";
 
-/** @param {import("../main.js").Page} page */
+/** @param {import("../lib/page.js").Page} page */
 export default async function page(page) {
   const { signal } = page;
   /** @type {Dead[]} */

@@ -26,7 +26,7 @@ const spans = {
 
 /**
  * The form of the filters. `changed` is called a moment after the last change.
- * @param {import("../main.js").Page} page @param {() => void} changed
+ * @param {import("../lib/page.js").Page} page @param {() => void} changed
  */
 export function filters(page, changed) {
   const now = wanted(page.query);

@@ -2,7 +2,7 @@
 import { ago } from "../lib/format.js";
 import { put, setText } from "../lib/dom.js";
 import { ApiError, sleep } from "../lib/api.js";
-import { interrupted } from "../main.js";
+import { interrupted } from "../lib/page.js";
 
 /** @typedef {{state: string, pool?: string, waiting: number, in_flight: number}} Backlog */
 /** @typedef {{role: string, instance: string, pool?: string, tools?: string[], providers?: string[]}} Worker */

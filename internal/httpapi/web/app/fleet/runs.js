@@ -7,7 +7,7 @@ import { count, duration, plural, usd } from "../lib/format.js";
 import { bind } from "../lib/keys.js";
 import { List } from "../lib/list.js";
 import { pausedText, queuedBadge, runLink, since } from "../lib/widgets.js";
-import { interrupted } from "../main.js";
+import { interrupted } from "../lib/page.js";
 import { charts, states } from "./charts.js";
 import { filters, wanted } from "./filters.js";
 import { poll, show, tick } from "./parts.js";
@@ -126,7 +126,7 @@ function firstRun() {
     h("div", { class: "row copy" }, h("code", { class: "code" }, command), h("button", { onclick: () => navigator.clipboard.writeText(command).then(() => toast("Copied."), () => toast("The browser did not allow that. Select the text instead.", "bad")) }, "Copy")));
 }
 
-/** @param {import("../main.js").Page} page */
+/** @param {import("../lib/page.js").Page} page */
 export default async function page(page) {
   const { signal } = page;
   const narrow = matchMedia("(max-width: 48rem)");

@@ -68,7 +68,7 @@ function workers(stats, tools) {
   ];
 }
 
-/** @param {import("../main.js").Page} page */
+/** @param {import("../lib/page.js").Page} page */
 export default async function page(page) {
   const waiting = h("div", null), serving = h("div", { class: "stack" });
   put(page.root, h("h1", null, "Workers"), h("section", null, h("h2", null, "Work that waits"), waiting), serving,

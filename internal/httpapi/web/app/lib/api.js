@@ -24,6 +24,9 @@ export const session = {
   },
 };
 
+/** A new id, also where the page is not served by https. */
+export const randomID = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), b => b.toString(16).padStart(2, "0")).join("");
+
 /** @param {Record<string, string>} [more] */
 function headers(more) {
   const all = { ...more };

@@ -40,6 +40,13 @@ export function dialog(title, body, actions = []) {
   return box;
 }
 
+/** Opens a dialog that closes when the page is left. @param {{signal: AbortSignal}} page @param {Parameters<typeof dialog>} args */
+export function open(page, ...args) {
+  const box = dialog(...args);
+  page.signal.addEventListener("abort", () => box.close(), { once: true });
+  return box;
+}
+
 /** Shows a message for some seconds. @param {string} text @param {"good" | "bad"} [kind] */
 export function toast(text, kind = "good") {
   const box = h("div", { class: "toast " + kind }, h("span", { "aria-hidden": "true" }, kind === "good" ? "✓ " : "✗ "), text);

@@ -61,7 +61,7 @@ function line(a, b, height) {
   return { d: `M${from},${start} C${from},${bend} ${to},${bend} ${to},${end}`, x: (from + to) / 2, y: above ? room : height - room };
 }
 
-/** @param {import("../main.js").Page} page @param {import("./history.js").History} history @returns {import("./page.js").Part} */
+/** @param {import("../lib/page.js").Page} page @param {import("./history.js").History} history @returns {import("./page.js").Part} */
 export function machine(page, history) {
   const box = h("div", { class: "scroll machine", tabindex: 0, role: "region", "aria-label": "State machine" }), now = h("p"), words = h("tbody");
   const note = h("p", { class: "soft small" });

@@ -7,7 +7,7 @@ import { ago, count, duration, shortID, usd, when } from "../lib/format.js";
 import { bind } from "../lib/keys.js";
 import { long, pausedText, queuedBadge, runLink, tabs } from "../lib/widgets.js";
 import { poll } from "../fleet/parts.js";
-import { interrupted } from "../main.js";
+import { interrupted } from "../lib/page.js";
 import { conversation } from "./conversation.js";
 import { DVR } from "./dvr.js";
 import { History } from "./history.js";
@@ -21,13 +21,13 @@ import { usage } from "./usage.js";
 /** @typedef {import("./dvr.js").Moment} Moment */
 /** What shows a moment. @typedef {{el: HTMLElement, update: (moment: Moment) => void}} Part */
 
-/** @type {[string, string, (page: import("../main.js").Page, history: History, dvr: DVR) => Part][]} */
+/** @type {[string, string, (page: import("../lib/page.js").Page, history: History, dvr: DVR) => Part][]} */
 const parts = [
   ["conversation", "Conversation", (page, history) => conversation(history, page.signal)], ["states", "States", machine], ["memory", "Memory", memory],
   ["request", "Request", request], ["raw", "Raw event", raw], ["usage", "Usage and runs", usage],
 ];
 
-/** @param {import("../main.js").Page} page */
+/** @param {import("../lib/page.js").Page} page */
 export default function page(page) {
   const id = page.params.id;
   page.title("Run " + shortID(id));
@@ -73,7 +73,7 @@ export default function page(page) {
   history.start().catch(err => { if (!page.signal.aborted) put(page.root, h("h1", null, "Run ", shortID(id)), failed(err), h("p", null, h("a", { href: "/" }, "Show all runs"))); });
 }
 
-/** The header. @param {import("../main.js").Page} page @param {History} history */
+/** The header. @param {import("../lib/page.js").Page} page @param {History} history */
 function head(page, history) {
   const state = h("span"), name = h("span"), past = h("span", { class: "past-sign" }), missing = h("span", { class: "past-sign", role: "status" }), facts = h("dl", { class: "run-facts" });
   const task = h("details", { class: "run-task" }), links = h("p", { class: "small run-links" });

@@ -23,7 +23,7 @@ function message(m) {
     text(content), Object.keys(rest).length > 0 && long(pretty(rest), "code", 1500));
 }
 
-/** @param {import("../main.js").Page} page @param {import("./history.js").History} history @param {import("./dvr.js").DVR} dvr @returns {import("./page.js").Part} */
+/** @param {import("../lib/page.js").Page} page @param {import("./history.js").History} history @param {import("./dvr.js").DVR} dvr @returns {import("./page.js").Part} */
 export function request(page, history, dvr) {
   const el = h("div", { class: "stack" });
   let shown = -1, timer = /** @type {any} */ (0), asking = new AbortController();

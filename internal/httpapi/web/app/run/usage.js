@@ -20,7 +20,7 @@ function branch(node, here) {
   node.task && h("p", { class: "soft small tree-task" }, node.task.slice(0, 160)), node.children?.length > 0 && h("ul", { class: "tree-runs" }, node.children.map((/** @type {any} */ child) => branch(child, here))));
 }
 
-/** @param {import("../main.js").Page} page @param {import("./history.js").History} history @param {import("./dvr.js").DVR} dvr @returns {import("./page.js").Part} */
+/** @param {import("../lib/page.js").Page} page @param {import("./history.js").History} history @param {import("./dvr.js").DVR} dvr @returns {import("./page.js").Part} */
 export function usage(page, history, dvr) {
   const at = h("p"), used = h("div", { class: "stack" }), runs = h("section", { class: "stack" });
   let read = -1, reading = false, moment = /** @type {import("./dvr.js").Moment | undefined} */ (undefined);
