@@ -204,7 +204,7 @@ var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/sem
 // stdOnly are the packages without any library from outside.
 var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "internal/replyitem", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp", "internal/tracecontext"}
 
-var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/foldbench", "internal/retention", "internal/custom", "internal/telemetry"}
+var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/retention", "internal/custom", "internal/telemetry"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{

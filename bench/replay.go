@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/moorebus/moorebus/bench/foldbench"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/foldbench"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/verify"

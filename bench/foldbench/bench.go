@@ -12,7 +12,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -326,9 +325,4 @@ func WriteMeasures(w io.Writer, measures []Measure) error {
 			m.What, m.Cores, m.Events, m.Elapsed.Seconds(), rate, rate/float64(m.Cores), float64(m.Bytes)/m.Elapsed.Seconds()/1e6)
 	}
 	return tw.Flush()
-}
-
-// WriteMeasuresJSON writes a benchmark as one JSON document, indented.
-func WriteMeasuresJSON(w io.Writer, measures []Measure) error {
-	return jsondiff.WriteIndented(w, measures)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -149,7 +150,7 @@ and each run whose events do not follow from one another. It needs no bus. The e
 		}
 		write := report.WriteText
 		if format == print.JSON {
-			write = report.WriteJSON
+			write = func(w io.Writer) error { return print.WriteJSON(w, report) }
 		}
 		if err := write(cmd.OutOrStdout()); err != nil {
 			return err

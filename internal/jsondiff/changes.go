@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -175,12 +174,4 @@ func Cut(text string, limit int) string {
 		return string(runes) + "…"
 	}
 	return string(runes)
-}
-
-// WriteIndented writes a value as one JSON document, indented.
-func WriteIndented(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(v)
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/quotas"
-	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -61,7 +60,12 @@ func Formats(allowed ...Format) string {
 }
 
 // WriteJSON writes a value as indented JSON.
-func WriteJSON(w io.Writer, v any) error { return jsondiff.WriteIndented(w, v) }
+func WriteJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
 
 // WriteYAML writes a value as YAML, with the keys, the order and the numbers of its JSON.
 func WriteYAML(w io.Writer, v any) error {

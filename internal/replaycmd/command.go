@@ -2,14 +2,15 @@
 package replaycmd
 
 import (
+	"io"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/bench/foldbench"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/foldbench"
-	"github.com/moorebus/moorebus/internal/jsondiff"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runprint"
 	"github.com/moorebus/moorebus/internal/terminal"
@@ -116,7 +117,7 @@ verified as far as they go.`,
 			}
 			write := report.WriteText
 			if src.json() {
-				write = report.WriteJSON
+				write = func(w io.Writer) error { return print.WriteJSON(w, report) }
 			}
 			if err := write(c.OutOrStdout()); err != nil {
 				return err
@@ -168,7 +169,7 @@ second.
 					return err
 				}
 				if src.json() {
-					err = jsondiff.WriteIndented(c.OutOrStdout(), d)
+					err = print.WriteJSON(c.OutOrStdout(), d)
 				} else {
 					err = runprint.Difference(c.OutOrStdout(), d)
 				}
@@ -221,7 +222,7 @@ func benchCommand(src *source) *cobra.Command {
 				return err
 			}
 			if src.json() {
-				return foldbench.WriteMeasuresJSON(c.OutOrStdout(), measures)
+				return print.WriteJSON(c.OutOrStdout(), measures)
 			}
 			return foldbench.WriteMeasures(c.OutOrStdout(), measures)
 		})

@@ -8,7 +8,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -164,7 +163,7 @@ func (p *printer) finish() error {
 	case p.o.JSON:
 		return writeLine(p.w, map[string]any{"memory": p.mem})
 	}
-	return jsondiff.WriteIndented(p.w, p.mem)
+	return print.WriteJSON(p.w, p.mem)
 }
 
 // spoken is a part of a reply's text as JSON output has it, one on a line, before

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/jsondiff"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/runprint"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -62,7 +62,7 @@ func TestDiffNamesTheFirstDifference(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, runprint.Difference(&b, d))
 	require.Contains(t, b.String(), "the runs differ at event 3\n  a: ToolSuccess, acting -> observing\n")
-	require.NoError(t, jsondiff.WriteIndented(&b, d))
+	require.NoError(t, print.WriteJSON(&b, d))
 }
 
 func TestDiffOfLength(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/foldbench"
-	"github.com/moorebus/moorebus/internal/jsondiff"
+	"github.com/moorebus/moorebus/bench/foldbench"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/runprint"
 	"github.com/moorebus/moorebus/internal/verify"
@@ -184,7 +184,7 @@ func TestDiffAlignsAForkWithItsParent(t *testing.T) {
 	require.Contains(t, text, "the runs differ at event 3\n")
 	require.NotNil(t, d.ForkB)
 	var b bytes.Buffer
-	require.NoError(t, jsondiff.WriteIndented(&b, d))
+	require.NoError(t, print.WriteJSON(&b, d))
 	require.Contains(t, b.String(), `"fork_b": {`)
 }
 

@@ -144,6 +144,3 @@ func plural(n uint64, noun string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
 }
-
-// WriteJSON writes the report as one JSON document, indented.
-func (r *Report) WriteJSON(w io.Writer) error { return jsondiff.WriteIndented(w, r) }
