@@ -52,7 +52,7 @@ type localFlags struct {
 	dir string
 	// snapshotEvery is --snapshot-every, keep what dev purges.
 	snapshotEvery int
-	keep          keepFlags
+	keep          limitFlags
 	// clients are the limits for HTTP clients, if the command serves HTTP.
 	clients *compose.HTTPFlags
 	// hosts are the host names that HTTP requests may use, tls its settings; nil: no TLS.
@@ -255,23 +255,23 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	}, nil
 }
 
-// keepEvery is how often dev purges.
-const keepEvery = time.Hour
+// purgeEvery is how often dev purges.
+const purgeEvery = time.Hour
 
-// keepFlags say what `moorebus dev` purges. The zero value purges nothing.
-type keepFlags struct {
+// limitFlags say what `moorebus dev` purges. The zero value purges nothing.
+type limitFlags struct {
 	ended time.Duration
 	bytes agentfile.Size
 	dir   string
 }
 
-func (f *keepFlags) add(flags *pflag.FlagSet) {
+func (f *limitFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.ended, "keep-ended", 0, "archive and purge runs that ended longer ago than this (default: they stay)")
 	flags.Var(&f.bytes, "keep-bytes", "archive and purge runs in the order of their end until the rest has at most this many bytes, such as 20GiB (default: they stay)")
 	flags.StringVar(&f.dir, "archive", "", "`directory` of the archives (default: archive in the data directory)")
 }
 
-func (f *keepFlags) check() error {
+func (f *limitFlags) check() error {
 	switch {
 	case f.ended < 0:
 		return cli.Usage("--keep-ended: must not be negative, is %s", f.ended)
@@ -282,21 +282,21 @@ func (f *keepFlags) check() error {
 }
 
 // start purges in the background until the returned function is called.
-func (f *keepFlags) start(ctx context.Context, conn *datadir.Conn, logger *slog.Logger) (stop func()) {
+func (f *limitFlags) start(ctx context.Context, conn *datadir.Conn, logger *slog.Logger) (stop func()) {
 	if f.ended == 0 && f.bytes == 0 {
 		return func() {}
 	}
-	o := retention.KeepOptions{
-		Ended: f.ended, Bytes: int64(f.bytes), Every: keepEvery, Archive: f.dir, WriteFile: writeArchive, Logger: logger,
+	o := retention.Limits{
+		Ended: f.ended, Bytes: int64(f.bytes), Every: purgeEvery, Archive: f.dir, WriteFile: writeArchive, Logger: logger,
 	}
 	if o.Archive == "" {
 		o.Archive = filepath.Join(conn.Where, "archive")
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var keeping sync.WaitGroup
-	keeping.Go(func() { retention.Keep(ctx, conn.Bus, o) })
+	var purging sync.WaitGroup
+	purging.Go(func() { retention.Enforce(ctx, conn.Bus, o) })
 	return func() {
 		cancel()
-		keeping.Wait()
+		purging.Wait()
 	}
 }

@@ -82,7 +82,7 @@ before purging existed cannot be purged: export it and import it into a new one.
 		}
 		return flags.useBus(cmd, use, func(ctx context.Context, c *client) error {
 			if f.every > 0 {
-				retention.Keep(ctx, c.Bus, f.keep(c))
+				retention.Enforce(ctx, c.Bus, f.limits(c))
 				return nil
 			}
 			return c.purge(ctx, f, args)
@@ -124,8 +124,8 @@ func (f *purgeFlags) checkArchive() error {
 	return nil
 }
 
-func (f *purgeFlags) keep(c *client) retention.KeepOptions {
-	return retention.KeepOptions{
+func (f *purgeFlags) limits(c *client) retention.Limits {
+	return retention.Limits{
 		Ended: f.endedBefore, Bytes: int64(f.keepBytes), Namespace: c.only, Grace: f.grace, Every: f.every,
 		Archive: f.archive, WriteFile: writeArchive, Logger: slog.New(slog.NewTextHandler(c.note, nil)),
 	}

@@ -110,7 +110,7 @@ func TestFilesOfAnAgentElsewhere(t *testing.T) {
 	}()
 	defer func() { stop(); <-ended }()
 	kept := map[string][]byte{}
-	keeping := callctx.WithKeep(ctx, func(_ context.Context, mediaType string, data []byte) (string, error) {
+	keeping := callctx.WithStore(ctx, func(_ context.Context, mediaType string, data []byte) (string, error) {
 		kept[mediaType] = data
 		return "blobs/" + mediaType, nil
 	})

@@ -408,7 +408,7 @@ func (a *Actor) run(ctx context.Context, run events.Run, c call) worker.Result {
 			return worker.Fail(err)
 		}
 	}
-	kept := &keeper{blobs: a.cfg.Blobs, pool: c.pool, redact: a.cfg.Results.Redact}
+	kept := &attachments{blobs: a.cfg.Blobs, pool: c.pool, redact: a.cfg.Results.Redact}
 	var held atomic.Pointer[[]string] // a tool that does not end in time may note it later
 	noting := callctx.WithSandbox(ctx, func(by []string) { held.Store(&by) })
 	out := a.cfg.Tools.Execute(callctx.WithUnwanted(asked.under(kept.under(noting)), worker.ErrUnwanted), c.Call)

@@ -89,8 +89,8 @@ func TestSecretsBesideAResult(t *testing.T) {
 	const secret = "s3cr3t-key"
 	bubble(t, func(t *testing.T, r *rig) {
 		leak := pure("leak", "default", func(ctx context.Context, _ tool.Call) (string, error) {
-			said := callctx.Kept(ctx, "file", "text/plain", []byte("key: "+secret)) + callctx.Kept(ctx, "image", "image/"+secret, []byte("PNG")) +
-				callctx.Kept(ctx, "image", "image/"+strings.Repeat("x", 1<<20), []byte("PNG2"))
+			said := callctx.Stored(ctx, "file", "text/plain", []byte("key: "+secret)) + callctx.Stored(ctx, "image", "image/"+secret, []byte("PNG")) +
+				callctx.Stored(ctx, "image", "image/"+strings.Repeat("x", 1<<20), []byte("PNG2"))
 			return "", &tool.Failure{Code: "service_" + secret, Message: said}
 		})
 		leak.def.Description, leak.def.Guide = "Has "+secret+".", "Say "+secret+"."

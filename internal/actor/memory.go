@@ -257,9 +257,9 @@ const maxAttachments = 100
 // maxMediaType bounds the name of a media type in the log, in bytes (RFC 6838: 127 for each part).
 const maxMediaType = 255
 
-// keeper stores what one call's tool returns beside text, and remembers the references for
+// attachments stores what one call's tool returns beside text, and remembers the references for
 // the event.
-type keeper struct {
+type attachments struct {
 	blobs journal.Blobs
 	pool  string
 	// redact removes secrets from a text.
@@ -271,16 +271,16 @@ type keeper struct {
 }
 
 // under returns the context of the call's tool.
-func (k *keeper) under(ctx context.Context) context.Context {
+func (k *attachments) under(ctx context.Context) context.Context {
 	if k.blobs == nil {
 		return ctx
 	}
-	return callctx.WithKeep(ctx, k.keep)
+	return callctx.WithStore(ctx, k.store)
 }
 
-// keep stores data in the pool's bucket. Data with a secret in it is not kept: to replace a part
+// store stores data in the pool's bucket. Data with a secret in it is not kept: to replace a part
 // of a file would break it.
-func (k *keeper) keep(ctx context.Context, mediaType string, data []byte) (string, error) {
+func (k *attachments) store(ctx context.Context, mediaType string, data []byte) (string, error) {
 	text := string(data)
 	switch {
 	case k.full():
@@ -302,14 +302,14 @@ func (k *keeper) keep(ctx context.Context, mediaType string, data []byte) (strin
 	return ref.Bucket + "/" + ref.Key, nil
 }
 
-func (k *keeper) full() bool {
+func (k *attachments) full() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.closed || len(k.refs) >= maxAttachments
 }
 
 // taken returns the references. Afterwards the tool can store nothing more.
-func (k *keeper) taken() []events.Attachment {
+func (k *attachments) taken() []events.Attachment {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.closed = true

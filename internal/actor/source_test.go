@@ -204,7 +204,7 @@ func observation(r *rig, run events.Run) string {
 func TestAttachmentsAreInTheEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p := r.spawn([]tool.Tool{pure("draw", "default", func(ctx context.Context, _ tool.Call) (string, error) {
-			keep := callctx.KeepOf(ctx)
+			keep := callctx.StoreOf(ctx)
 			require.NotNil(t, keep)
 			first, err := keep(ctx, "image/png", []byte("\x89PNG"))
 			require.NoError(t, err)

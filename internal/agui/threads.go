@@ -278,14 +278,14 @@ func (s *server) position(ctx context.Context, at events.Run, in *request) (now 
 		if len(b.waits) > 0 && run.Memory().N != b.n {
 			return errLostRace
 		}
-		now, err = s.plan(at, run.Memory(), in, b, answers)
+		now, err = s.positionIn(at, run.Memory(), in, b, answers)
 		return err
 	})
 	return now, err
 }
 
-// plan is [server.position] for a memory. Answers are the decisions for the run's sub-runs.
-func (s *server) plan(at events.Run, mem *reducer.Memory, in *request, b below, answers []brought) (p position, err error) {
+// positionIn is [server.position] for a memory. Answers are the decisions for the run's sub-runs.
+func (s *server) positionIn(at events.Run, mem *reducer.Memory, in *request, b below, answers []brought) (p position, err error) {
 	last := turnOf(mem)
 	if last.RunID == in.RunID {
 		return p, errLostRace // the same request was faster

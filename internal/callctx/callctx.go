@@ -43,10 +43,10 @@ type Action struct {
 // It is safe for concurrent use.
 type Memory = func(ctx context.Context, a Action) (string, error)
 
-// Keep stores data that is not text, such as an image, with the call's result. The media
+// Store stores data that is not text, such as an image, with the call's result. The media
 // type may be empty. It returns where the data is: `<bucket>/<key>`. A model that takes data
 // of that type is shown it. It is safe for concurrent use.
-type Keep = func(ctx context.Context, mediaType string, data []byte) (where string, err error)
+type Store = func(ctx context.Context, mediaType string, data []byte) (where string, err error)
 
 // Question puts a question to a human and returns nil if there is an answer that fits, else the
 // error with which the call has to end: it is made again when a human has answered. The same
@@ -71,7 +71,7 @@ type Dialogue struct {
 
 type (
 	memoryKey   struct{}
-	keepKey     struct{}
+	storeKey    struct{}
 	questionKey struct{}
 	dialogueKey struct{}
 	unwantedKey struct{}
@@ -128,34 +128,34 @@ func MemoryOf(ctx context.Context) Memory {
 	return memory
 }
 
-// WithKeep returns a context whose tool may store data.
-func WithKeep(ctx context.Context, keep Keep) context.Context {
-	return context.WithValue(ctx, keepKey{}, keep)
+// WithStore returns a context whose tool may store data.
+func WithStore(ctx context.Context, store Store) context.Context {
+	return context.WithValue(ctx, storeKey{}, store)
 }
 
-// KeepOf returns what stores data for the tool of ctx, or nil.
-func KeepOf(ctx context.Context) Keep {
-	keep, _ := ctx.Value(keepKey{}).(Keep)
-	return keep
+// StoreOf returns what stores data for the tool of ctx, or nil.
+func StoreOf(ctx context.Context) Store {
+	store, _ := ctx.Value(storeKey{}).(Store)
+	return store
 }
 
-// Kept stores data that is not text with the call's result, as far as that is possible, and
+// Stored stores data that is not text with the call's result, as far as that is possible, and
 // returns what it is and where, for the text of the result. what is its kind, such as image,
 // and named its media type as the tool gave it, which may be empty.
-func Kept(ctx context.Context, what, named string, data []byte) string {
+func Stored(ctx context.Context, what, named string, data []byte) string {
 	if named != "" {
 		what += " " + named
 	}
 	what = fmt.Sprintf("%s, %d bytes", what, len(data))
-	keep := KeepOf(ctx)
-	if keep == nil {
+	store := StoreOf(ctx)
+	if store == nil {
 		return "[" + what + ", not kept]"
 	}
 	mediaType, _, err := mime.ParseMediaType(named)
 	if err != nil {
 		mediaType = "" // it cannot be read
 	}
-	where, err := keep(ctx, mediaType, data)
+	where, err := store(ctx, mediaType, data)
 	if err != nil {
 		return "[" + what + ", could not be kept: " + err.Error() + "]"
 	}
@@ -173,7 +173,7 @@ func Text(ctx context.Context, mediaType, body string) string {
 	if image {
 		what = "image"
 	}
-	return Kept(ctx, what, mediaType, []byte(body))
+	return Stored(ctx, what, mediaType, []byte(body))
 }
 
 type sandboxKey struct{}

@@ -73,7 +73,7 @@ func Canonical(text []byte, into any) bool {
 	defer readers.Put(r)
 	*r = reader{text: text}
 	v := reflect.ValueOf(into).Elem()
-	planFor(v.Type())(r, v)
+	decoderFor(v.Type())(r, v)
 	ok := !r.bad && r.at == len(text)
 	*r = reader{}
 	return ok

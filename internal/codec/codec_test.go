@@ -20,7 +20,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// everything has a field of every type that has a plan, and of some that are left to
+// everything has a field of every type that has a decoder, and of some that are left to
 // package json.
 type everything struct {
 	Text   string  `json:"text"`

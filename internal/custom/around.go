@@ -29,7 +29,7 @@ func Around(states map[events.State]Handler, limit time.Duration) func(events.Ru
 	if limit <= 0 {
 		limit = timeout
 	}
-	return func(run events.Run, mem *reducer.Memory, e effects.Effect, planned worker.Work) worker.Work {
+	return func(run events.Run, mem *reducer.Memory, e effects.Effect, prepared worker.Work) worker.Work {
 		handler := states[mem.State]
 		switch e.Kind {
 		case effects.KindPlan, effects.KindReflect, effects.KindObserve, effects.KindPage, effects.KindTool:
@@ -37,12 +37,12 @@ func Around(states map[events.State]Handler, limit time.Duration) func(events.Ru
 			handler = nil
 		}
 		if handler == nil {
-			return planned
+			return prepared
 		}
 		memory := mem.Clone()
 		return func(ctx context.Context) worker.Result {
 			ctx, cancel := context.WithCancelCause(ctx)
-			a := &around{work: planned, limit: limit, cancel: cancel, asks: make(chan struct{}), ends: make(chan worker.Result)}
+			a := &around{work: prepared, limit: limit, cancel: cancel, asks: make(chan struct{}), ends: make(chan worker.Result)}
 			a.timer = time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 			a.ctx = ctx
 			a.answers = call(ctx, handler, Visit{Run: run, Memory: memory, CallID: e.CallID, Next: a.next})

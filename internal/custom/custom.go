@@ -90,7 +90,7 @@ func New(cfg Config) (*Custom, error) {
 	}
 	c.worker, err = worker.New(worker.Config{
 		Role: "custom", Base: cfg.Base, Inboxes: inboxes,
-		Handlers: map[effects.Kind]worker.Handler{effects.KindState: worker.HandlerFunc(c.plan)},
+		Handlers: map[effects.Kind]worker.Handler{effects.KindState: worker.HandlerFunc(c.prepare)},
 	})
 	return c, err
 }
@@ -114,7 +114,7 @@ func (c *Custom) Run(ctx context.Context) error { return c.worker.Run(ctx) }
 // Step works on one delivery of any of the states.
 func (c *Custom) Step(ctx context.Context) error { return c.worker.Step(ctx) }
 
-func (c *Custom) plan(run events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
+func (c *Custom) prepare(run events.Run, mem *reducer.Memory, _ effects.Effect) worker.Work {
 	handler := c.cfg.States[mem.State]
 	if handler == nil {
 		none := &events.FatalError{Outcome: events.Outcome{

@@ -302,7 +302,7 @@ func TestKeep(t *testing.T) {
 	w := newWorld(t, 1)
 	run := w.quick()
 	dir := filepath.Join(t.TempDir(), "archive")
-	o := retention.KeepOptions{
+	o := retention.Limits{
 		Bytes: 1, Every: time.Millisecond, Grace: noGrace, Archive: dir, Logger: slog.New(slog.DiscardHandler),
 		WriteFile: func(path string, write func(retention.Sink) error) error { return archive(path)(write) },
 	}
@@ -310,7 +310,7 @@ func TestKeep(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		retention.Keep(ctx, w.bus, o)
+		retention.Enforce(ctx, w.bus, o)
 	}()
 	require.Eventually(t, func() bool { return w.length(run) == 0 }, patience, tick)
 	later := w.quick()

@@ -46,8 +46,8 @@ type call struct {
 	pools map[string]string
 }
 
-// plan plans Acting and ParallelActing for one call.
-func (s *Subagents) plan(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
+// prepare prepares Acting and ParallelActing for one call.
+func (s *Subagents) prepare(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	state := mem.Call(e.CallID)
 	if state == nil {
 		return toolcall.NoCurrentCall

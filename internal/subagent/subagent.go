@@ -111,7 +111,7 @@ func New(cfg Config) (*Subagents, error) {
 	s.worker, err = worker.New(worker.Config{
 		Role: role, Base: cfg.Base, Inboxes: Inboxes(s.table),
 		Handlers: map[effects.Kind]worker.Handler{
-			effects.KindTool: worker.HandlerFunc(s.plan),
+			effects.KindTool: worker.HandlerFunc(s.prepare),
 			effects.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
 		GiveUp: map[effects.Kind]worker.Handler{effects.KindTool: worker.HandlerFunc(s.giveUp)},

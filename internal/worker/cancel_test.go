@@ -30,7 +30,7 @@ func newHanging() *hanging {
 	return &hanging{began: make(chan string, 100), ended: make(chan error, 100), let: make(chan worker.Result)}
 }
 
-func (h *hanging) Plan(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
+func (h *hanging) Prepare(_ events.Run, _ *reducer.Memory, e effects.Effect) worker.Work {
 	return func(ctx context.Context) worker.Result {
 		h.began <- e.Key
 		select {
@@ -254,7 +254,7 @@ func startThenRun(h *hanging) worker.Handler {
 			return func(context.Context) worker.Result { return worker.Done(&events.ToolFailure{Outcome: &o}) }
 		}
 		return func(context.Context) worker.Result {
-			return worker.Then(&events.ToolCallStarted{CallID: e.CallID}, h.Plan(run, mem, e))
+			return worker.Then(&events.ToolCallStarted{CallID: e.CallID}, h.Prepare(run, mem, e))
 		}
 	})
 }

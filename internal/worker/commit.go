@@ -37,7 +37,7 @@ func (j *delivery) commit(ctx context.Context, e effects.Effect, r Result) (next
 	}
 	err = Outlast(ctx, func(ctx context.Context) (err error) {
 		next, err = j.commitOnce(ctx, e, r, ids)
-		if _, planned := planned(err); planned || errors.Is(err, errAgain) {
+		if _, is := delayed(err); is || errors.Is(err, errAgain) {
 			return retry.Stop(err)
 		}
 		return err

@@ -53,7 +53,7 @@ var errElsewhere = errors.New("the call was started under another delivery")
 // errHeld says that the worker that borrowed the work may be doing it.
 var errHeld = errors.New("the work was lent")
 
-// errAgain says that an effect which was lent is to be planned again.
+// errAgain says that an effect which was lent is to be prepared again.
 var errAgain = errors.New("the effect is to be planned again")
 
 // handle works on a delivery. It returns when the delivery has its verdict. If the delivery
@@ -168,7 +168,7 @@ func (j *delivery) conclude(ctx context.Context, err error) {
 		log.Error("a run cannot be read", "reason", err)
 		_ = j.d.Retry(failures.Max)
 	default:
-		if _, planned := planned(err); !planned {
+		if _, is := delayed(err); !is {
 			log.Log(ctx, outageLevel(err), "a delivery comes again", "reason", err)
 			err = outageOf(err)
 		}
@@ -177,8 +177,8 @@ func (j *delivery) conclude(ctx context.Context, err error) {
 	}
 }
 
-// planned returns the delay of work that is to be done again later. That is not a failure.
-func planned(err error) (time.Duration, bool) {
+// delayed returns the delay of work that is to be done again later. That is not a failure.
+func delayed(err error) (time.Duration, bool) {
 	later, ok := err.(*retry.Later)
 	if !ok || later.Err != nil {
 		return 0, false
@@ -368,7 +368,7 @@ func (j *delivery) doAll(ctx context.Context, due []effects.Effect) error {
 	var failed []error
 	for range due {
 		err := <-ended
-		if delay, planned := planned(err); planned {
+		if delay, later := delayed(err); later {
 			longest = max(longest, delay)
 		} else {
 			failed = append(failed, err)
@@ -402,7 +402,7 @@ func (j *delivery) do(ctx context.Context, e effects.Effect) error {
 	for {
 		err := j.doOnce(ctx, f, e)
 		if !errors.Is(err, errAgain) {
-			f.delay, _ = planned(err)
+			f.delay, _ = delayed(err)
 			return err
 		}
 		if e, mine = j.stillDue(e.Key); !mine || f.ctx.Err() != nil {
@@ -429,7 +429,7 @@ func (j *delivery) join(ctx context.Context, f *effect) error {
 }
 
 func (j *delivery) doOnce(ctx context.Context, f *effect, e effects.Effect) error {
-	work, err := j.plan(ctx, e)
+	work, err := j.workFor(ctx, e)
 	if work == nil {
 		return err
 	}
@@ -461,9 +461,9 @@ func (j *delivery) stillDue(key string) (effects.Effect, bool) {
 	return e, still && j.mayStart(&e)
 }
 
-// plan turns the effect into work, after counting an attempt that was lost with its worker.
+// workFor turns the effect into work, after counting an attempt that was lost with its worker.
 // The work is nil if there is none to do.
-func (j *delivery) plan(ctx context.Context, e effects.Effect) (Work, error) {
+func (j *delivery) workFor(ctx context.Context, e effects.Effect) (Work, error) {
 	j.run.Lock()
 	defer j.run.Unlock()
 	if j.wasLost(e) {
@@ -498,9 +498,9 @@ func (j *delivery) plan(ctx context.Context, e effects.Effect) (Work, error) {
 			Code: reducer.CodeNoHandler, Message: fmt.Sprintf("no handler for state %s", j.run.Memory().State),
 		}})
 	}
-	work := recoverPlan(handler, j.run, e)
+	work := recoverPrepare(handler, j.run, e)
 	if wrap := j.w.cfg.Wrap; wrap != nil && !j.borrowed && j.w.cfg.Origin == "" {
-		work = recoverPlan(HandlerFunc(func(run events.Run, mem *reducer.Memory, e effects.Effect) Work { return wrap(run, mem, e, work) }), j.run, e)
+		work = recoverPrepare(HandlerFunc(func(run events.Run, mem *reducer.Memory, e effects.Effect) Work { return wrap(run, mem, e, work) }), j.run, e)
 	}
 	return work, nil
 }
@@ -560,15 +560,15 @@ func recoverWork(ctx context.Context, work Work) (result Result) {
 	return work(ctx)
 }
 
-// recoverPlan plans an effect and makes a panic a failure.
-func recoverPlan(h Handler, run *runlog.Run, e effects.Effect) (work Work) {
+// recoverPrepare prepares an effect and makes a panic a failure.
+func recoverPrepare(h Handler, run *runlog.Run, e effects.Effect) (work Work) {
 	defer func() {
 		if p := recover(); p != nil {
 			err := panicError(p)
 			work = func(context.Context) Result { return Fail(err) }
 		}
 	}()
-	if work = h.Plan(run.ID, run.Memory(), e); work == nil {
+	if work = h.Prepare(run.ID, run.Memory(), e); work == nil {
 		err := errors.New("the handler planned nothing")
 		work = func(context.Context) Result { return Fail(err) }
 	}

@@ -36,7 +36,7 @@ func asking(reply events.Payload) worker.Handler {
 		if mem.Step > 0 {
 			reply = answer("It is done.")
 		}
-		return work(func(context.Context) worker.Result { return worker.Done(reply) }).Plan(events.Run{}, mem, effects.Effect{})
+		return work(func(context.Context) worker.Result { return worker.Done(reply) }).Prepare(events.Run{}, mem, effects.Effect{})
 	})
 }
 

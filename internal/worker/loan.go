@@ -131,11 +131,11 @@ func (w *Worker) handleLoan(ctx context.Context, d journal.Delivery, l ports.Loa
 		return 0, ports.ErrPeersBusy
 	}
 	err := w.doLoan(ctx, d, l)
-	delay, planned := planned(err)
+	delay, later := delayed(err)
 	switch {
 	case ctx.Err() != nil:
 		return 0, ports.ErrPeerLost // cut short by the end of the drain time
-	case planned:
+	case later:
 		return delay, nil
 	case errors.Is(err, errElsewhere):
 		return 0, ports.ErrPeerHolds
@@ -251,7 +251,7 @@ func (j *delivery) lend(f *effect, e effects.Effect, r Result) Result {
 }
 
 // readOutcome reads the outcome of an effect that was lent. If the effect is still due, it
-// is done again after the delay, or planned again at once. The run is locked.
+// is done again after the delay, or prepared again at once. The run is locked.
 func (j *delivery) readOutcome(ctx context.Context, e effects.Effect, delay time.Duration) error {
 	defer j.w.inFlight.cancelUnwanted(j.run)
 	if err := j.run.Refresh(ctx); err != nil {

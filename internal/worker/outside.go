@@ -25,7 +25,7 @@ func (w *Worker) Do(ctx context.Context, at events.Run, key, cause string, h Han
 	began := false
 	once := HandlerFunc(func(at events.Run, mem *reducer.Memory, e effects.Effect) Work {
 		began = true
-		return h.Plan(at, mem, e)
+		return h.Prepare(at, mem, e)
 	})
 	for {
 		run.Lock()
@@ -41,7 +41,7 @@ func (w *Worker) Do(ctx context.Context, at events.Run, key, cause string, h Han
 		}
 		// Work of another caller under the same key, or of a delivery, is waited for first.
 		err = job.do(ctx, e)
-		if _, later := planned(err); began || ctx.Err() != nil || err != nil && !later {
+		if _, later := delayed(err); began || ctx.Err() != nil || err != nil && !later {
 			return err
 		}
 	}

@@ -68,10 +68,10 @@ type Base struct {
 	// Follow does without a delivery what a role of this process would do for the next
 	// one; see [Follow]. Nil: every effect waits for its delivery.
 	Follow Follow
-	// Wrap returns the work of an effect in place of what its handler planned. Like a
+	// Wrap returns the work of an effect in place of what its handler prepared. Like a
 	// [Handler] it is called under the run's lock. It is not called for borrowed effects and
-	// for workers that stand in for others. Nil: the work is as planned.
-	Wrap func(run events.Run, mem *reducer.Memory, e effects.Effect, planned Work) Work
+	// for workers that stand in for others. Nil: the work is as prepared.
+	Wrap func(run events.Run, mem *reducer.Memory, e effects.Effect, prepared Work) Work
 	// Retire, when it ends, makes the worker take nothing new. Run returns when the work in
 	// flight has ended, without the bound of Drain. Nil: the worker takes work until the
 	// context of Run ends.
@@ -154,22 +154,22 @@ type Config struct {
 
 // Handler does one kind of effect.
 //
-// Plan is called under the run's lock with the run's memory, which it may read but not
+// Prepare is called under the run's lock with the run's memory, which it may read but not
 // keep. It copies what the work needs and returns the work. It must not block. The worker
-// recovers from panics of Plan and of the work.
+// recovers from panics of Prepare and of the work.
 type Handler interface {
-	Plan(run events.Run, mem *reducer.Memory, e effects.Effect) Work
+	Prepare(run events.Run, mem *reducer.Memory, e effects.Effect) Work
 }
 
 // HandlerFunc makes a function a [Handler].
 type HandlerFunc func(run events.Run, mem *reducer.Memory, e effects.Effect) Work
 
-// Plan calls f.
-func (f HandlerFunc) Plan(run events.Run, mem *reducer.Memory, e effects.Effect) Work {
+// Prepare calls f.
+func (f HandlerFunc) Prepare(run events.Run, mem *reducer.Memory, e effects.Effect) Work {
 	return f(run, mem, e)
 }
 
-// Work does what was planned, outside the run's lock. It may take as long as it needs, and
+// Work does what was prepared, outside the run's lock. It may take as long as it needs, and
 // returns soon after ctx ends: then its outcome is no longer wanted.
 type Work func(ctx context.Context) Result
 
@@ -219,7 +219,7 @@ func Lend(name string, lent func(ctx context.Context, delay time.Duration, err e
 }
 
 // Elsewhere says that the effect was lent. If it is still due, the delivery comes again
-// after the delay; without one the effect is planned again at once.
+// after the delay; without one the effect is prepared again at once.
 func Elsewhere(delay time.Duration) Result { return Result{elsewhere: true, delay: delay} }
 
 // Held leaves the delivery without a verdict, since another worker may be doing the

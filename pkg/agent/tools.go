@@ -55,7 +55,7 @@ func Attach(ctx context.Context, mediaType string, data []byte) string {
 	if strings.HasPrefix(mediaType, "image/") {
 		what = events.PartImage
 	}
-	return callctx.Kept(ctx, what, mediaType, data)
+	return callctx.Stored(ctx, what, mediaType, data)
 }
 
 // brokenTool replaces a tool that could not be made.

@@ -406,7 +406,7 @@ func TestCardsThatAreRefused(t *testing.T) {
 func TestFilesOfAStatus(t *testing.T) {
 	t.Parallel()
 	kept := 0
-	ctx := callctx.WithKeep(t.Context(), func(context.Context, string, []byte) (string, error) { kept++; return "kept", nil })
+	ctx := callctx.WithStore(t.Context(), func(context.Context, string, []byte) (string, error) { kept++; return "kept", nil })
 	now := &task{ID: "t"}
 	now.Status.State = "TASK_STATE_WORKING"
 	now.Status.Message = &message{Parts: []part{{Raw: []byte("x"), MediaType: "image/png"}}}

@@ -82,7 +82,7 @@ func TestAnAgentLeadsNowhereElse(t *testing.T) {
 		"files":     {says(map[string]any{"task": files}), leads(h.other)},
 	} {
 		h.sent, h.looked = c.sent, c.looked
-		said, err := h.tool(t).Run(callctx.WithKeep(t.Context(), func(context.Context, string, []byte) (string, error) { return "kept", nil }), call("go"))
+		said, err := h.tool(t).Run(callctx.WithStore(t.Context(), func(context.Context, string, []byte) (string, error) { return "kept", nil }), call("go"))
 		if name == "files" {
 			require.NoError(t, err)
 			require.NotContains(t, said, "kept")

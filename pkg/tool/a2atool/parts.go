@@ -67,7 +67,7 @@ func (p *part) kept(ctx context.Context, data []byte) string {
 	if strings.HasPrefix(p.MediaType, "image/") {
 		kind = "image"
 	}
-	return callctx.Kept(ctx, p.what(kind), p.MediaType, data)
+	return callctx.Stored(ctx, p.what(kind), p.MediaType, data)
 }
 
 // load returns the file at a URL of the agent's own server, else nil. Other servers are not asked:

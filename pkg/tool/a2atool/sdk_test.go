@@ -43,7 +43,7 @@ func TestServerOfTheSDK(t *testing.T) {
 	require.Contains(t, questions[0], "Which colour?")
 	require.Equal(t, "painted green", result)
 	var kept []string
-	ctx := callctx.WithKeep(t.Context(), func(_ context.Context, mediaType string, data []byte) (string, error) {
+	ctx := callctx.WithStore(t.Context(), func(_ context.Context, mediaType string, data []byte) (string, error) {
 		kept = append(kept, mediaType+" "+string(data))
 		return "blobs/1", nil
 	})

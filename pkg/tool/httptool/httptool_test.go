@@ -239,7 +239,7 @@ func TestImagesAreKept(t *testing.T) {
 			_, _ = io.WriteString(w, c.body)
 		})
 		kept := ""
-		ctx := callctx.WithKeep(t.Context(), func(_ context.Context, mediaType string, data []byte) (string, error) {
+		ctx := callctx.WithStore(t.Context(), func(_ context.Context, mediaType string, data []byte) (string, error) {
 			require.Equal(t, c.body, string(data))
 			kept = mediaType
 			return "a/1", nil

@@ -237,9 +237,9 @@ func part(ctx context.Context, c mcp.Content) (string, bool) {
 	case *mcp.TextContent:
 		return c.Text, true
 	case *mcp.ImageContent:
-		return callctx.Kept(ctx, "image", c.MIMEType, c.Data), false
+		return callctx.Stored(ctx, "image", c.MIMEType, c.Data), false
 	case *mcp.AudioContent:
-		return callctx.Kept(ctx, "audio", c.MIMEType, c.Data), false
+		return callctx.Stored(ctx, "audio", c.MIMEType, c.Data), false
 	case *mcp.ResourceLink:
 		return link(c), false
 	case *mcp.EmbeddedResource:
@@ -272,7 +272,7 @@ func resource(ctx context.Context, r *mcp.ResourceContents) (string, bool) {
 	case r == nil:
 		return "[resource without contents]", false
 	case r.Blob != nil:
-		return callctx.Kept(ctx, "resource "+r.URI, r.MIMEType, r.Blob), false
+		return callctx.Stored(ctx, "resource "+r.URI, r.MIMEType, r.Blob), false
 	}
 	return "[resource " + r.URI + "]\n" + r.Text, true
 }

@@ -364,11 +364,11 @@ inner text
 		require.Equal(t, fmt.Sprintf(mixed, "not kept", "not kept", "not kept"), r.says(t, "mixed"))
 		call := tool.Call{Run: "run", ID: "c1", Name: "srv.mixed", Arguments: "{}"}
 		keeper := &shelf{}
-		out = r.Execute(callctx.WithKeep(t.Context(), keeper.Keep), call)
+		out = r.Execute(callctx.WithStore(t.Context(), keeper.Keep), call)
 		require.Equal(t, fmt.Sprintf(mixed, "kept as bucket/1", "kept as bucket/2", "kept as bucket/3"), out.Result)
 		require.Equal(t, []string{"\x89PNG data", "RIFF", "\x00\x01"}, keeper.kept)
 		require.Equal(t, []string{"image/png", "audio/wav", "application/x"}, keeper.types)
-		out = r.Execute(callctx.WithKeep(t.Context(), func(context.Context, string, []byte) (string, error) { return "", fmt.Errorf("disk full") }), call)
+		out = r.Execute(callctx.WithStore(t.Context(), func(context.Context, string, []byte) (string, error) { return "", fmt.Errorf("disk full") }), call)
 		require.Contains(t, out.Result, "[image image/png, 9 bytes, could not be kept: disk full]")
 	})
 }

@@ -57,7 +57,7 @@ func TestNpmEverything(t *testing.T) {
 	require.Contains(t, r.call(t, "get-sum", `{"a":19,"b":23}`).Result, "42")
 
 	keeper := &shelf{}
-	out := r.Execute(callctx.WithKeep(t.Context(), keeper.Keep), tool.Call{Name: "srv.get-tiny-image", Arguments: "{}"})
+	out := r.Execute(callctx.WithStore(t.Context(), keeper.Keep), tool.Call{Name: "srv.get-tiny-image", Arguments: "{}"})
 	require.Nil(t, out.Failure)
 	require.Contains(t, out.Result, "[image image/png, ")
 	require.Contains(t, out.Result, "kept as bucket/1]")

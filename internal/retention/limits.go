@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// KeepOptions say what [Keep] keeps.
-type KeepOptions struct {
+// Limits say which ended runs [Enforce] purges, and how often.
+type Limits struct {
 	// Ended is how long a run is kept after its end. 0: no such limit.
 	Ended time.Duration
 	// Bytes is as in [PurgeOptions.KeepBytes], Namespace and Grace too.
@@ -25,21 +25,21 @@ type KeepOptions struct {
 	Logger    *slog.Logger
 }
 
-// Keep purges now and then until ctx ends. What fails is logged, and tried again
+// Enforce purges now and then until ctx ends. What fails is logged, and tried again
 // at the next turn. It reads the whole log each time.
-func Keep(ctx context.Context, bus Bus, o KeepOptions) {
-	ticker := time.NewTicker(o.Every)
+func Enforce(ctx context.Context, bus Bus, l Limits) {
+	ticker := time.NewTicker(l.Every)
 	defer ticker.Stop()
 	for {
-		done, err := KeepOnce(ctx, bus, o)
+		done, err := EnforceOnce(ctx, bus, l)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			o.Logger.Error("runs that have ended could not be purged", "reason", err)
+			l.Logger.Error("runs that have ended could not be purged", "reason", err)
 		case len(done.Runs) > 0:
-			o.Logger.Info("purged runs that have ended", "runs", len(done.Runs), "events", done.Events, "bytes", done.Bytes,
-				"results", done.Blobs, "snapshots", done.Snapshots, "archive", o.Archive)
+			l.Logger.Info("purged runs that have ended", "runs", len(done.Runs), "events", done.Events, "bytes", done.Bytes,
+				"results", done.Blobs, "snapshots", done.Snapshots, "archive", l.Archive)
 		}
 		select {
 		case <-ticker.C:
@@ -49,19 +49,19 @@ func Keep(ctx context.Context, bus Bus, o KeepOptions) {
 	}
 }
 
-// KeepOnce is one turn of [Keep].
-func KeepOnce(ctx context.Context, bus Bus, o KeepOptions) (Purged, error) {
-	options := PurgeOptions{KeepBytes: o.Bytes, Namespace: o.Namespace, Grace: o.Grace}
+// EnforceOnce is one turn of [Enforce].
+func EnforceOnce(ctx context.Context, bus Bus, l Limits) (Purged, error) {
+	options := PurgeOptions{KeepBytes: l.Bytes, Namespace: l.Namespace, Grace: l.Grace}
 	now := time.Now()
-	if o.Ended > 0 {
-		options.EndedBefore = now.Add(-o.Ended)
+	if l.Ended > 0 {
+		options.EndedBefore = now.Add(-l.Ended)
 	}
-	if o.Archive != "" {
+	if l.Archive != "" {
 		options.Archive = func(write func(Sink) error) error {
-			if err := os.MkdirAll(o.Archive, 0o700); err != nil {
+			if err := os.MkdirAll(l.Archive, 0o700); err != nil {
 				return err
 			}
-			return o.WriteFile(filepath.Join(o.Archive, ArchiveName(now)), write)
+			return l.WriteFile(filepath.Join(l.Archive, ArchiveName(now)), write)
 		}
 	}
 	return Purge(ctx, bus, options)

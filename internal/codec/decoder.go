@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// plan reads a value of one type in the canonical form. The value is zero before.
-type plan func(*reader, reflect.Value)
+// decoder reads a value of one type in the canonical form. The value is zero before.
+type decoder func(*reader, reflect.Value)
 
-// plans are the plans of the types that were read, by type.
-var plans sync.Map
+// decoders are the decoders of the types that were read, by type.
+var decoders sync.Map
 
-func planFor(of reflect.Type) plan {
-	if known, ok := plans.Load(of); ok {
-		return known.(plan)
+func decoderFor(of reflect.Type) decoder {
+	if known, ok := decoders.Load(of); ok {
+		return known.(decoder)
 	}
-	made := compile(of, map[reflect.Type]*plan{})
-	plans.Store(of, made)
+	made := compile(of, map[reflect.Type]*decoder{})
+	decoders.Store(of, made)
 	return made
 }
 
-// compile returns the plan of a type. known has the plans of the types that it has met;
+// compile returns the decoder of a type. known has the decoders of the types that it has met;
 // that of a type which is being compiled, since it contains itself, is not set yet.
-func compile(of reflect.Type, known map[reflect.Type]*plan) plan {
+func compile(of reflect.Type, known map[reflect.Type]*decoder) decoder {
 	made := known[of]
 	switch {
 	case made == nil:
-		made = new(plan)
+		made = new(decoder)
 		known[of] = made
 		*made = compileType(of, known)
 	case *made == nil:
@@ -41,7 +41,7 @@ func compile(of reflect.Type, known map[reflect.Type]*plan) plan {
 	return *made
 }
 
-func compileType(of reflect.Type, known map[reflect.Type]*plan) plan {
+func compileType(of reflect.Type, known map[reflect.Type]*decoder) decoder {
 	switch {
 	case of == reflect.TypeFor[time.Time]():
 		return readTime
@@ -64,18 +64,18 @@ func compileType(of reflect.Type, known map[reflect.Type]*plan) plan {
 	case reflect.Float64:
 		return readFloat
 	case reflect.Pointer:
-		return planPointer(of, compile(of.Elem(), known))
+		return pointerDecoder(of, compile(of.Elem(), known))
 	case reflect.Slice:
 		if of.Elem().Kind() != reflect.Uint8 { // those are written as base64
-			return planSlice(of, compile(of.Elem(), known))
+			return sliceDecoder(of, compile(of.Elem(), known))
 		}
 	case reflect.Map:
 		if of.Key().Kind() == reflect.String && !hasMethods(of.Key()) {
-			return planMap(of, compile(of.Elem(), known))
+			return mapDecoder(of, compile(of.Elem(), known))
 		}
 	case reflect.Struct:
 		if fields, ok := compileFields(of, nil, known); ok {
-			return planStruct(fields)
+			return structDecoder(fields)
 		}
 	}
 	return readOther
@@ -132,7 +132,7 @@ func readFloat(r *reader, v reflect.Value) {
 	v.SetFloat(f)
 }
 
-func planPointer(of reflect.Type, elem plan) plan {
+func pointerDecoder(of reflect.Type, elem decoder) decoder {
 	return func(r *reader, v reflect.Value) {
 		if !r.has("null") {
 			v.Set(reflect.New(of.Elem()))
@@ -141,7 +141,7 @@ func planPointer(of reflect.Type, elem plan) plan {
 	}
 }
 
-func planSlice(of reflect.Type, elem plan) plan {
+func sliceDecoder(of reflect.Type, elem decoder) decoder {
 	return func(r *reader, v reflect.Value) {
 		if r.has("null") {
 			return
@@ -165,7 +165,7 @@ func planSlice(of reflect.Type, elem plan) plan {
 	}
 }
 
-func planMap(of reflect.Type, elem plan) plan {
+func mapDecoder(of reflect.Type, elem decoder) decoder {
 	return func(r *reader, v reflect.Value) {
 		if r.has("null") {
 			return
@@ -191,13 +191,13 @@ func planMap(of reflect.Type, elem plan) plan {
 type field struct {
 	member   string
 	index    []int
-	read     plan
+	read     decoder
 	optional bool // it is left out while it is empty
 }
 
 // compileFields lists a struct's members in the order in which they are written. It
 // reports false for a struct that has what it does not know.
-func compileFields(of reflect.Type, at []int, known map[reflect.Type]*plan) (fields []field, ok bool) {
+func compileFields(of reflect.Type, at []int, known map[reflect.Type]*decoder) (fields []field, ok bool) {
 	for i := range of.NumField() {
 		f := of.Field(i)
 		tag := f.Tag.Get("json")
@@ -226,7 +226,7 @@ func compileFields(of reflect.Type, at []int, known map[reflect.Type]*plan) (fie
 	return fields, true
 }
 
-func planStruct(fields []field) plan {
+func structDecoder(fields []field) decoder {
 	return func(r *reader, v reflect.Value) {
 		r.want("{")
 		comma := 1 // the first member has none
