@@ -22,9 +22,11 @@ func TestAddresses(t *testing.T) {
 		require.NoError(t, err)
 		require.Less(t, n, 32768, "outgoing connections have those from there on")
 		l, err := net.Listen("tcp", address)
-		require.NoError(t, err, "it was let go")
+		require.NoError(t, err, "the address is free")
 		defer func() { require.NoError(t, l.Close()) }()
 	}
+	_, err = net.ListenPacket("udp", all[0])
+	require.Error(t, err, "another process must not be given the address")
 	slices.Sort(all)
 	require.Len(t, slices.Compact(all), 20)
 	more, err := Addresses(0)

@@ -48,28 +48,17 @@ type Server struct {
 	conf, log string
 	cmd       *exec.Cmd
 	ended     <-chan struct{}
-	// before is how long the log was when the process started.
-	before int
 }
 
 // Start starts a server, and returns when it takes connections. It is killed at the
 // end of the test, which shows the server's log if it failed.
 func Start(tb testing.TB, o Options) *Server {
 	tb.Helper()
-	for range 10 {
-		addresses, err := freeport.Addresses(2)
-		require(tb, err)
-		s := newServer(tb, o, addresses[0], addresses[1])
-		s.launch()
-		if s.ready() {
-			return s
-		}
-		if !s.portTaken() {
-			break
-		}
-	}
-	tb.Fatal("nats-server does not start")
-	return nil
+	addresses, err := freeport.Addresses(2)
+	require(tb, err)
+	s := newServer(tb, o, addresses[0], addresses[1])
+	s.Start()
+	return s
 }
 
 // Cluster starts three servers that replicate, and returns when each takes connections.
@@ -94,11 +83,8 @@ func StartAll(all []*Server) {
 		s.launch()
 	}
 	for _, s := range all {
-		for enough := time.Now().Add(patience); !s.ready(); s.launch() {
-			if !s.portTaken() || time.Now().After(enough) {
-				s.tb.Fatalf("%s does not start", s.Name)
-			}
-			<-time.After(100 * time.Millisecond) // another test's server has the port
+		if !s.ready() {
+			s.tb.Fatalf("%s does not start", s.Name)
 		}
 	}
 }
@@ -126,7 +112,6 @@ func (s *Server) launch() {
 	s.tb.Helper()
 	command, err := build()
 	require(s.tb, err)
-	s.before = len(s.said())
 	s.cmd = exec.Command(command, "-c", s.conf, "-l", s.log)
 	s.ended, err = commandtest.Start(s.cmd)
 	require(s.tb, err)
@@ -162,11 +147,6 @@ func (s *Server) greets() bool {
 func (s *Server) said() string {
 	text, _ := os.ReadFile(s.log) // there is none before it says something
 	return string(text)
-}
-
-// portTaken reports whether the process ended since somebody else has one of its ports.
-func (s *Server) portTaken() bool {
-	return strings.Contains(s.said()[s.before:], "address already in use")
 }
 
 // Start starts the server again, on the same address with the same store.
