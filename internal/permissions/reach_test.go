@@ -1,7 +1,9 @@
 package permissions
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -224,8 +227,10 @@ func TestForgedAcks(t *testing.T) {
 func TestForgedLoans(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	taken := make(chan string, 10)
-	stop, err := r.open(t, "actor_web").Borrow("web", "search", func(_ journal.Delivery, l ports.Loan) (time.Duration, error) {
+	taken, refused := make(chan string, 10), make(refusedLoans, 10)
+	bus, err := natsbus.Open(t.Context(), r.connect(t, "actor_web", nil), natsbus.Options{Logger: slog.New(refused), RequestTimeout: patience})
+	require.NoError(t, err)
+	stop, err := bus.Borrow("web", "search", func(_ journal.Delivery, l ports.Loan) (time.Duration, error) {
 		taken <- l.Key
 		return 0, nil
 	})
@@ -241,14 +246,29 @@ func TestForgedLoans(t *testing.T) {
 		require.NoError(t, lender.Flush())
 		return len(taken) > 0
 	}, patience, 10*time.Millisecond)
-	for _, reply := range []string{"", "loan.web.answer.b", "loan.gpu.answer.a", "$JS.ACK.MOORE_0.acting_web.1.1.1.1.0", "_INBOX_actor_web.x"} {
+	forged := []string{"", "loan.web.answer.b", "loan.gpu.answer.a", "$JS.ACK.MOORE_0.acting_web.1.1.1.1.0", "_INBOX_actor_web.x"}
+	for _, reply := range forged {
 		ask("forged", reply)
 	}
-	ask("last", "loan.web.answer.a")
-	for key := range taken {
-		require.NotEqual(t, "forged", key)
-		if key == "last" {
-			return
+	for left := len(forged); left > 0; {
+		select {
+		case <-refused:
+			left--
+		case key := <-taken:
+			require.Equal(t, "real", key)
 		}
 	}
+}
+
+// refusedLoans is a logger that counts the loans that the actor refuses.
+type refusedLoans chan struct{}
+
+func (r refusedLoans) Enabled(context.Context, slog.Level) bool { return true }
+func (r refusedLoans) WithAttrs([]slog.Attr) slog.Handler       { return r }
+func (r refusedLoans) WithGroup(string) slog.Handler            { return r }
+func (r refusedLoans) Handle(_ context.Context, record slog.Record) error {
+	if record.Message == "a loan cannot be read" {
+		r <- struct{}{}
+	}
+	return nil
 }
