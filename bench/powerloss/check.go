@@ -24,11 +24,12 @@ import (
 type checker struct {
 	// moorebus and replay are the commands, fsync the mode of the server.
 	moorebus, replay, fsync string
+	patience                time.Duration
 }
 
-// endTime is how long unfinished runs may take to end on an image: deliveries that were
-// in flight come again after 15 s, and an approval's time is 20 s.
-const endTime = 2 * time.Minute
+// patience is the default of [Options].Patience: deliveries that were in flight come again
+// after 15 s, and an approval's time is 20 s.
+const patience = 2 * time.Minute
 
 // maxProblems is how many problems of an image are named.
 const maxProblems = 10
@@ -67,7 +68,7 @@ func (c *checker) check(ctx context.Context, dir string, seen []mark, goOn bool)
 
 // run runs the replay command.
 func (c *checker) run(ctx context.Context, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.replay, args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir(), "TMPDIR=" + os.TempDir()}
@@ -76,7 +77,7 @@ func (c *checker) run(ctx context.Context, args ...string) ([]byte, error) {
 	cmd.WaitDelay = 10 * time.Second
 	text, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
-		err = fmt.Errorf("replay %s does not end within a minute: %w", args[0], err)
+		err = fmt.Errorf("replay %s does not end within %s: %w", args[0], c.patience, err)
 	}
 	return text, err
 }
@@ -174,7 +175,7 @@ func (c *checker) carryOn(ctx context.Context, dir string, seen []mark) (problem
 	if err != nil {
 		return []string{"the server does not start: " + err.Error()}
 	}
-	err = awaitEnds(ctx, s.url)
+	err = c.awaitEnds(ctx, s.url)
 	for _, m := range seen {
 		if m.Agent != "" && err == nil {
 			err = request(ctx, http.DefaultClient, http.MethodGet, s.url+"/v1/agents/"+m.Agent, "", nil)
@@ -190,8 +191,8 @@ func (c *checker) carryOn(ctx context.Context, dir string, seen []mark) (problem
 }
 
 // awaitEnds waits until every run has ended as it should, or waits for its user.
-func awaitEnds(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, endTime)
+func (c *checker) awaitEnds(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()

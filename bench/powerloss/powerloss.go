@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Options are the settings of a proof.
@@ -43,6 +44,9 @@ type Options struct {
 	GoOn int
 	// Workers is how many images are checked at once.
 	Workers int
+	// Patience is how long a command, or the unfinished runs, may take on an image; default
+	// two minutes.
+	Patience time.Duration
 	// Dir is a directory for everything, which stays. Images of failures are in it.
 	Dir string
 	// Progress is told what happens; nil: nobody is.
@@ -101,7 +105,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	o.Progress("recorded %d steps", len(steps))
 	p := &proof{o: o, report: &Report{Steps: len(steps)}, jobs: make(chan job)}
-	p.checker = checker{moorebus: load.Program, replay: filepath.Join(o.Bin, "replay"), fsync: o.Fsync}
+	p.checker = checker{moorebus: load.Program, replay: filepath.Join(o.Bin, "replay"), fsync: o.Fsync, patience: cmp.Or(o.Patience, patience)}
 	ctx, p.cancel = context.WithCancel(ctx)
 	defer p.cancel()
 	var workers sync.WaitGroup
