@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 )
 
 //go:embed app
@@ -29,10 +30,12 @@ var Paths = []string{
 // Images of a conversation are in its events, so they come as data: and blob:.
 const policy = "default-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 
-// file is an answer. packed is its data compressed by gzip.
+// file is an answer. packed returns its data compressed by gzip, which is done for the first
+// reader: most gateways of tests, and many others, serve no page.
 type file struct {
-	media, tag   string
-	data, packed []byte
+	media, tag string
+	data       []byte
+	packed     func() []byte
 }
 
 var media = map[string]string{
@@ -55,15 +58,9 @@ func New() (http.Handler, error) {
 			return fmt.Errorf("web: %s has no media type", name)
 		}
 		digest := sha256.Sum256(data)
-		var packed bytes.Buffer
-		w := gzip.NewWriter(&packed)
-		if _, err := w.Write(data); err != nil {
-			return err
+		files["/"+name] = &file{
+			kind, `"` + base64.RawURLEncoding.EncodeToString(digest[:12]) + `"`, data, sync.OnceValue(func() []byte { return pack(data) }),
 		}
-		if err := w.Close(); err != nil {
-			return err
-		}
-		files["/"+name] = &file{kind, `"` + base64.RawURLEncoding.EncodeToString(digest[:12]) + `"`, data, packed.Bytes()}
 		return nil
 	})
 	if err != nil {
@@ -82,6 +79,14 @@ func New() (http.Handler, error) {
 	}), nil
 }
 
+func pack(data []byte) []byte {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, _ = w.Write(data) // a buffer takes everything
+	_ = w.Close()
+	return packed.Bytes()
+}
+
 func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", f.media)
@@ -97,7 +102,7 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	data := f.data
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		h.Set("Content-Encoding", "gzip")
-		data = f.packed
+		data = f.packed()
 	}
 	h.Set("Content-Length", fmt.Sprint(len(data)))
 	if r.Method != http.MethodHead {
