@@ -322,7 +322,7 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 		require.Greater(t, data.Len(), journal.MaxBody-10_000)
 		require.Contains(t, data.String(), `"own"`)
 		require.Contains(t, data.String(), `"modest"`)
-		time.Sleep(time.Hour) // in the bubble
+		time.Sleep(time.Minute) // in the bubble
 		require.Equal(t, 1, strings.Count(log.String(), "not all tools of a pool fit"))
 		require.Contains(t, log.String(), "greedy114")
 	})
