@@ -24,7 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -298,10 +298,10 @@ func (c *Client) position(ctx context.Context) (journal.Position, error) {
 		return nil, cmp.Or(c.call(ctx, request{path: path("version")}, nil), err)
 	}
 	_ = resp.Body.Close() // it is empty
-	text := resp.Header.Get(httpapi.PositionHeader)
+	text := resp.Header.Get(requests.PositionHeader)
 	at, err := make(journal.Position, strings.Count(text, ",")+1).Parse(text)
 	if err != nil {
-		return nil, c.API.NotAGateway("without the header " + httpapi.PositionHeader)
+		return nil, c.API.NotAGateway("without the header " + requests.PositionHeader)
 	}
 	return at, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/livetext"
@@ -49,27 +50,14 @@ func recordLine(rec journal.Record) []byte {
 	return bytes.TrimSuffix(text, []byte("\n"))
 }
 
-// The values of the parameter view.
-const (
-	viewState   = "state"
-	viewRecords = "records"
-)
-
-func readOptions(r *http.Request) (options, error) {
-	values, err := route.Parameters(r, "from", "view")
-	if err != nil {
-		return options{}, err
+func optionsOf(in requests.EventsOf) (options, error) {
+	o := options{from: max(in.From, 1), given: in.From > 0}
+	if in.View != nil {
+		o.state, o.records = *in.View == requests.ViewState, *in.View == requests.ViewRecords
+		if !o.state && !o.records {
+			return o, route.BadParameter("view: %.100q is not a view; there are: state, records", *in.View)
+		}
 	}
-	var o options
-	if o.from, err = route.Number(values, "from", 1); err != nil {
-		return options{}, err
-	}
-	_, o.given = values["from"]
-	view, there := values["view"]
-	if there && view != viewState && view != viewRecords {
-		return options{}, route.BadParameter("view: %.100q is not a view; there are: state, records", view)
-	}
-	o.state, o.records = view == viewState, view == viewRecords
 	return o, nil
 }
 
@@ -107,21 +95,21 @@ func (s *Server) stateBefore(ctx context.Context, ns, id string, o *options) ([]
 	return data, nil
 }
 
-func (s *Server) getRunEvents(w http.ResponseWriter, r *http.Request) error {
-	o, err := readOptions(r)
+func (s *Server) getRunEvents(w http.ResponseWriter, r *http.Request, in requests.EventsOf) error {
+	o, err := optionsOf(in)
 	if err != nil {
 		return err
 	}
 	if wantsStream(r) {
-		return s.streamRun(w, r, o)
+		return s.streamRun(w, r, in, o)
 	}
-	return s.writeEvents(w, r, o)
+	return s.writeEvents(w, r, in.Run, o)
 }
 
 func wantsStream(r *http.Request) bool {
 	for _, accept := range r.Header.Values("Accept") {
 		for part := range strings.SplitSeq(accept, ",") {
-			if media, _, err := mime.ParseMediaType(part); err == nil && media == "text/event-stream" {
+			if media, _, err := mime.ParseMediaType(part); err == nil && media == requests.EventStream {
 				return true
 			}
 		}
@@ -130,8 +118,8 @@ func wantsStream(r *http.Request) bool {
 }
 
 // writeEvents answers with JSON lines, to the head.
-func (s *Server) writeEvents(w http.ResponseWriter, r *http.Request, o options) error {
-	ns, id := route.Namespace(r), r.PathValue("id")
+func (s *Server) writeEvents(w http.ResponseWriter, r *http.Request, run requests.Run, o options) error {
+	ns, id := run.Namespace, run.ID
 	state, err := s.stateBefore(r.Context(), ns, id, &o)
 	if err != nil {
 		return err
@@ -141,7 +129,7 @@ func (s *Server) writeEvents(w http.ResponseWriter, r *http.Request, o options) 
 		return err
 	}
 	control := http.NewResponseController(w)
-	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Content-Type", requests.Lines)
 	began := false
 	write := func(line []byte) {
 		began = true
@@ -172,21 +160,21 @@ func (s *Server) writeEvents(w http.ResponseWriter, r *http.Request, o options) 
 }
 
 // streamRun answers with server-sent events, until the run ends.
-func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, o options) error {
-	if last := r.Header.Get("Last-Event-ID"); last != "" {
+func (s *Server) streamRun(w http.ResponseWriter, r *http.Request, in requests.EventsOf, o options) error {
+	if last := in.LastEventID; last != "" {
 		n, err := strconv.ParseUint(last, 10, 63)
 		if err != nil {
 			return route.BadParameter("Last-Event-ID: %.100q is not an event's number", last)
 		}
 		o = options{from: n + 1, given: true, records: o.records} // the client has the state already
 	}
-	state, err := s.stateBefore(r.Context(), route.Namespace(r), r.PathValue("id"), &o)
+	state, err := s.stateBefore(r.Context(), in.Namespace, in.ID, &o)
 	if err != nil {
 		return err
 	}
 	var t tail
 	var seq uint64
-	err = s.control.View(r.Context(), route.Namespace(r), r.PathValue("id"), func(run *runlog.Run) error {
+	err = s.control.View(r.Context(), in.Namespace, in.ID, func(run *runlog.Run) error {
 		mem := run.Memory()
 		t, seq = s.newTail(run.ID), run.Seq()
 		t.n, t.head, t.state, t.poisoned = mem.N, mem.Control.Head, mem.State, mem.Control.Poison != nil

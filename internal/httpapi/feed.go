@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -13,27 +14,20 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// PositionHeader is the header of GET /v1/events with the position at which the stream begins.
-const PositionHeader = "Moorebus-Position"
-
 // getEvents streams the namespace's events, from a position or from now on.
-func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
-	values, err := route.Parameters(r, "state", "type", "from_seq", "view")
+func (s *Server) getEvents(w http.ResponseWriter, r *http.Request, in requests.AllEvents) error {
+	want, err := s.wantedOf(in)
 	if err != nil {
 		return err
 	}
-	want, err := s.parseWanted(values)
+	if want.namespace, err = s.control.CheckNamespace(in.Namespace); err != nil {
+		return err
+	}
+	at, err := s.feedStart(r.Context(), in)
 	if err != nil {
 		return err
 	}
-	if want.namespace, err = s.control.CheckNamespace(route.Namespace(r)); err != nil {
-		return err
-	}
-	at, err := s.feedStart(r, values)
-	if err != nil {
-		return err
-	}
-	w.Header().Set(PositionHeader, at.String())
+	w.Header().Set(requests.PositionHeader, at.String())
 	if r.Method == http.MethodHead {
 		sse.WriteHeader(w)
 		return nil
@@ -92,20 +86,20 @@ func (s *Server) feed(ctx context.Context, st *sse.Stream, want wanted, at journ
 	return nil
 }
 
-func (s *Server) feedStart(r *http.Request, values map[string]string) (journal.Position, error) {
-	text, given := values["from_seq"]
-	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		text, given = last, true
+func (s *Server) feedStart(ctx context.Context, in requests.AllEvents) (journal.Position, error) {
+	from := in.FromSeq
+	if in.LastEventID != "" {
+		from = &in.LastEventID
 	}
-	if given {
+	if from != nil {
 		// A shard that is not named is read from its beginning, so nothing is missed.
-		p, err := make(journal.Position, s.control.Log.Shards()).Parse(text)
+		p, err := make(journal.Position, s.control.Log.Shards()).Parse(*from)
 		if err != nil {
 			return nil, route.BadParameter("%s", err.Error())
 		}
 		return p, nil
 	}
-	return journal.End(r.Context(), s.control.Log)
+	return journal.End(ctx, s.control.Log)
 }
 
 // wanted selects events. Empty fields match everything.
@@ -117,17 +111,22 @@ type wanted struct {
 	show      options
 }
 
-func (s *Server) parseWanted(values map[string]string) (wanted, error) {
-	want := wanted{table: s.control.Table, state: events.State(values["state"]), typ: events.Type(values["type"])}
-	if view, given := values["view"]; given && view != viewRecords {
-		return want, route.BadParameter("view: %.100q is not a view; there is: records", view)
+func (s *Server) wantedOf(in requests.AllEvents) (wanted, error) {
+	want := wanted{table: s.control.Table}
+	if in.View != nil {
+		if want.show.records = *in.View == requests.ViewRecords; !want.show.records {
+			return want, route.BadParameter("view: %.100q is not a view; there is: records", *in.View)
+		}
 	}
-	want.show.records = values["view"] == viewRecords
-	if state, given := values["state"]; given && !slices.Contains(s.control.Table.States(), events.State(state)) {
-		return want, route.BadParameter("state: %.100q is not a state", state)
+	if in.State != nil {
+		if want.state = *in.State; !slices.Contains(s.control.Table.States(), want.state) {
+			return want, route.BadParameter("state: %.100q is not a state", want.state)
+		}
 	}
-	if typ, given := values["type"]; given && !s.knownType(events.Type(typ)) {
-		return want, route.BadParameter("type: %.100q is not a type of event", typ)
+	if in.Type != nil {
+		if want.typ = *in.Type; !s.knownType(want.typ) {
+			return want, route.BadParameter("type: %.100q is not a type of event", want.typ)
+		}
 	}
 	return want, nil
 }

@@ -3,12 +3,9 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"net/http"
-	"strconv"
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -16,39 +13,6 @@ import (
 
 // eventRequest is the server-sent event of a request that waits for the run's client.
 const eventRequest = "request"
-
-// getRequest answers with what the model is asked now, or was asked for a reply.
-func (s *Server) getRequest(w http.ResponseWriter, r *http.Request) error {
-	values, err := route.Parameters(r, "at", "body")
-	if err != nil {
-		return err
-	}
-	at, err := route.Number(values, "at", 0)
-	if err != nil {
-		return err
-	}
-	if _, given := values["at"]; given && at == 0 {
-		return route.BadParameter("at: events are counted from 1")
-	}
-	req, err := s.control.Request(r.Context(), route.Namespace(r), r.PathValue("id"), at)
-	if err != nil {
-		return err
-	}
-	switch body, given := values["body"]; {
-	case given && body != "true" && body != "false":
-		return route.BadParameter("body: %.100q is neither true nor false", body)
-	case body != "true":
-		req.Body = nil
-	}
-	data, err := requestJSON(req)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(data)+1))
-	_, _ = w.Write(append(data, '\n')) // a client that is gone needs no error
-	return nil
-}
 
 // requestJSON writes a request. An encoder would escape characters that the model is sent as
 // they are.

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/buildinfo"
-	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -31,11 +31,11 @@ func TestRecordsOfTheLog(t *testing.T) {
 		require.Equal(t, journal.Record{Subject: want[at].Subject, Seq: want[at].Seq, Body: want[at].Body}, rec)
 	}
 	head := r.do("HEAD", "/v1/events", "")
-	require.Equal(t, fmt.Sprintf("0:%d", want[1].Seq), head.header.Get(httpapi.PositionHeader))
+	require.Equal(t, fmt.Sprintf("0:%d", want[1].Seq), head.header.Get(requests.PositionHeader))
 	lines := strings.Split(strings.TrimSpace(r.do("GET", "/v1/runs/"+id+"/events?view=records", "").body), "\n")
 	require.Len(t, lines, 2)
 	one, all := r.stream("/v1/runs/"+id+"/events?view=records"), r.stream("/v1/events?view=records&from_seq=0:0")
-	require.Equal(t, "0:0", all.res.Header.Get(httpapi.PositionHeader))
+	require.Equal(t, "0:0", all.res.Header.Get(requests.PositionHeader))
 	for at := range want {
 		is(at, lines[at])
 		is(at, one.next().data)

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/web"
@@ -86,10 +87,17 @@ func (s *Server) answer(handle route.Endpoint, failure *route.Failure) http.Hand
 	}
 }
 
-// whileQuorum ends a request with 503 that hangs since the log has no quorum.
+// requestTimeout bounds requests that are not streams.
+const requestTimeout = 30 * time.Second
+
+// whileQuorum bounds the time of a request, and ends it with 503 if it hangs since the log has no quorum.
 func (s *Server) whileQuorum(handle route.Endpoint) route.Endpoint {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		return s.control.WhileQuorum(r.Context(), func(ctx context.Context) error { return handle(w, r.WithContext(ctx)) })
+		return s.control.WhileQuorum(r.Context(), func(ctx context.Context) error {
+			ctx, stop := context.WithTimeout(ctx, requestTimeout)
+			defer stop()
+			return handle(w, r.WithContext(ctx))
+		})
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/record"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -20,16 +21,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
-
-// getTree answers with the tree that a run is in.
-func (s *Server) getTree(ctx context.Context, r *route.Request) (any, error) {
-	return s.control.Tree(ctx, r.Namespace(), r.ID())
-}
-
-// getUsage answers with what a run used.
-func (s *Server) getUsage(ctx context.Context, r *route.Request) (any, error) {
-	return s.control.Usage(ctx, r.Namespace(), r.ID())
-}
 
 // span is a range of a run's events, both included; to 0 is the last one.
 type span struct {
@@ -40,28 +31,16 @@ type span struct {
 }
 
 // getStates answers with the run's memory after an event, and the patches that follow.
-func (s *Server) getStates(w http.ResponseWriter, r *http.Request) error {
-	values, err := route.Parameters(r, "from", "to")
-	if err != nil {
-		return err
-	}
-	var want span
-	if want.from, err = route.Number(values, "from", 1); err == nil {
-		want.to, err = route.Number(values, "to", 0)
-	}
-	if err != nil {
-		return err
-	}
+func (s *Server) getStates(w http.ResponseWriter, r *http.Request, in requests.StatesOf) error {
 	if wantsStream(r) {
-		return s.streamStates(w, r, want)
+		return s.streamStates(w, r, in)
 	}
-	return s.writeStates(w, r, want)
+	return s.writeStates(w, r, in)
 }
 
 // writeStates answers with JSON lines, up to the head.
-func (s *Server) writeStates(w http.ResponseWriter, r *http.Request, want span) error {
-	id := r.PathValue("id")
-	states, err := s.control.States(r.Context(), route.Namespace(r), id, want.from, want.to)
+func (s *Server) writeStates(w http.ResponseWriter, r *http.Request, in requests.StatesOf) error {
+	states, err := s.control.States(r.Context(), in.Namespace, in.ID, max(in.From, 1), in.To)
 	if err != nil {
 		return err
 	}
@@ -75,7 +54,7 @@ func (s *Server) writeStates(w http.ResponseWriter, r *http.Request, want span) 
 		}
 		if err != nil {
 			// Only a broken connection shows the client that events are missing.
-			s.cfg.Logger.Warn("an answer with states was interrupted", "run", id, "reason", err)
+			s.cfg.Logger.Warn("an answer with states was interrupted", "run", in.ID, "reason", err)
 			panic(http.ErrAbortHandler)
 		}
 	}
@@ -95,7 +74,7 @@ type lines struct {
 
 func newLines(w http.ResponseWriter, r *http.Request, timeout time.Duration) *lines {
 	l := &lines{w: w, control: http.NewResponseController(w), timeout: timeout}
-	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Content-Type", requests.Lines)
 	w.Header().Set("Vary", "Accept, Accept-Encoding")
 	var to io.Writer = l
 	if takesGzip(r) {
@@ -136,8 +115,9 @@ func takesGzip(r *http.Request) bool {
 }
 
 // streamStates answers with server-sent events, until the run ends or event to.
-func (s *Server) streamStates(w http.ResponseWriter, r *http.Request, want span) error {
-	if last := r.Header.Get("Last-Event-ID"); last != "" {
+func (s *Server) streamStates(w http.ResponseWriter, r *http.Request, in requests.StatesOf) error {
+	want := span{from: max(in.From, 1), to: in.To}
+	if last := in.LastEventID; last != "" {
 		n, err := strconv.ParseUint(last, 10, 63)
 		if err != nil || n == 0 {
 			return route.BadParameter("Last-Event-ID: %.100q is not an event's number", last)
@@ -145,7 +125,7 @@ func (s *Server) streamStates(w http.ResponseWriter, r *http.Request, want span)
 		want.from, want.told = n, true
 	}
 	all := false
-	err := s.control.View(r.Context(), route.Namespace(r), r.PathValue("id"), func(run *runlog.Run) error {
+	err := s.control.View(r.Context(), in.Namespace, in.ID, func(run *runlog.Run) error {
 		mem := run.Memory()
 		want.run = run.ID
 		over := s.control.Table.Terminal(mem.State)

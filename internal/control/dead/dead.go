@@ -38,10 +38,8 @@ type Dead struct {
 
 // Options select what is listed.
 type Options struct {
-	// All lists every run that ended by a FatalError.
-	All bool
-	// Dropped also lists what was dropped.
-	Dropped bool
+	All     bool `query:"all" doc:"true: every run that ended by a FatalError." flag:"every run that ended by a FatalError"`
+	Dropped bool `query:"dropped" doc:"true: also what was dropped." flag:"also what was dropped"`
 }
 
 // CodeStray is the code of a message that belongs to no run.

@@ -118,29 +118,29 @@ type Page struct {
 }
 
 // Query says which runs are listed, newest first: by their start, or with a terminal state by
-// their end. An empty field means every run.
+// their end. An empty field means every run. The tags make the parameters of GET /v1/runs and the
+// flags of the command runs.
 type Query struct {
-	State events.State
-	// Agent is the name of the agent that the run has now, Parent the run whose call it
-	// answers.
-	Agent, Parent string
-	// IDPrefix is what the run's id begins with.
-	IDPrefix string
+	State events.State `query:"state" doc:"Only runs in this state. With a terminal state the order is that of their ends, else of their starts." flag:"only runs in this 'state'"`
+	// Agent is the name of the agent that the run has now.
+	Agent string `query:"agent" doc:"Only runs of this agent." flag:"only runs of this 'agent'"`
 	// Text is searched in the run's id, agent, task (the first 2 KiB) and answer or error
-	// (the first 512 bytes). Case does not matter.
-	Text string
+	// (the first 512 bytes).
+	Text     string `query:"q" doc:"Only runs with this text in their id, agent, task, or answer or error. Case does not matter." name:"text" short:"q" flag:"only runs with this 'text' in their id, agent, task, answer or error"`
+	IDPrefix string `query:"id_prefix" doc:"Only runs whose id begins with this."`
 	// Since and Until bound when the run was started; Until itself is excluded.
-	Since, Until time.Time
-	Waiting      Waiting
-	// Paused lists only runs that are paused; [PausedRestored] only those that a restore paused.
-	Paused Paused
-	// CostAbove is in US dollars; nil: no bound. It is compared with what the run's own
-	// events cost.
-	CostAbove *float64
+	Since time.Time `query:"since" doc:"Only runs started at or after this time (RFC 3339)." flag:"only runs started since this 'time', such as 2026-01-02T15:04:05Z or 24h (ago)"`
+	Until time.Time `query:"until" doc:"Only runs started before this time (RFC 3339)." flag:"only runs started before this 'time'"`
+	// Parent is the run whose call the run answers.
+	Parent  string  `query:"parent" doc:"Only runs that answer calls of this run." flag:"only runs that answer calls of this 'run'"`
+	Waiting Waiting `query:"waiting" doc:"Only runs that wait for human, user, client, actor (of a pool without actors) or any of them." flag:"only runs that wait for 'whom': human, user, client, actor or any"`
+	Paused  Paused  `query:"paused" doc:"Only runs that are paused: any, or restored for those that a restore paused." flag:"only 'paused' runs: any, or restored for those that a restore paused"`
+	// CostAbove is nil for no bound. It is compared with what the run's own events cost.
+	CostAbove *float64 `query:"cost_above" doc:"Only runs whose own events cost more than this number of US dollars." flag:"only runs that cost more than this number of US 'dollars'"`
 	// Limit is the number of runs in the page; 0: [DefaultLimit].
-	Limit int
+	Limit int `query:"limit" doc:"The most runs of the answer, 1 to 1000. Default: 50." default:"50" flag:"number of runs to list, 1 to 1000"`
 	// Cursor is Next of the page before; empty for the first page.
-	Cursor string
+	Cursor string `query:"cursor" doc:"The next of the previous answer." flag:"continue after this 'run'"`
 }
 
 // Paused says which paused runs are listed.
@@ -237,7 +237,7 @@ func (l *Lister) check(q Query) error {
 
 // plain reports whether a query filters by nothing but the state.
 func (q Query) plain() bool {
-	return q.Agent == "" && q.Parent == "" && q.IDPrefix == "" && q.Text == "" && q.Since.IsZero() && q.Until.IsZero() && q.Waiting == "" && q.Paused == "" && q.CostAbove == nil
+	return q == Query{State: q.State, Limit: q.Limit, Cursor: q.Cursor}
 }
 
 // page reads a page from the index.

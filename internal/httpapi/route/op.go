@@ -24,7 +24,7 @@ import (
 //   - path:"name": a part of the path,
 //   - query:"name" doc:"what it does": a parameter of the query,
 //   - header:"Name" doc:"what it does": a header; a list has each value that is given,
-//   - body:"": the body, a struct that is JSON, or a [Body].
+//   - body:"": the body, a struct that is JSON, or a [BodyReader].
 //
 // Parameters are strings, numbers from 1, bools, times (RFC 3339) and floats. What is zero is not
 // sent; a pointer tells zero from what is not given. Out is what the answer holds: JSON, or bytes
@@ -39,7 +39,11 @@ type Op[In, Out any] struct {
 // row does not have them.
 func Define[In, Out any](row Route, do func(ctx context.Context, c *control.Controller, in In) (Out, error)) *Op[In, Out] {
 	o := &Op[In, Out]{form: newForm(row, reflect.TypeFor[In]()), do: do}
-	if out := reflect.TypeFor[Out](); o.row.Answer == nil && out != reflect.TypeFor[[]byte]() {
+	out := reflect.TypeFor[Out]()
+	if out.Kind() == reflect.Pointer {
+		out = out.Elem()
+	}
+	if o.row.Answer == nil && out != reflect.TypeFor[[]byte]() {
 		o.row.Answer = reflect.Zero(out).Interface()
 	}
 	return o
@@ -131,11 +135,11 @@ func (s *Stream[In]) Request(ctx context.Context, c Client, in In) (*http.Reques
 	return s.request(ctx, c, reflect.ValueOf(&in).Elem())
 }
 
-// Body is a body that has a form of its own. Its pointer has the methods.
-type Body interface {
-	// ReadBody reads the body of a request. The error is a refusal.
-	ReadBody(r *Request) error
-	// WriteBody returns the body and its media type.
+// BodyReader is a body with a form of its own, for the pointer of a field. The error is a refusal.
+type BodyReader interface{ ReadBody(r *Request) error }
+
+// BodyWriter is a body that is not written as JSON, or not as Go's encoder does, with its media type.
+type BodyWriter interface {
 	WriteBody() (data []byte, media string, err error)
 }
 
@@ -242,7 +246,7 @@ func (f *form) read(r *Request, in reflect.Value) error {
 }
 
 func (f *form) readBody(r *Request, into any) error {
-	own, is := into.(Body)
+	own, is := into.(BodyReader)
 	switch {
 	case is:
 		return own.ReadBody(r)
@@ -300,7 +304,7 @@ func (f *form) request(ctx context.Context, c Client, in reflect.Value) (*http.R
 }
 
 func bodyOf(v reflect.Value) ([]byte, string, error) {
-	if own, is := v.Addr().Interface().(Body); is {
+	if own, is := v.Addr().Interface().(BodyWriter); is {
 		return own.WriteBody()
 	}
 	data, err := json.Marshal(v.Interface())

@@ -2,7 +2,6 @@
 package route
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -127,9 +126,6 @@ type Face interface {
 // Endpoint answers a request. An error becomes the answer.
 type Endpoint func(w http.ResponseWriter, r *http.Request) error
 
-// requestTimeout bounds requests that are not streams.
-const requestTimeout = 30 * time.Second
-
 const (
 	// maxBody is the size limit of a request's body, in bytes.
 	maxBody         = 1 << 20
@@ -145,12 +141,6 @@ type Request struct {
 
 // Namespace returns the namespace that a request names; empty: the default one.
 func Namespace(r *http.Request) string { return r.Header.Get(namespaceHeader) }
-
-// Namespace is [Namespace] of the request.
-func (r *Request) Namespace() string { return Namespace(r.Request) }
-
-// ID returns the path's {id}.
-func (r *Request) ID() string { return r.PathValue("id") }
 
 // Body reads the body, with limits for size and time.
 func (r *Request) Body() ([]byte, error) {
@@ -259,27 +249,6 @@ func BadRequest(format string, args ...any) *refusal.Error {
 // BadParameter is the refusal of a parameter of the query.
 func BadParameter(format string, args ...any) *refusal.Error {
 	return refusal.New(refusal.Invalid, refusal.CodeBadParameter, format, args...)
-}
-
-// JSON returns an Endpoint that answers with JSON: a json.RawMessage unchanged, any other
-// value encoded.
-func JSON(status int, handle func(ctx context.Context, r *Request) (any, error)) Endpoint {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		v, err := handle(r.Context(), &Request{r, w})
-		if err != nil {
-			return err
-		}
-		return writeAnswer(w, status, v)
-	}
-}
-
-// Bounded bounds the time of a request that is no stream.
-func Bounded(handle Endpoint) Endpoint {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		ctx, stop := context.WithTimeout(r.Context(), requestTimeout)
-		defer stop()
-		return handle(w, r.WithContext(ctx))
-	}
 }
 
 // WriteJSON writes an answer. The error is that of a value that JSON cannot hold.

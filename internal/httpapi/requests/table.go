@@ -1,14 +1,12 @@
-package httpapi
+package requests
 
 import (
-	"context"
-
-	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// transitions is the transition table that the gateway's runs follow.
-type transitions struct {
+// Transitions is the transition table that the gateway's runs follow.
+type Transitions struct {
 	Hash     string        `json:"hash"`
 	Initial  events.State  `json:"initial"`
 	States   []tableState  `json:"states"`
@@ -27,14 +25,13 @@ type tableRow struct {
 	To    events.State `json:"to"`
 }
 
-func (s *Server) getTable(context.Context, *route.Request) (any, error) {
-	t := s.control.Table
-	answer := transitions{Hash: t.Hash(), Initial: t.Initial(), StayRows: t.StayTypes()}
+func transitionsOf(t *reducer.Table) Transitions {
+	answer := Transitions{Hash: t.Hash(), Initial: t.Initial(), StayRows: t.StayTypes()}
 	for _, state := range t.States() {
 		answer.States = append(answer.States, tableState{state, t.Terminal(state)})
 	}
 	for _, row := range t.Rows() {
 		answer.Rows = append(answer.Rows, tableRow{row.From, row.Event, row.To})
 	}
-	return answer, nil
+	return answer
 }
