@@ -250,7 +250,7 @@ func ofRole(role string) []string {
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest",
-	"pkg/actor", "internal/host", "internal/cli", "internal/datadir", "internal/print", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewayclient", "internal/lkj", "internal/mcppins", "internal/mcpserve", "internal/metrics",
+	"pkg/actor", "internal/host", "internal/cli", "internal/datadir", "internal/print", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewaylog", "internal/lkj", "internal/mcppins", "internal/mcpserve", "internal/metrics",
 	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/roles", "internal/runprint", "internal/interactive", "internal/terminal", "internal/watch", "internal/compose", "internal/certs", "internal/upgrade", "internal/backup", "internal/telemetry/otlptest"}
 
 // worlds are packages of tests that are large enough for ordinary files. Nobody imports

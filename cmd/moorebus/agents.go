@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/lkj"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -117,10 +118,17 @@ func readUpTo(stdin io.Reader, file string, limit int64) ([]byte, error) {
 	return data, errors.Join(err, f.Close())
 }
 
+// PutAgent stores a definition.
+func (c *client) PutAgent(ctx context.Context, ns, name string, data []byte, f agentfile.Format) (control.AgentInfo, error) {
+	return requests.PutAgent.Call(ctx, c.api, requests.NewAgent{
+		Named: requests.Named{Scope: requests.Scope{Namespace: ns}, Name: name}, File: requests.AgentFile{Data: data, Format: f},
+	})
+}
+
 func (c *client) putAgents(ctx context.Context, definitions []definition) error {
 	stored := make([]control.AgentInfo, 0, len(definitions))
 	for _, d := range definitions {
-		info, err := c.control.PutAgent(ctx, c.namespace, d.name, d.data, d.format)
+		info, err := c.PutAgent(ctx, c.namespace, d.name, d.data, d.format)
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.file, err)
 		}
@@ -141,7 +149,7 @@ func getAgentCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.YAML, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			data, err := c.control.Agent(ctx, c.namespace, args[0])
+			data, err := requests.GetAgent.Call(ctx, c.api, requests.Name(args[0]))
 			if known := (*refusal.Error)(nil); errors.As(err, &known) && known.Code == refusal.CodeAgentNotFound {
 				return fmt.Errorf("there is no agent %q in namespace %s; store it with `moorebus agents put FILE`", args[0], c.namespace)
 			}
@@ -163,7 +171,7 @@ func listAgentsCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			agents, err := c.control.StoredAgents(ctx, c.namespace)
+			agents, err := requests.ListAgents.Call(ctx, c.api, requests.Scope{})
 			if err != nil {
 				return err
 			}
@@ -248,7 +256,7 @@ func readMemory(stdin io.Reader, file string) ([]events.Entry, []string, error) 
 
 func (c *client) storeAll(ctx context.Context, agent string, entries []events.Entry) error {
 	for i, e := range entries {
-		if _, err := c.control.SaveStored(ctx, c.namespace, agent, e); err != nil {
+		if _, err := c.putStored(ctx, agent, e); err != nil {
 			return fmt.Errorf("after %d of %d entries were stored: %w", i, len(entries), err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 )
 
@@ -46,10 +47,10 @@ func (c *client) followAwaits(ctx context.Context, id string, say func(line stri
 // without the run's memory.
 func (c *client) awaits(ctx context.Context, id string) (*runs.WaitsFor, error) {
 	if c.controller != nil {
-		state, err := c.control.State(ctx, c.namespace, id, 0)
+		state, err := c.state(ctx, id)
 		return state.WaitsFor, err
 	}
-	page, err := c.control.Runs(ctx, c.namespace, list.Query{IDPrefix: id, Limit: 1})
+	page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: list.Query{IDPrefix: id, Limit: 1}})
 	if err != nil || len(page.Runs) == 0 {
 		return nil, err
 	}

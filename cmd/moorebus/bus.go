@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/doctor"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -201,7 +202,7 @@ line is bad.`,
 }
 
 func deadCommand() *cobra.Command {
-	var o dead.Options
+	var q requests.DeadQuery
 	cmd := &cobra.Command{
 		Use:   "dead",
 		Short: "List runs that failed and messages that belong to no run",
@@ -217,15 +218,14 @@ retry forks a run just before what ended it. drop hides entries of the list.`,
 		Args: cobra.NoArgs,
 	}
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
-	cmd.Flags().BoolVar(&o.All, "all", false, "every run that ended by a FatalError")
-	cmd.Flags().BoolVar(&o.Dropped, "dropped", false, "also what was dropped")
+	queryFlags(cmd, &q.Options)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			entries, err := c.control.Dead(ctx, c.namespace, o)
+			found, err := requests.ListDead.Call(ctx, c.api, q)
 			if err != nil {
 				return err
 			}
-			return print.WriteDead(c.out, c.format, entries)
+			return print.WriteDead(c.out, c.format, found.Dead)
 		})
 	}
 	cmd.AddCommand(deadDropCommand(), deadRetryCommand())
@@ -263,7 +263,7 @@ dead --dropped lists them.`,
 			if err != nil {
 				return err
 			}
-			if err := c.control.DropDead(ctx, c.namespace, names); err != nil {
+			if _, err := requests.DropDead.Call(ctx, c.api, requests.Drop{Body: requests.DropBody{Names: names}}); err != nil {
 				return err
 			}
 			for _, name := range names {
@@ -305,7 +305,7 @@ func (c *client) retry(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	fork, err := c.control.Retry(ctx, c.namespace, id, "")
+	fork, err := requests.Retry.Call(ctx, c.api, requests.RetryOf{Run: requests.ID(id)})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,10 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
+)
 
 func cancelCommand() *cobra.Command {
 	return change{
@@ -10,6 +14,6 @@ process they are in. It prints the state of each run. A run that has already end
 stays as it is, and the exit code is 1.`,
 		example: `  moorebus cancel 0198c5a0-5a6b-7c00-8000-000000000001 --reason "wrong file"
   moorebus runs --state planning -o json | jq -r '.runs[].run_id' | xargs moorebus cancel`,
-		do: gateway.Cancel,
+		do: requests.Cancel,
 	}.command()
 }

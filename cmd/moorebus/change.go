@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -19,7 +21,12 @@ type change struct {
 	suffix string
 	// drives says that the command lets the run continue.
 	drives bool
-	do     func(c gateway, ctx context.Context, ns, id string, by events.By) (runs.Result, error)
+	do     order
+}
+
+// order is a request that changes a run.
+type order interface {
+	Call(ctx context.Context, c route.Client, in requests.Order) (runs.Result, error)
 }
 
 func (x change) command() *cobra.Command {
@@ -58,7 +65,7 @@ func (x change) all(ctx context.Context, c *client, runs []string, by events.By)
 
 func (x change) one(ctx context.Context, c *client, arg string, by events.By) (result runs.Result, id string, err error) {
 	if id, err = c.find(ctx, arg); err == nil {
-		result, err = x.do(c.control, ctx, c.namespace, id, by)
+		result, err = x.do.Call(ctx, c.api, requests.Order{Run: requests.ID(id), By: by})
 	}
 	return result, id, err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"os"
 	"strings"
@@ -75,11 +76,12 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 type client struct {
 	// Conn is the bus. Over HTTP it has no Bus, but [client.log].
 	*datadir.Conn
-	control gateway
 	// api sends the requests of the API, on a bus to this process.
 	api route.Client
 	// log has the records of runs.
-	log     logAndFeed
+	log logAndFeed
+	// events returns those of a run from a number on, and refuses a run that is not there.
+	events  func(ctx context.Context, ns, id string, from uint64) (iter.Seq2[journal.Record, error], error)
 	machine *reducer.Machine
 	// controller and store are nil over HTTP.
 	controller *control.Controller
@@ -215,9 +217,12 @@ func (c *client) newControl(logger *slog.Logger) (err error) {
 		StallAfter:  4 * firstCheck, // a gateway checks every quarter of it
 		Webhooks:    webhooks.Settings{Allowed: webhooks.Loopback(), Client: true},
 	})
-	c.control = c.controller
+	if err != nil {
+		return err
+	}
+	c.events = c.controller.Events
 	c.api = route.Client{Transport: route.NewInProcess(requests.Rows(c.controller)), Namespace: c.namespace}
-	return err
+	return nil
 }
 
 func (c *client) run(id string) events.Run { return events.NewRun(c.namespace, id, c.log.Shards()) }

@@ -40,7 +40,7 @@ func TestCommandsHaveTheirRunsLookedAtSoon(t *testing.T) {
 	a.Name, a.LLM.Provider = "tester", "openai"
 	parent, err := c.controller.Start(t.Context(), "", control.StartRequest{Agent: &a, Task: "Do it."})
 	require.NoError(t, err)
-	fork, err := c.control.Fork(t.Context(), "", parent.RunID, forking.Request{At: 1})
+	fork, err := c.controller.Fork(t.Context(), "", parent.RunID, forking.Request{At: 1})
 	require.NoError(t, err)
 
 	for _, id := range []string{parent.RunID, fork.RunID} {

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -45,7 +46,7 @@ func (f *clientFlags) decide(cmd *cobra.Command, arg string, d events.Decision, 
 				return err
 			}
 		}
-		result, err := c.control.Decide(ctx, c.namespace, id, d)
+		result, err := requests.Decide.Call(ctx, c.api, requests.NewDecision{Run: requests.ID(id), Decision: requests.Decision(d)})
 		if err != nil {
 			return err
 		}
@@ -57,7 +58,7 @@ func (f *clientFlags) decide(cmd *cobra.Command, arg string, d events.Decision, 
 // waiting returns the request for the named call. Without a name it returns the only request
 // that waits for a decision. It does not check that a named call waits: Decide does.
 func (c *client) waiting(ctx context.Context, id, callID string) (events.Request, error) {
-	state, err := c.control.State(ctx, c.namespace, id, 0)
+	state, err := c.state(ctx, id)
 	if err != nil {
 		return events.Request{}, err
 	}

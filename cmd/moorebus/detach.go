@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
@@ -76,11 +77,11 @@ func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Docum
 			return nobody()
 		}
 		if len(docs.Others) > 0 || len(compose.Subagents(docs.Tools)) > 0 {
-			if err := compose.PutAgents(ctx, c.control, c.namespace, docs); err != nil {
+			if err := compose.PutAgents(ctx, c, c.namespace, docs); err != nil {
 				return err
 			}
 		}
-		started, err := c.control.Start(ctx, c.namespace, start)
+		started, err := requests.Start.Call(ctx, c.api, requests.NewRun{Body: requests.Starts(start)})
 		switch {
 		case refusal.Is(err, refusal.CodeUnknownProvider), refusal.Is(err, refusal.CodeUnknownTool):
 			if elsewhere {

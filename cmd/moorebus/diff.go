@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/terminal"
 )
@@ -48,7 +49,7 @@ func (c *client) diff(ctx context.Context, a, b string) error {
 		return err
 	}
 	a, b = ids[0].ID, ids[1].ID
-	found, err := c.control.Compare(ctx, c.namespace, a, b)
+	found, err := requests.Compare.Call(ctx, c.api, requests.Pair{A: a, B: b})
 	if err != nil {
 		return err
 	}

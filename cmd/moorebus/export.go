@@ -3,14 +3,29 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runprint"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
+
+// Blob returns what a reference of an event points to. What is not there is journal.ErrNotFound.
+func (c *client) Blob(ctx context.Context, ref events.Ref) ([]byte, error) {
+	data, err := requests.Blob.Call(ctx, c.api, requests.Ref{Bucket: ref.Bucket, SHA256: ref.SHA256, Size: strconv.Itoa(ref.Size)})
+	if refusal.Is(err, refusal.CodeUnknownRef) {
+		err = fmt.Errorf("%w: %w", journal.ErrNotFound, err)
+	}
+	return data, err
+}
 
 func exportCommand() *cobra.Command {
 	var x runprint.Exporter
@@ -32,7 +47,7 @@ func exportCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return x.Export(ctx, c.log, retention.ExportOptions{Runs: runs, Blobs: c.control, Namespace: c.only}, c.out, c.note)
+			return x.Export(ctx, c.log, retention.ExportOptions{Runs: runs, Blobs: c, Namespace: c.only}, c.out, c.note)
 		})
 	}
 	return cmd

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 )
 
@@ -16,7 +17,11 @@ func (c *client) find(ctx context.Context, arg string) (string, error) {
 }
 
 func (c *client) finder(ctx context.Context, prefix string, limit int) ([]list.Run, error) {
-	return c.control.Find(ctx, c.namespace, prefix, limit)
+	if c.controller != nil { // which need not read the whole log for it
+		return c.controller.Find(ctx, c.namespace, prefix, limit)
+	}
+	page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: list.Query{IDPrefix: prefix, Limit: limit}})
+	return page.Runs, err
 }
 
 // offerRuns has the shell offer ids of runs for the first arguments of a command, all of them

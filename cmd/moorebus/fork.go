@@ -9,9 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
+	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -53,7 +56,10 @@ again.`,
 			if err != nil {
 				return err
 			}
-			fork, err := c.control.Fork(ctx, c.namespace, id, forking.Request{At: at, Patch: change, Key: key})
+			if err := checkPatch(change); err != nil {
+				return err
+			}
+			fork, err := requests.Fork.Call(ctx, c.api, requests.NewFork{Run: requests.ID(id), Keys: requests.Key(key), Body: forking.Request{At: at, Patch: change}})
 			if err != nil {
 				return err
 			}
@@ -66,6 +72,17 @@ again.`,
 		})
 	}
 	return cmd
+}
+
+// checkPatch refuses a patch that is no JSON, which could be no part of a body.
+func checkPatch(patch json.RawMessage) error {
+	if len(patch) == 0 {
+		return nil
+	}
+	if _, err := strict.ParseJSON(patch); err != nil {
+		return refusal.New(refusal.Invalid, refusal.CodeBadPatch, "patch: %s", err.Error())
+	}
+	return nil
 }
 
 // readPatch returns the patch of a flag: its value, or the content of @FILE.

@@ -1,6 +1,10 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
+)
 
 func pauseCommand() *cobra.Command {
 	return change{
@@ -9,6 +13,6 @@ func pauseCommand() *cobra.Command {
 their end, and their results are kept. It prints the state of each run. See resume.`,
 		example: `  moorebus pause 0198c5a0-5a6b-7c00-8000-000000000001`,
 		suffix:  " (paused)",
-		do:      gateway.Pause,
+		do:      requests.Pause,
 	}.command()
 }

@@ -8,12 +8,15 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/print"
 )
 
 func resumeCommand() *cobra.Command {
 	var restored bool
-	x := change{drives: true, do: gateway.Resume}
+	x := change{drives: true}
 	cmd := &cobra.Command{
 		Use: "resume [RUN…]", Short: "Resume paused runs",
 		Long: `Resume continues paused runs. Work that is still in flight since the pause does not
@@ -31,9 +34,7 @@ those alone. Runs that were paused before the backup, or by somebody since, stay
 	by := addByFlags(cmd)
 	cmd.Flags().BoolVar(&restored, "restored", false, "only runs that moorebus restore paused; without names, all of them")
 	cmd.RunE = func(cmd *cobra.Command, runs []string) error {
-		if restored {
-			x.do = gateway.Release
-		} else if len(runs) == 0 {
+		if x.do = resume(restored); !restored && len(runs) == 0 {
 			return cli.Usage("name the runs, or resume those that a restore paused with --restored")
 		}
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) (err error) {
@@ -48,11 +49,19 @@ those alone. Runs that were paused before the backup, or by somebody since, stay
 	return cmd
 }
 
+// resume resumes a run; true: only one that a restore paused.
+type resume bool
+
+// Call is that of [order].
+func (restored resume) Call(ctx context.Context, c route.Client, in requests.Order) (runs.Result, error) {
+	return requests.Resume.Call(ctx, c, requests.ResumeOrder{Run: in.Run, Body: requests.ResumeBody{By: in.By, Restored: bool(restored)}})
+}
+
 // restoredRuns returns the namespace's runs that a restore paused, the oldest first.
 func (c *client) restoredRuns(ctx context.Context) (runs []string, err error) {
 	q := list.Query{Paused: list.PausedRestored, Limit: list.MaxLimit}
 	for {
-		page, err := c.control.Runs(ctx, c.namespace, q)
+		page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: q})
 		if err != nil {
 			return nil, err
 		}

@@ -9,16 +9,14 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/terminal"
-	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func runsCommand() *cobra.Command {
 	var q list.Query
-	var state, waiting, paused, since, until string
-	var cost float64
 	cmd := &cobra.Command{
 		Use:   "runs",
 		Short: "List runs, newest first",
@@ -37,17 +35,7 @@ and cut tasks. Written elsewhere it has whole ids and times.`,
 		Args: cobra.NoArgs,
 	}
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
-	cmd.Flags().StringVar(&state, "state", "", "only runs in this `state`")
-	cmd.Flags().StringVar(&q.Agent, "agent", "", "only runs of this `agent`")
-	cmd.Flags().StringVarP(&q.Text, "text", "q", "", "only runs with this `text` in their id, agent, task, answer or error")
-	cmd.Flags().StringVar(&since, "since", "", "only runs started since this `time`, such as 2026-01-02T15:04:05Z or 24h (ago)")
-	cmd.Flags().StringVar(&until, "until", "", "only runs started before this `time`")
-	cmd.Flags().StringVar(&q.Parent, "parent", "", "only runs that answer calls of this `run`")
-	cmd.Flags().StringVar(&waiting, "waiting", "", "only runs that wait for `whom`: human, user, client, actor or any")
-	cmd.Flags().StringVar(&paused, "paused", "", "only `paused` runs: any, or restored for those that a restore paused")
-	cmd.Flags().Float64Var(&cost, "cost-above", 0, "only runs that cost more than this number of US `dollars`")
-	cmd.Flags().IntVar(&q.Limit, "limit", 50, "number of runs to list, 1 to 1000")
-	cmd.Flags().StringVar(&q.Cursor, "cursor", "", "continue after this `run`")
+	given := queryFlags(cmd, &q)
 	flags.offerRunFlag(cmd, "parent")
 	complete(cmd, "state", stateNames()...)
 	complete(cmd, "waiting", names(list.Waitings)...)
@@ -56,14 +44,7 @@ and cut tasks. Written elsewhere it has whole ids and times.`,
 		if q.Limit < 1 {
 			return cli.Usage("--limit: must be 1 to 1000, is %d", q.Limit)
 		}
-		q.State, q.Waiting, q.Paused = events.State(state), list.Waiting(waiting), list.Paused(paused)
-		if cmd.Flags().Changed("cost-above") {
-			q.CostAbove = &cost
-		}
-		if q.Since, err = timeFlag("since", since); err != nil {
-			return err
-		}
-		if q.Until, err = timeFlag("until", until); err != nil {
+		if err := given(); err != nil {
 			return err
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
@@ -72,7 +53,7 @@ and cut tasks. Written elsewhere it has whole ids and times.`,
 					return err
 				}
 			}
-			page, err := c.control.Runs(ctx, c.namespace, q)
+			page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: q})
 			if err != nil {
 				return err
 			}

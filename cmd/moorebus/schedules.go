@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control/schedules"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -62,7 +63,7 @@ the same (--overlap allow), starts none (skip), or waits for the end (queue).`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		d.Every = events.Duration(every)
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			s, err := c.control.PutSchedule(ctx, c.namespace, args[0], d)
+			s, err := requests.PutSchedule.Call(ctx, c.api, requests.NewSchedule{Named: requests.Name(args[0]), Definition: d})
 			if err != nil {
 				return err
 			}
@@ -80,11 +81,11 @@ func listSchedulesCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			all, err := c.control.Schedules(ctx, c.namespace)
+			all, err := requests.ListSchedules.Call(ctx, c.api, requests.Scope{})
 			if err != nil {
 				return err
 			}
-			return print.Schedules(c.out, c.format, all)
+			return print.Schedules(c.out, c.format, all.Schedules)
 		})
 	}
 	return cmd
@@ -99,7 +100,7 @@ func aboutSchedule(cmd *cobra.Command, n *int, write func(c *client, s schedules
 			return cli.Usage("--next: must be 1 to %d, is %d", schedules.MaxNext, *n)
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			s, err := c.control.Schedule(ctx, c.namespace, args[0], *n)
+			s, err := requests.GetSchedule.Call(ctx, c.api, requests.ScheduleView{Named: requests.Name(args[0]), Next: *n})
 			if err != nil {
 				return err
 			}
@@ -144,7 +145,7 @@ func changeSchedule(cmd *cobra.Command, change func(ctx context.Context, c *clie
 func pauseScheduleCommand() *cobra.Command {
 	return changeSchedule(&cobra.Command{Use: "pause NAME", Short: "Stop the firings of a schedule until it is resumed"},
 		func(ctx context.Context, c *client, name string) error {
-			s, err := c.control.PauseSchedule(ctx, c.namespace, name)
+			s, err := requests.PauseSchedule.Call(ctx, c.api, requests.Name(name))
 			if err != nil {
 				return err
 			}
@@ -155,7 +156,7 @@ func pauseScheduleCommand() *cobra.Command {
 func resumeScheduleCommand() *cobra.Command {
 	return changeSchedule(&cobra.Command{Use: "resume NAME", Short: "Let a paused schedule fire again; what would have been due is not missed"},
 		func(ctx context.Context, c *client, name string) error {
-			s, err := c.control.ResumeSchedule(ctx, c.namespace, name)
+			s, err := requests.ResumeSchedule.Call(ctx, c.api, requests.Name(name))
 			if err != nil {
 				return err
 			}
@@ -166,7 +167,7 @@ func resumeScheduleCommand() *cobra.Command {
 func runScheduleCommand() *cobra.Command {
 	return changeSchedule(&cobra.Command{Use: "run NAME", Short: "Start a run of a schedule now, paused or not, whether the last one has ended or not"},
 		func(ctx context.Context, c *client, name string) error {
-			f, err := c.control.RunSchedule(ctx, c.namespace, name)
+			f, err := requests.RunSchedule.Call(ctx, c.api, requests.Name(name))
 			if err != nil {
 				return err
 			}
@@ -183,6 +184,7 @@ func runScheduleCommand() *cobra.Command {
 func removeScheduleCommand() *cobra.Command {
 	return changeSchedule(&cobra.Command{Use: "rm NAME", Short: "Remove a schedule; its runs go on"},
 		func(ctx context.Context, c *client, name string) error {
-			return c.control.RemoveSchedule(ctx, c.namespace, name)
+			_, err := requests.DeleteSchedule.Call(ctx, c.api, requests.Name(name))
+			return err
 		})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -21,10 +22,10 @@ func (c *client) post(ctx context.Context, arg string, inputs []control.Input) e
 	if err != nil {
 		return err
 	}
-	if _, err := c.control.Inputs(ctx, c.namespace, id, inputs); err != nil {
+	if _, err := requests.PostInputs.Call(ctx, c.api, requests.NewInputs{Run: requests.ID(id), Inputs: inputs}); err != nil {
 		return err
 	}
-	state, err := c.control.State(ctx, c.namespace, id, 0)
+	state, err := c.state(ctx, id)
 	if err != nil {
 		return err
 	}

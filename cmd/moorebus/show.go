@@ -7,7 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -77,7 +79,7 @@ others answer, hand-offs and forks.`,
 
 // showRequest prints the body of the request whose reply is event at; 0: the one that waits.
 func (c *client) showRequest(ctx context.Context, id string, at uint64) error {
-	req, err := c.control.Request(ctx, c.namespace, id, at)
+	req, err := c.request(ctx, id, at)
 	if err != nil {
 		return err
 	}
@@ -88,8 +90,18 @@ func (c *client) showRequest(ctx context.Context, id string, at uint64) error {
 	return err
 }
 
+// request returns the request whose reply is event at, with its body; 0: the one that waits.
+func (c *client) request(ctx context.Context, id string, at uint64) (control.ModelRequest, error) {
+	return requests.ModelRequest.Call(ctx, c.api, requests.ReplyAt{Run: requests.ID(id), At: at, Body: true})
+}
+
+// state returns how a run stands.
+func (c *client) state(ctx context.Context, id string) (runs.RunState, error) {
+	return requests.GetRun.Call(ctx, c.api, requests.RunAt{Run: requests.ID(id)})
+}
+
 func (c *client) showUsage(ctx context.Context, id string) error {
-	u, err := c.control.Usage(ctx, c.namespace, id)
+	u, err := requests.Usage.Call(ctx, c.api, requests.ID(id))
 	if err != nil {
 		return err
 	}
@@ -97,7 +109,7 @@ func (c *client) showUsage(ctx context.Context, id string) error {
 }
 
 func (c *client) showTree(ctx context.Context, id string) error {
-	tree, err := c.control.Tree(ctx, c.namespace, id)
+	tree, err := requests.Tree.Call(ctx, c.api, requests.ID(id))
 	if err != nil {
 		return err
 	}
@@ -105,7 +117,7 @@ func (c *client) showTree(ctx context.Context, id string) error {
 }
 
 func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoning bool) error {
-	records, err := c.control.Events(ctx, c.namespace, id, 1)
+	records, err := c.events(ctx, c.namespace, id, 1)
 	if err != nil {
 		return err
 	}
@@ -131,7 +143,7 @@ func (c *client) waitsFor(ctx context.Context, id string, at events.State, n uin
 	if at != events.Acting && at != events.ParallelActing {
 		return nil, nil
 	}
-	state, err := c.control.State(ctx, c.namespace, id, 0)
+	state, err := c.state(ctx, id)
 	if err != nil || state.N != n {
 		return nil, err
 	}

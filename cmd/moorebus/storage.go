@@ -10,10 +10,10 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func storageCommand() *cobra.Command {
@@ -40,20 +40,21 @@ func listStorageCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
 			if len(args) == 1 {
-				return c.showStored(ctx, args[0], journal.StorageQuery{})
+				return c.showStored(ctx, requests.EntryQuery{Named: requests.Name(args[0])})
 			}
-			agents, err := c.control.Storages(ctx, c.namespace)
+			agents, err := requests.ListStorages.Call(ctx, c.api, requests.Scope{})
 			if err != nil {
 				return err
 			}
-			return print.Storages(c.out, c.format, agents)
+			return print.Storages(c.out, c.format, agents.Agents)
 		})
 	}
 	return cmd
 }
 
 func searchStorageCommand() *cobra.Command {
-	var q journal.StorageQuery
+	var q requests.EntryQuery
+	var tags []string
 	cmd := &cobra.Command{
 		Use:   "search AGENT [TEXT]",
 		Short: "List the entries that have all of some tags and hold a text",
@@ -62,22 +63,23 @@ func searchStorageCommand() *cobra.Command {
 		Args: cobra.RangeArgs(1, 2),
 	}
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
-	cmd.Flags().StringSliceVar(&q.Tags, "tags", nil, "only entries that have all of these `tags`")
+	cmd.Flags().StringSliceVar(&tags, "tags", nil, "only entries that have all of these `tags`")
 	cmd.Flags().IntVar(&q.Limit, "limit", control.MaxEntries, fmt.Sprintf("number of entries to list, 1 to %d", control.MaxEntries))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if q.Limit < 1 {
 			return cli.Usage("--limit: must be 1 to %d, is %d", control.MaxEntries, q.Limit)
 		}
+		q.Named, q.Tags = requests.Name(args[0]), strings.Join(tags, ",")
 		if len(args) == 2 {
-			q.Value = args[1]
+			q.Text = args[1]
 		}
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.showStored(ctx, args[0], q) })
+		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.showStored(ctx, q) })
 	}
 	return cmd
 }
 
-func (c *client) showStored(ctx context.Context, agent string, q journal.StorageQuery) error {
-	found, err := c.control.Stored(ctx, c.namespace, agent, q)
+func (c *client) showStored(ctx context.Context, q requests.EntryQuery) error {
+	found, err := requests.FindStored.Call(ctx, c.api, q)
 	if err != nil {
 		return err
 	}
@@ -100,10 +102,11 @@ func getStorageCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			e, err := c.control.StoredEntry(ctx, c.namespace, args[0], splitTags(args[1]))
+			found, err := requests.FindStored.Call(ctx, c.api, requests.EntryQuery{Named: requests.Name(args[0]), Tags: args[1], Exact: true})
 			if err != nil {
 				return err
 			}
+			e := found.Entries[0]
 			if c.format != print.Table {
 				return print.Write(c.out, c.format, e)
 			}
@@ -134,7 +137,7 @@ func putStorageCommand() *cobra.Command {
 			value = string(data)
 		}
 		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
-			e, err := c.control.SaveStored(ctx, c.namespace, args[0], events.Entry{Tags: splitTags(args[1]), Value: value})
+			e, err := c.putStored(ctx, args[0], events.Entry{Tags: splitTags(args[1]), Value: value})
 			if err != nil {
 				return err
 			}
@@ -154,10 +157,15 @@ func deleteStorageCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.Table)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			return c.control.DeleteStored(ctx, c.namespace, args[0], splitTags(args[1]))
+			_, err := requests.DeleteStored.Call(ctx, c.api, requests.EntryName{Named: requests.Name(args[0]), Tags: args[1]})
+			return err
 		})
 	}
 	return cmd
+}
+
+func (c *client) putStored(ctx context.Context, agent string, e events.Entry) (events.Entry, error) {
+	return requests.PutStored.Call(ctx, c.api, requests.NewEntry{Named: requests.Name(agent), Entry: requests.Entry(e)})
 }
 
 // splitTags reads tags with commas between them.

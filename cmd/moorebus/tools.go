@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 )
 
@@ -21,7 +22,7 @@ disappears 30 seconds after its last announcement.`,
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			tools, err := c.control.Tools(ctx)
+			tools, err := requests.Tools.Call(ctx, c.api, requests.None{})
 			if err != nil {
 				return err
 			}

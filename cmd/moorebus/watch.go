@@ -9,6 +9,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/terminal"
@@ -61,7 +62,7 @@ func (c *client) watch(ctx context.Context, arg, by string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.control.State(ctx, c.namespace, id, 0); err != nil {
+	if _, err := c.state(ctx, id); err != nil {
 		return err // it is no run
 	}
 	o := watch.Options{
@@ -88,7 +89,7 @@ func (c *client) watch(ctx context.Context, arg, by string) error {
 					return err
 				}
 			}
-			_, err := c.control.Decide(ctx, c.namespace, id, d)
+			_, err := requests.Decide.Call(ctx, c.api, requests.NewDecision{Run: requests.ID(id), Decision: requests.Decision(d)})
 			return err
 		}
 	}
@@ -97,7 +98,7 @@ func (c *client) watch(ctx context.Context, arg, by string) error {
 
 // requestAt returns what the model was asked for the reply that is event n, with a line about it.
 func (c *client) requestAt(ctx context.Context, id string, n uint64) (string, []byte, error) {
-	req, err := c.control.Request(ctx, c.namespace, id, n)
+	req, err := c.request(ctx, id, n)
 	if err != nil {
 		return "", nil, err
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
+	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/print"
 )
 
@@ -75,7 +77,7 @@ is that of a gateway.)`,
 			change.Secret = strings.TrimSpace(string(data))
 		}
 		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
-			info, err := c.control.PutWebhook(ctx, c.namespace, args[0], change)
+			info, err := requests.PutWebhook.Call(ctx, c.api, requests.NewWebhook{Named: requests.Name(args[0]), Change: change})
 			if err != nil {
 				return err
 			}
@@ -115,11 +117,11 @@ func listWebhooksCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			all, err := c.control.Webhooks(ctx, c.namespace)
+			all, err := requests.ListWebhooks.Call(ctx, c.api, requests.Scope{})
 			if err != nil {
 				return err
 			}
-			return c.showWebhooks(all, all)
+			return c.showWebhooks(all.Webhooks, all.Webhooks)
 		})
 	}
 	return cmd
@@ -130,7 +132,7 @@ func showWebhookCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.YAML, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			info, err := c.control.Webhook(ctx, c.namespace, args[0])
+			info, err := requests.GetWebhook.Call(ctx, c.api, requests.Name(args[0]))
 			if err != nil {
 				return err
 			}
@@ -145,7 +147,8 @@ func removeWebhookCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.Text)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			return c.control.DeleteWebhook(ctx, c.namespace, args[0])
+			_, err := requests.DeleteWebhook.Call(ctx, c.api, requests.Name(args[0]))
+			return err
 		})
 	}
 	return cmd
@@ -163,7 +166,7 @@ does not take it.`,
 	flags := addClientFlags(cmd, print.Text, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			tested, err := c.control.TestWebhook(ctx, c.namespace, args[0])
+			tested, err := requests.TestWebhook.Call(ctx, c.api, requests.Name(args[0]))
 			switch {
 			case err != nil:
 				return err
@@ -212,21 +215,21 @@ type letter struct {
 // deadLetters returns those of the named webhooks, or of all of the namespace.
 func deadLetters(ctx context.Context, c *client, names []string) ([]letter, error) {
 	if len(names) == 0 {
-		hooks, err := c.control.Webhooks(ctx, c.namespace)
+		hooks, err := requests.ListWebhooks.Call(ctx, c.api, requests.Scope{})
 		if err != nil {
 			return nil, err
 		}
-		for _, hook := range hooks {
+		for _, hook := range hooks.Webhooks {
 			names = append(names, hook.Name)
 		}
 	}
 	all := []letter{}
 	for _, name := range names {
-		found, err := c.control.WebhookDead(ctx, c.namespace, name)
+		found, err := requests.WebhookDead.Call(ctx, c.api, requests.Name(name))
 		if err != nil {
 			return nil, err
 		}
-		for _, l := range found {
+		for _, l := range found.Dead {
 			all = append(all, letter{name, l})
 		}
 	}
@@ -234,21 +237,15 @@ func deadLetters(ctx context.Context, c *client, names []string) ([]letter, erro
 }
 
 func retryWebhookCommand() *cobra.Command {
-	return lettersCommand("retry", "Deliver notices again that were given up", "will be delivered again",
-		func(ctx context.Context, c *client, name string, ids []string) (int, error) {
-			return c.control.RetryWebhook(ctx, c.namespace, name, ids)
-		})
+	return lettersCommand("retry", "Deliver notices again that were given up", "will be delivered again", requests.RetryWebhook)
 }
 
 func dropWebhookCommand() *cobra.Command {
-	return lettersCommand("drop", "Forget notices that were given up", "are forgotten",
-		func(ctx context.Context, c *client, name string, ids []string) (int, error) {
-			return c.control.DropWebhook(ctx, c.namespace, name, ids)
-		})
+	return lettersCommand("drop", "Forget notices that were given up", "are forgotten", requests.DropWebhook)
 }
 
 // lettersCommand returns a command that does something with notices that were given up.
-func lettersCommand(verb, short, done string, do func(ctx context.Context, c *client, name string, ids []string) (int, error)) *cobra.Command {
+func lettersCommand(verb, short, done string, do *route.Op[requests.NamedLetters, requests.WebhookCount]) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use: verb + " NAME ID…", Short: short, Args: cobra.MinimumNArgs(1),
@@ -261,9 +258,9 @@ func lettersCommand(verb, short, done string, do func(ctx context.Context, c *cl
 			return cli.Usage("name the notices as `moorebus webhooks dead` lists them, or use --all")
 		}
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			n, err := do(ctx, c, args[0], args[1:])
+			n, err := do.Call(ctx, c.api, requests.NamedLetters{Named: requests.Name(args[0]), IDs: requests.WebhookIDs{IDs: args[1:]}})
 			if err == nil {
-				_, err = fmt.Fprintf(c.out, "%d notices %s\n", n, done)
+				_, err = fmt.Fprintf(c.out, "%d notices %s\n", n.Count, done)
 			}
 			return err
 		})

@@ -3,6 +3,7 @@ package requests
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -103,9 +104,9 @@ func (*RunList) CheckParameters(values map[string]string) error {
 // The requests that start runs and show them.
 var (
 	Start = route.Define(route.Route{
-		Pattern: "POST /v1/runs", Summary: "Starts a run. Without a task the agent's own task is started.",
+		Pattern: "POST /v1/runs", Status: http.StatusCreated, Summary: "Starts a run. Without a task the agent's own task is started.",
 		Codes: with(route.PinCodes, refusal.CodeAgentNotFound), Example: `{"agent": "researcher", "task": "What is 1+1?"}`,
-	}, start).Created(func(r control.StartResult) string { return runPath(r.RunID) })
+	}, start).Locates(func(r control.StartResult) string { return runPath(r.RunID) })
 	ListRuns = route.Define(route.Route{
 		Pattern: "GET /v1/runs", Summary: "Lists the runs of the namespace, newest first.", Answer: runPage{},
 	}, func(ctx context.Context, c *control.Controller, in RunList) (list.Page, error) {
@@ -143,16 +144,16 @@ var (
 			return result, err
 		}
 		return c.Fork(ctx, in.Namespace, in.ID, in.Body)
-	}).Created(func(r forking.Result) string { return runPath(r.RunID) })
+	}).Locates(func(r forking.Result) string { return runPath(r.RunID) })
 	Retry = route.Define(route.Route{
-		Pattern: "POST /v1/runs/{id}/retry", Summary: "Forks a run that ended by a FatalError just before what ended it.", Codes: with(forkCodes, refusal.CodeNotDead),
+		Pattern: "POST /v1/runs/{id}/retry", Status: http.StatusCreated, Summary: "Forks a run that ended by a FatalError just before what ended it.", Codes: with(forkCodes, refusal.CodeNotDead),
 	}, func(ctx context.Context, c *control.Controller, in RetryOf) (result dead.Retried, err error) {
 		key, err := keyOf(in.Keys)
 		if err != nil {
 			return result, err
 		}
 		return c.Retry(ctx, in.Namespace, in.ID, key)
-	}).Created(func(r dead.Retried) string { return runPath(r.RunID) })
+	}).Locates(func(r dead.Retried) string { return runPath(r.RunID) })
 	Compare = route.Define(route.Route{
 		Pattern: "GET /v1/compare", Summary: "Compares two runs from the last event that both have: which calls of tools each of them makes, how they stand, and what they used.",
 		Codes: route.RunCodes,

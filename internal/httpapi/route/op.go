@@ -32,7 +32,7 @@ import (
 type Op[In, Out any] struct {
 	form
 	do      func(ctx context.Context, c *control.Controller, in In) (Out, error)
-	created func(Out) string
+	locates func(Out) string
 }
 
 // Define returns the request of a row. Query, Headers, Body and Answer follow from In and Out where the
@@ -49,9 +49,9 @@ func Define[In, Out any](row Route, do func(ctx context.Context, c *control.Cont
 	return o
 }
 
-// Created says where the answer's header Location points to, and that the status is 201.
-func (o *Op[In, Out]) Created(at func(Out) string) *Op[In, Out] {
-	o.created, o.row.Status = at, http.StatusCreated
+// Locates says where the answer's header Location points to.
+func (o *Op[In, Out]) Locates(at func(Out) string) *Op[In, Out] {
+	o.locates = at
 	return o
 }
 
@@ -67,8 +67,8 @@ func (o *Op[In, Out]) Row(c *control.Controller) Route {
 		if err != nil {
 			return err
 		}
-		if o.created != nil {
-			w.Header().Set("Location", o.created(out))
+		if o.locates != nil {
+			w.Header().Set("Location", o.locates(out))
 		}
 		return writeAnswer(w, cmp.Or(row.Status, http.StatusOK), out)
 	}

@@ -45,7 +45,7 @@ var echo = route.Define(route.Route{Pattern: "POST /v1/echo/{id}", Summary: "Ech
 			return in, refusal.New(refusal.Conflict, refusal.CodeConflict, "no").With(map[string]any{"run": in.ID})
 		}
 		return in, nil
-	}).Created(func(s sent) string { return "/v1/echo/" + s.ID })
+	}).Locates(func(s sent) string { return "/v1/echo/" + s.ID })
 
 // overHTTP serves rows as a gateway does.
 func overHTTP(t *testing.T, rows ...route.Route) route.Client {

@@ -1,4 +1,4 @@
-package gatewayclient
+package gatewaylog
 
 import (
 	"bufio"
@@ -12,21 +12,33 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/recordline"
-	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// records is the value of the parameter view that shows the log's own records.
-const records = "records"
-
-// eventStream is the media type of server-sent events.
-const eventStream = "text/event-stream"
-
 // lines asks for a run's records from a number on, as lines.
 func (c *Client) lines(ctx context.Context, ns, id string, from uint64) (*http.Response, error) {
-	return c.send(ctx, request{namespace: ns, path: path("runs", id, "events"), query: query("view", records, "from", number(from))})
+	r, err := requests.RunEvents.Request(ctx, c.API, recordsOf(ns, id, from))
+	if err != nil {
+		return nil, err
+	}
+	return c.API.Send(r)
+}
+
+// recordsOf selects the records of a run from a number on.
+func recordsOf(ns, id string, from uint64) requests.EventsOf {
+	return requests.EventsOf{Run: requests.Run{Scope: requests.Scope{Namespace: ns}, ID: id}, From: from, View: new(requests.ViewRecords)}
+}
+
+// Events yields the records of a run from a number on. The answer is open until they were ranged over.
+func (c *Client) Events(ctx context.Context, ns, id string, from uint64) (iter.Seq2[journal.Record, error], error) {
+	resp, err := c.lines(ctx, ns, id, from)
+	if err != nil {
+		return nil, err
+	}
+	return c.records(resp), nil
 }
 
 // records yields the records of an answer and closes it.
@@ -71,7 +83,7 @@ func (r *livingReader) stop() { r.timer.Stop() }
 
 // missing turns the refusal of what is not there into journal.ErrNotFound.
 func missing(err error) error {
-	if runs.IsMissing(err) || refusal.Is(err, refusal.CodeUnknownRef) {
+	if runs.IsMissing(err) {
 		return fmt.Errorf("%w: %w", journal.ErrNotFound, err)
 	}
 	return err
@@ -132,7 +144,7 @@ func (c *Client) setMark(run events.Run, seq, n uint64) {
 
 // Head is that of [journal.Log].
 func (c *Client) Head(ctx context.Context, run events.Run) (last journal.Record, err error) {
-	state, err := c.State(ctx, run.Namespace, run.ID, 0)
+	state, err := requests.GetRun.Call(ctx, c.API, requests.RunAt{Run: requests.Run{Scope: requests.Scope{Namespace: run.Namespace}, ID: run.ID}})
 	if err != nil {
 		return last, missing(err)
 	}
@@ -179,8 +191,7 @@ func (c *Client) Follow(ctx context.Context, _ int, filter journal.Filter, after
 			return
 		}
 		run := events.NewRun(filter.Namespace, filter.Run, c.shards)
-		r := request{namespace: run.Namespace, path: path("runs", run.ID, "events"), query: query("view", records, "from", number(c.mark(run, after)+1))}
-		c.yieldRecords(ctx, r, after, yield)
+		c.yieldRecords(ctx, c.eventsOf(recordsOf(run.Namespace, run.ID, c.mark(run, after)+1)), after, yield)
 	}
 }
 
@@ -188,15 +199,20 @@ func (c *Client) Follow(ctx context.Context, _ int, filter journal.Filter, after
 // shard, until ctx ends or the gateway refuses.
 func (c *Client) FollowAll(ctx context.Context, ns string, from journal.Position) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
-		c.yieldRecords(ctx, request{namespace: ns, path: path("events"), query: query("view", records, "from_seq", from.String())}, 0, yield)
+		open := func(ctx context.Context, last string) (*http.Request, error) {
+			return requests.FollowEvents.Request(ctx, c.API, requests.AllEvents{
+				Scope: requests.Scope{Namespace: ns}, FromSeq: new(from.String()), View: new(requests.ViewRecords), LastEventID: last,
+			})
+		}
+		c.yieldRecords(ctx, open, 0, yield)
 	}
 }
 
 // errEnough ends a stream whose records nobody wants any more.
 var errEnough = errors.New("enough")
 
-func (c *Client) yieldRecords(ctx context.Context, r request, after uint64, yield func(journal.Record, error) bool) {
-	err := c.stream(ctx, r, func(m message) error {
+func (c *Client) yieldRecords(ctx context.Context, open opener, after uint64, yield func(journal.Record, error) bool) {
+	err := c.stream(ctx, open, func(m message) error {
 		if m.id == "" || m.event == "state" {
 			return nil // it is no record
 		}
@@ -232,11 +248,12 @@ func (c *Client) AskCatchUp(events.Run) error { return nil }
 func (c *Client) WatchChunks(run events.Run, fn func(data []byte)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	r := request{namespace: run.Namespace, path: path("runs", run.ID, "events"), query: query("from", number(math.MaxInt64))}
+	from := recordsOf(run.Namespace, run.ID, math.MaxInt64)
+	from.View = nil
 	go func() {
 		defer close(ended)
 		// The words are a courtesy: without them the reply comes as an event.
-		_ = c.stream(ctx, r, func(m message) error {
+		_ = c.stream(ctx, c.eventsOf(from), func(m message) error {
 			if m.event == "chunk" || m.event == "tool_call_delta" {
 				fn(m.data)
 			}

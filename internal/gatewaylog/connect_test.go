@@ -1,4 +1,4 @@
-package gatewayclient_test
+package gatewaylog_test
 
 import (
 	"context"
@@ -15,13 +15,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/gatewayclient"
+	"github.com/moorebus/moorebus/internal/gatewaylog"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
-func connect(t *testing.T, o gatewayclient.Options) (*gatewayclient.Client, error) {
+func connect(t *testing.T, o gatewaylog.Options) (*gatewaylog.Client, error) {
 	t.Helper()
-	c, err := gatewayclient.New(o)
+	c, err := gatewaylog.New(o)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c, c.Connect(t.Context())
@@ -33,21 +34,21 @@ func TestRedirectionsAreRefused(t *testing.T) {
 	defer other.Close()
 	moved := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	defer moved.Close()
-	_, err := connect(t, gatewayclient.Options{URL: moved.URL, Token: "secret"})
+	_, err := connect(t, gatewaylog.Options{URL: moved.URL, Token: "secret"})
 	require.ErrorContains(t, err, "redirects to")
 }
 
 func TestWhatIsNoGateway(t *testing.T) {
 	for _, bad := range []string{"", "localhost:8080", "nats://localhost", "http://", "http://ann:secret@host", "http://host?x=1", "http://host/#x", "::"} {
-		_, err := gatewayclient.New(gatewayclient.Options{URL: bad})
+		_, err := gatewaylog.New(gatewaylog.Options{URL: bad})
 		require.Error(t, err, bad)
 		require.NotContains(t, err.Error(), "secret")
 	}
-	_, err := gatewayclient.New(gatewayclient.Options{URL: "https://host", CA: filepath.Join(t.TempDir(), "none")})
+	_, err := gatewaylog.New(gatewaylog.Options{URL: "https://host", CA: filepath.Join(t.TempDir(), "none")})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	for status, want := range map[int]string{200: "without the header Moorebus-Position", 404: "answers 404", 502: "answers 502"} {
 		page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
-		_, err := connect(t, gatewayclient.Options{URL: page.URL})
+		_, err := connect(t, gatewaylog.Options{URL: page.URL})
 		page.Close()
 		require.ErrorContains(t, err, want)
 		require.Equal(t, status == 502, refusal.Is(err, refusal.CodeUnavailable), "a proxy without its gateway: try again")
@@ -58,7 +59,7 @@ func TestWhatIsNoGateway(t *testing.T) {
 func TestBrokenConnection(t *testing.T) {
 	broken := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer broken.Close()
-	_, err := connect(t, gatewayclient.Options{URL: broken.URL})
+	_, err := connect(t, gatewaylog.Options{URL: broken.URL})
 	require.True(t, refusal.Is(err, refusal.CodeUnavailable), "%v", err)
 	require.ErrorIs(t, err, io.EOF)
 }
@@ -66,7 +67,7 @@ func TestBrokenConnection(t *testing.T) {
 // Only a gateway that refuses a connection for want of a certificate is said to want one. Another
 // failure is what it is, also after the gateway has asked for a certificate.
 func TestCertificateThatIsWanted(t *testing.T) {
-	serve := func(auth tls.ClientAuthType, answer http.HandlerFunc) (*httptest.Server, gatewayclient.Options) {
+	serve := func(auth tls.ClientAuthType, answer http.HandlerFunc) (*httptest.Server, gatewaylog.Options) {
 		s := httptest.NewUnstartedServer(answer)
 		s.TLS = &tls.Config{ClientAuth: auth}
 		s.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -74,16 +75,16 @@ func TestCertificateThatIsWanted(t *testing.T) {
 		t.Cleanup(s.Close)
 		ca := filepath.Join(t.TempDir(), "ca.pem")
 		require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600))
-		return s, gatewayclient.Options{URL: s.URL, CA: ca}
+		return s, gatewaylog.Options{URL: s.URL, CA: ca}
 	}
 	strict, o := serve(tls.RequireAnyClientCert, func(http.ResponseWriter, *http.Request) { t.Error("it lets a client in without a certificate") })
 	c, err := connect(t, o)
-	require.ErrorIs(t, err, gatewayclient.ErrCertificateWanted)
+	require.ErrorIs(t, err, gatewaylog.ErrCertificateWanted)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	err = c.Connect(gone)
 	require.ErrorIs(t, err, context.Canceled)
-	require.NotErrorIs(t, err, gatewayclient.ErrCertificateWanted)
+	require.NotErrorIs(t, err, gatewaylog.ErrCertificateWanted)
 	strict.Close()
 	err = c.Connect(t.Context())
 	require.True(t, refusal.Is(err, refusal.CodeUnavailable), "%v", err)
@@ -114,22 +115,22 @@ func TestCertificates(t *testing.T) {
 		w.Header().Set("Moorebus-Position", "0:1,1:7,2:0")
 	}))
 	defer gateway.Close()
-	_, err := connect(t, gatewayclient.Options{URL: gateway.URL, Token: "secret"})
+	_, err := connect(t, gatewaylog.Options{URL: gateway.URL, Token: "secret"})
 	require.ErrorContains(t, err, "certificate")
 	require.False(t, refusal.Is(err, refusal.CodeUnavailable), "another attempt is no better")
 
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: gateway.Certificate().Raw}), 0o600))
-	c, err := connect(t, gatewayclient.Options{URL: gateway.URL + "/", Token: "secret", CA: ca})
+	c, err := connect(t, gatewaylog.Options{URL: gateway.URL + "/", Token: "secret", CA: ca})
 	require.NoError(t, err)
 	require.Equal(t, 3, c.Shards())
 	last, err := c.Last(t.Context(), 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 7, last)
-	_, err = c.StoredAgents(context.Background(), "other")
+	_, err = requests.ListAgents.Call(t.Context(), c.API, requests.Scope{Namespace: "other"})
 	var refused *refusal.Error
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, &refusal.Error{Kind: refusal.Unauthorized, Code: refusal.CodeUnauthorized, Message: "No.", Fields: map[string]any{"run": "x"}}, refused)
-	_, err = connect(t, gatewayclient.Options{URL: gateway.URL, Token: "wrong", CA: ca})
+	_, err = connect(t, gatewaylog.Options{URL: gateway.URL, Token: "wrong", CA: ca})
 	require.True(t, refusal.Is(err, refusal.CodeUnauthorized), "%v", err)
 }

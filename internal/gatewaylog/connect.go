@@ -1,17 +1,14 @@
-// Package gatewayclient carries out commands on runs over a gateway's HTTP. A [Client] has the
-// methods of control.Controller that commands call, and it is the reading half of the log and of
-// the live feed. So a command does the same over HTTP as on a bus.
+// Package gatewaylog is a gateway as commands use it over HTTP: the connection that sends their
+// requests, and the reading half of the log and of the live feed.
 //
 // What the gateway refuses is the *refusal.Error with the code that the gateway gave.
-package gatewayclient
+package gatewaylog
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -146,43 +143,6 @@ func checkURL(text string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// request is a request to the gateway.
-type request struct {
-	method, namespace, path string
-	query                   url.Values
-	header                  map[string]string
-	body                    []byte
-}
-
-// path joins parts to a path below /v1. The parts may hold any text.
-func path(parts ...string) string {
-	var b strings.Builder
-	b.WriteString("/v1")
-	for _, part := range parts {
-		b.WriteString("/" + url.PathEscape(part))
-	}
-	return b.String()
-}
-
-// send sends a request and returns the answer if it is a success.
-func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
-	to := c.API.URL + r.path
-	if len(r.query) > 0 {
-		to += "?" + r.query.Encode()
-	}
-	req, err := http.NewRequestWithContext(ctx, cmp.Or(r.method, http.MethodGet), to, bytes.NewReader(r.body))
-	if err != nil {
-		return nil, err
-	}
-	for key, value := range r.header {
-		req.Header.Set(key, value)
-	}
-	if r.namespace != "" {
-		req.Header.Set("Moorebus-Namespace", r.namespace)
-	}
-	return c.API.Send(req)
-}
-
 // RoundTrip sends a request with the token. Its errors, and those of the answer, say whether a later
 // attempt may not meet them.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -246,56 +206,20 @@ func away(err error) error {
 	return refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "%s", err.Error())
 }
 
-// call sends a request and decodes the JSON of the answer into into, which may be nil.
-func (c *Client) call(ctx context.Context, r request, into any) error {
-	ctx, stop := context.WithTimeout(ctx, requestTimeout)
-	defer stop()
-	resp, err := c.send(ctx, r)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }() // it was only read
-	data, err := io.ReadAll(resp.Body)
-	if err != nil || into == nil {
-		return err
-	}
-	if raw, is := into.(*[]byte); is {
-		*raw = data
-		return nil
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return c.API.NotAGateway("what is not its JSON: " + err.Error())
-	}
-	return nil
-}
-
-// ask returns the decoded answer to a request.
-func ask[T any](ctx context.Context, c *Client, r request) (answer T, err error) {
-	err = c.call(ctx, r, &answer)
-	return answer, err
-}
-
-// post is ask with a JSON body, by POST where the request names no method.
-func post[T any](ctx context.Context, c *Client, r request, body any) (answer T, err error) {
-	if r.body, err = json.Marshal(body); err != nil {
-		return answer, err
-	}
-	r.method = cmp.Or(r.method, http.MethodPost)
-	if r.header == nil {
-		r.header = map[string]string{}
-	}
-	r.header["Content-Type"] = "application/json"
-	return ask[T](ctx, c, r)
-}
-
 // position returns where the log ends.
 func (c *Client) position(ctx context.Context) (journal.Position, error) {
 	ctx, stop := context.WithTimeout(ctx, requestTimeout)
 	defer stop()
-	resp, err := c.send(ctx, request{method: http.MethodHead, path: path("events")})
+	r, err := requests.FollowEvents.Request(ctx, c.API, requests.AllEvents{})
+	if err != nil {
+		return nil, err
+	}
+	r.Method = http.MethodHead
+	resp, err := c.API.Send(r)
 	if err != nil {
 		// An answer to HEAD has no body that says why.
-		return nil, cmp.Or(c.call(ctx, request{path: path("version")}, nil), err)
+		_, why := requests.Version.Call(ctx, c.API, requests.None{})
+		return nil, cmp.Or(why, err)
 	}
 	_ = resp.Body.Close() // it is empty
 	text := resp.Header.Get(requests.PositionHeader)

@@ -1,4 +1,4 @@
-package gatewayclient
+package gatewaylog
 
 import (
 	"bufio"
@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
@@ -24,16 +25,26 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
+// opener returns the request of a stream that goes on after a message; empty: from its beginning.
+type opener func(ctx context.Context, last string) (*http.Request, error)
+
+// eventsOf opens the stream of a run.
+func (c *Client) eventsOf(in requests.EventsOf) opener {
+	return func(ctx context.Context, last string) (*http.Request, error) {
+		in.LastEventID = last
+		return requests.RunEvents.Request(ctx, c.API, in)
+	}
+}
+
 // stream calls fn for the messages of a stream until ctx ends. Where the connection breaks, it
 // goes on after the last message that had an id. The error is that of ctx or of fn, or a refusal
 // that another attempt would not change.
-func (c *Client) stream(ctx context.Context, r request, fn func(message) error) error {
-	r.header = map[string]string{"Accept": eventStream}
-	wait := firstRetry
+func (c *Client) stream(ctx context.Context, open opener, fn func(message) error) error {
+	wait, last := firstRetry, ""
 	for {
-		err := c.streamOnce(ctx, r, func(m message) error {
+		err := c.streamOnce(ctx, open, last, func(m message) error {
 			if wait = firstRetry; m.id != "" {
-				r.header["Last-Event-ID"] = m.id
+				last = m.id
 			}
 			return fn(m)
 		})
@@ -65,10 +76,15 @@ type stopped struct{ err error }
 func (e *stopped) Error() string { return e.err.Error() }
 
 // streamOnce reads one connection to its end.
-func (c *Client) streamOnce(ctx context.Context, r request, fn func(message) error) error {
+func (c *Client) streamOnce(ctx context.Context, open opener, last string, fn func(message) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	resp, err := c.send(ctx, r)
+	r, err := open(ctx, last)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Accept", requests.EventStream)
+	resp, err := c.API.Send(r)
 	if err != nil {
 		return err
 	}
