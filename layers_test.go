@@ -125,9 +125,9 @@ var lower = map[string][]string{
 	"internal/runlog":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/codec"},
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
 	"internal/worker":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
-	"internal/providers":        {},
+	"internal/providers":        {"internal/codec"},
 	"internal/keycommand":       {},
-	"internal/llmhttp":          {"internal/media", "pkg/llm", "internal/providers", "internal/retry", "internal/tracecontext"},
+	"internal/llmhttp":          {"internal/codec", "internal/media", "pkg/llm", "internal/providers", "internal/retry", "internal/tracecontext"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers", "internal/spelling"},
 	"internal/agentfile/strict": {"internal/spelling"},
 	"internal/docschema":        {"pkg/events", "pkg/tool", "internal/agentfile", "internal/providers"},
@@ -145,15 +145,15 @@ var lower = map[string][]string{
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
 	"internal/ports":            {"pkg/events", "pkg/journal"},
-	"internal/recordline":       {"pkg/journal"},
+	"internal/recordline":       {"internal/codec", "pkg/journal"},
 	"internal/buildinfo":        {"pkg/events", "pkg/reducer"},
 }
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
 	"pkg/llm":         {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
-	"pkg/tool":        {"pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
-	"pkg/journal":     {"pkg/journal", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/recordline"},
+	"pkg/tool":        {"internal/codec", "pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
+	"pkg/journal":     {"pkg/journal", "internal/codec", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/recordline"},
 	"internal/tokens": {"internal/tokens"},
 }
 
@@ -208,7 +208,7 @@ var roles = []string{"internal/planner", "internal/actor", "internal/subagent", 
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
-	"pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/callctx", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
+	"internal/codec", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/callctx", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/runstream", "internal/runstart", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/codec"
 )
 
 // checker holds images to what was seen before the power was lost.
@@ -231,9 +233,7 @@ func (c *checker) awaitEnds(ctx context.Context, url string) error {
 func parseMarks(lines [][]byte) ([]mark, error) {
 	marks := make([]mark, len(lines))
 	for i, line := range lines {
-		d := json.NewDecoder(bytes.NewReader(line))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&marks[i]); err != nil {
+		if err := codec.Strict(line, &marks[i]); err != nil {
 			return nil, fmt.Errorf("mark %q: %w", line, err)
 		}
 	}

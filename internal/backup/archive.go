@@ -17,6 +17,7 @@ import (
 
 	"github.com/klauspost/compress/s2"
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -209,7 +210,7 @@ func (a *Archive) leaveOut(context.Context) error {
 func (a *Archive) values(b Bucket, take func(ports.Value) error) error {
 	return readLines(a.dir, *b.File, func(_ int64, line []byte) error {
 		var v ports.Value
-		if err := recordline.Decode(line, &v); err != nil {
+		if err := codec.Strict(line, &v); err != nil {
 			return err
 		}
 		return take(v)
@@ -339,7 +340,7 @@ func (m *Manifest) objects(dir string) (all []events.Ref, err error) {
 			}
 			err := readLines(dir, *b.File, func(_ int64, line []byte) error {
 				var ref events.Ref
-				if err := recordline.Decode(line, &ref); err != nil || !isDigest(ref.SHA256) {
+				if err := codec.Strict(line, &ref); err != nil || !isDigest(ref.SHA256) {
 					return cmp.Or(err, ErrDamaged)
 				}
 				all = append(all, ref)

@@ -291,3 +291,14 @@ func BenchmarkUnmarshal(b *testing.B) {
 		})
 	}
 }
+
+func TestStrict(t *testing.T) {
+	var v struct {
+		A int `json:"a"`
+	}
+	require.NoError(t, codec.Strict([]byte(" {\"a\": 1}\n"), &v))
+	require.Equal(t, 1, v.A)
+	require.ErrorContains(t, codec.Strict([]byte(`{"a":1,"b":2}`), &v), `unknown field "b"`)
+	require.ErrorContains(t, codec.Strict([]byte(`{"a":1}{}`), &v), "something follows the JSON object")
+	require.Error(t, codec.Strict([]byte(`{"a":"x"}`), &v))
+}

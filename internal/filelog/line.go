@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -30,7 +31,7 @@ func isObject(text []byte) bool { return bytes.HasPrefix(text, []byte(objectLine
 // parseObject reads an object's line and checks the data against its digest.
 func parseObject(text []byte) (object, error) {
 	var o object
-	if err := recordline.Decode(text, &o); err != nil {
+	if err := codec.Strict(text, &o); err != nil {
 		return o, err
 	}
 	if len(o.Data) != o.Blob.Size || events.Hash(o.Data) != o.Blob.SHA256 {

@@ -23,6 +23,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -153,9 +154,7 @@ func (q *quirk) request(t *testing.T) llm.Request {
 		OutputSchema json.RawMessage `json:"output_schema"`
 		Messages     []llm.Message   `json:"messages"`
 	}
-	in := json.NewDecoder(bytes.NewReader(raw))
-	in.DisallowUnknownFields()
-	require.NoError(t, in.Decode(&change))
+	require.NoError(t, codec.Strict(raw, &change))
 	if change.Tools != nil {
 		req.Tools = nil
 		for _, name := range *change.Tools {

@@ -1,9 +1,10 @@
 package mcpserve
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
+
+	"github.com/moorebus/moorebus/internal/codec"
 )
 
 // taskSchema returns the input of an agent's tool. An agent with a task of its own needs none.
@@ -22,9 +23,7 @@ func taskOf(arguments json.RawMessage) (string, error) {
 	var in struct {
 		Task string `json:"task"`
 	}
-	dec := json.NewDecoder(bytes.NewReader(arguments))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&in); err != nil {
+	if err := codec.Strict(arguments, &in); err != nil {
 		return "", fmt.Errorf("the arguments do not fit the schema: %w", err)
 	}
 	return in.Task, nil

@@ -1,7 +1,6 @@
 package providers
 
 import (
-	"bytes"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/moorebus/moorebus/internal/codec"
 )
 
 // Capabilities are what a model server takes and wants for one model. The keys are
@@ -421,9 +422,7 @@ func (p *pattern) UnmarshalJSON(data []byte) (err error) {
 }
 
 var table = sync.OnceValue(func() (t tableForm) {
-	dec := json.NewDecoder(bytes.NewReader(tableJSON))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&t); err != nil {
+	if err := codec.Strict(tableJSON, &t); err != nil {
 		panic(err) // the file is embedded and has a test
 	}
 	return t

@@ -8,10 +8,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -26,19 +26,6 @@ type line struct {
 	Stored  *time.Time      `json:"stored,omitempty"`
 	Body    json.RawMessage `json:"body,omitempty"`
 	Base64  *[]byte         `json:"body_base64,omitempty"`
-}
-
-// Decode reads one JSON object without unknown keys.
-func Decode(text []byte, to any) error {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(to); err != nil {
-		return err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the object")
-	}
-	return nil
 }
 
 // Append appends a record's line, with its newline, and returns the result. The error is that of
@@ -85,7 +72,7 @@ func plain(body []byte) bool {
 // Parse reads a line, with or without its newline. What is no record's line is an error.
 func Parse(text []byte) (journal.Record, error) {
 	var l line
-	if err := Decode(text, &l); err != nil {
+	if err := codec.Strict(text, &l); err != nil {
 		return journal.Record{}, err
 	}
 	rec := journal.Record{Subject: l.Subject, Seq: l.Seq, Body: l.Body}

@@ -1,13 +1,14 @@
 package events
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/moorebus/moorebus/internal/codec"
 )
 
 // The states of a run whose model speaks the text protocol. They say how the next
@@ -171,9 +172,7 @@ func parseModelRef(item json.RawMessage) (ref ModelRef, err error) {
 		}
 		return ModelRef{Provider: provider, Model: model}, nil
 	}
-	d := json.NewDecoder(bytes.NewReader(item))
-	d.DisallowUnknownFields()
-	if d.Decode(&ref) != nil {
+	if codec.Strict(item, &ref) != nil {
 		return ref, fmt.Errorf("is neither a model's name nor {provider, model} nor a list of them")
 	}
 	return ref, nil

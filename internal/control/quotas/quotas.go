@@ -8,7 +8,6 @@
 package quotas
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -126,9 +126,7 @@ func (a *Admission) read(ctx context.Context) (set, uint64, error) {
 		return nil, 0, err
 	}
 	var all set
-	known := json.NewDecoder(bytes.NewReader(data))
-	known.DisallowUnknownFields() // a bound of a later build would not hold
-	if err := known.Decode(&all); err != nil {
+	if err := codec.Strict(data, &all); err != nil { // a bound of a later build would not hold
 		return nil, 0, refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "the stored quotas cannot be read by this build, so it starts no runs: start gateways of the build that stored them, or remove the quotas with it")
 	}
 	return all, revision, nil

@@ -11,15 +11,14 @@ package builtin
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
 	"time"
 	_ "time/tzdata" // current_time must know the zones on a bare machine too
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -106,13 +105,8 @@ func decode(arguments string, into any) error {
 	if strings.TrimSpace(arguments) == "" {
 		arguments = "{}"
 	}
-	dec := json.NewDecoder(strings.NewReader(arguments))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(into); err != nil {
+	if err := codec.Strict([]byte(arguments), into); err != nil {
 		return invalid("the arguments do not fit: %v", err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return invalid("the arguments do not fit: something follows the JSON object")
 	}
 	return nil
 }
