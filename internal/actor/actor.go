@@ -78,6 +78,10 @@ type Actor struct {
 	// anyPool says that the actor serves the pools of tools that appear, too.
 	anyPool bool
 
+	// announcing has one who announces: an announcement of tools as they were must not come
+	// after one of tools as they are.
+	announcing chan struct{}
+
 	saying sync.Mutex
 	left   map[string][]string // what each pool's announcement leaves out
 }
@@ -109,7 +113,7 @@ func New(cfg Config) (*Actor, error) {
 	if cfg.Peers == nil {
 		cfg.Peers = toolcall.PeersOf(cfg.Queue)
 	}
-	a := &Actor{cfg: cfg, anyPool: anyPool, left: map[string][]string{}, elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Logger)}
+	a := &Actor{cfg: cfg, anyPool: anyPool, announcing: make(chan struct{}, 1), left: map[string][]string{}, elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Logger)}
 	if a.guard, err = toolcall.NewGuard(cfg.Store, cfg.Approval, definitions(cfg.Tools)); err != nil {
 		return nil, err
 	}
@@ -133,6 +137,12 @@ func New(cfg Config) (*Actor, error) {
 //
 // Tools that do not fit into a pool's announcement are left out, see [fit].
 func (a *Actor) Announce(ctx context.Context) error {
+	select {
+	case a.announcing <- struct{}{}:
+		defer func() { <-a.announcing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	// All offers come first: if an announcement fails, none of them must be stale.
 	for _, pool := range a.cfg.Pools {
 		if err := a.worker.Offer(pool, toolcall.Names(Specs(a.cfg.Tools, pool))); err != nil {

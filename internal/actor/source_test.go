@@ -143,6 +143,40 @@ func (m *mute) Announce(ctx context.Context, pool, instance string, tools []even
 	return m.Directory.Announce(ctx, pool, instance, tools)
 }
 
+// tardy is a directory whose first announcement takes until on is closed.
+type tardy struct {
+	journal.Directory
+	begun atomic.Bool
+	on    chan struct{}
+}
+
+func (s *tardy) Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error {
+	if s.begun.CompareAndSwap(false, true) {
+		<-s.on
+	}
+	return s.Directory.Announce(ctx, pool, instance, tools)
+}
+
+// Tools that come while the actor announces those that it had are announced after them.
+func TestAnnouncementsAreInOrder(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		source, directory := spring(make(chan []tool.Tool)), &tardy{on: make(chan struct{})}
+		registry := fed(t, source)
+		p := r.spawn(nil, func(c *actor.Config) {
+			directory.Directory = c.Directory
+			c.Tools, c.Directory, c.Pools = registry, directory, []string{"default"}
+		})
+		synctest.Wait()
+		source <- []tool.Tool{pure("a", "default", says("a"))}
+		synctest.Wait()
+		close(directory.on)
+		synctest.Wait()
+		tools, err := p.Tools(t.Context())
+		require.NoError(t, err)
+		require.Len(t, tools, 1)
+	})
+}
+
 // A tool that is gone is offered in no pool any more, even if that cannot be announced.
 func TestOffersOutliveNoTool(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
