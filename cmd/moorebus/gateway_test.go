@@ -63,6 +63,9 @@ func agentOf(t *testing.T, text string) events.Agent {
 
 // Every command on runs says over HTTP what it says on the bus.
 func TestCommandsOverHTTP(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts hundreds of processes
+	}
 	b := testBus(t)
 	start := func(a events.Agent, task string, state events.State) string {
 		id, err := b.start(a, task, state)

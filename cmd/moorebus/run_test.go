@@ -173,6 +173,9 @@ tools:
 
 // A run that somebody paused is left as it is, too.
 func TestInterruptLeavesAPausedRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: the run takes seconds to pause
+	}
 	home := t.TempDir()
 	agent := filepath.Join(home, "agent.yaml")
 	require.NoError(t, os.WriteFile(agent, []byte(`
