@@ -76,6 +76,10 @@ type Store struct {
 	idleBytes int64
 }
 
+// builtIn makes the machine of the stores that are given none. They share it: nothing changes
+// a machine.
+var builtIn = sync.OnceValue(func() *reducer.Machine { return reducer.NewMachine(reducer.MachineOptions{}) })
+
 // New returns a store.
 func New(o Options) *Store {
 	s := &Store{
@@ -83,7 +87,7 @@ func New(o Options) *Store {
 		runs: map[events.Run]*Run{}, idle: list.New(),
 	}
 	if s.machine == nil {
-		s.machine = reducer.NewMachine(reducer.MachineOptions{})
+		s.machine = builtIn()
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
