@@ -124,9 +124,18 @@ func joinedBus(t testing.TB, shards int) *Bus {
 	return bus
 }
 
+// onDisk is a directory of a server that flushes in groups. [testing.T.TempDir] may be in memory.
+func onDisk(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "moorebus-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
 func groupFlushed(t testing.TB, shards int) (*Bus, *embedded.Server) {
 	t.Helper()
-	srv := startServer(t, embedded.Options{Listen: "127.0.0.1:0", GroupFlush: true, SyncAlways: true})
+	srv := startServer(t, embedded.Options{Dir: onDisk(t), Listen: "127.0.0.1:0", GroupFlush: true, SyncAlways: true})
 	conn := inProcess(t, srv)
 	require.NoError(t, Init(context.Background(), conn, InitOptions{Shards: shards, AckWait: testAckWait, Pools: []string{"web"}, Sync: SyncGroup}))
 	bus, err := Open(context.Background(), conn, Options{Logger: quiet, AckWait: testAckWait, RequestTimeout: patience, Flush: srv.Flush})

@@ -163,7 +163,7 @@ func TestNumberOfAnotherLog(t *testing.T) {
 // each reconnect.
 func TestServerChangesItsWay(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := onDisk(t)
 	first, err := embedded.Start(t.Context(), embedded.Options{Dir: dir, Listen: "127.0.0.1:0", SyncAlways: true, Logger: quiet})
 	require.NoError(t, err)
 	at := first.ClientURL()
