@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,7 +23,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Those that run beside others wait for a server or a clock most of the time.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds what a test waits for; nothing takes that long.
 const patience = controltest.Patience

@@ -3,6 +3,7 @@ package servicetool_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -29,6 +30,10 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(serviceURL); url != "" {
 		serve(url)
 		return
+	}
+	// Most of these tests wait for another process or a clock.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
