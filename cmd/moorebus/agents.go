@@ -27,8 +27,8 @@ func agentsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agents",
 		Short: "Store and show agents",
-		Long: `Agents are definitions that are stored under their names. A run can then be started
-by name. It keeps the version that it was started with.`,
+		Long: `Agents are definitions that are stored under their names. Runs can then be started by
+name. A run keeps the version that it started with.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -142,7 +142,7 @@ func (c *client) putAgents(ctx context.Context, definitions []definition) error 
 func getAgentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "get NAME",
-		Short:   "Print a stored agent, in a form that can be put again",
+		Short:   "Print a stored agent in a form for agents put",
 		Example: `  moorebus agents get researcher > researcher.yaml`,
 		Args:    cobra.ExactArgs(1),
 	}
@@ -186,23 +186,23 @@ func importLKJCommand() *cobra.Command {
 	var memory string
 	cmd := &cobra.Command{
 		Use:   "import-lkj CONFIG.json",
-		Short: "Make an agent of LKJAgent's data/config.json",
+		Short: "Convert LKJAgent's data/config.json into an agent",
 		Long: `Import-lkj reads LKJAgent's data/config.json and prints an agent that speaks the
 text protocol, with its prompts, its limits and the five memory tools. The agent is
 not stored. stderr lists unused keys. CONFIG.json - is stdin.
 
-With --memory, the texts of LKJAgent's data/memory.json are put into the agent's
-storage. What was in its working memory gets the additional tag working_memory, and
-its thinking log thinking_log. Texts with the same tags are replaced.`,
+--memory also imports the texts of LKJAgent's data/memory.json into the agent's
+storage. Texts of its working memory get the additional tag working_memory, and
+those of its thinking log thinking_log. Texts with the same tags are replaced.`,
 		Example: `  moorebus agents import-lkj data/config.json --name librarian > librarian.yaml
   moorebus agents import-lkj data/config.json --provider local | moorebus agents put -`,
 		Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, print.YAML)
-	cmd.Flags().StringVar(&memory, "memory", "", "put the texts of this `file` into the agent's storage")
+	cmd.Flags().StringVar(&memory, "memory", "", "import the texts of this `file` into the agent's storage")
 	cmd.Flags().StringVar(&o.Name, "name", "lkjagent", "the agent's `name`")
-	cmd.Flags().StringVar(&o.Provider, "provider", providers.OpenAI, "the model `provider`, by the planner's name for it")
-	cmd.Flags().StringVar(&o.Model, "model", "", "the `model` to ask (default: the one in the file)")
+	cmd.Flags().StringVar(&o.Provider, "provider", providers.OpenAI, "the planner's name of the model `provider`")
+	cmd.Flags().StringVar(&o.Model, "model", "", "the `model` (default: the one in the file)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		data, err := readAll(cmd.InOrStdin(), args[0])
 		if err != nil {

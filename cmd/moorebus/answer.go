@@ -20,7 +20,7 @@ func answerCommand() *cobra.Command {
 ask_human. CALL is optional if only one call of the run waits; show lists waiting
 calls with their questions. It prints the run's state.
 
-The first answer to a question holds; a second one fails and says what the first was.`,
+The first answer to a question is final; a second one fails and shows the first.`,
 		Example: `  moorebus answer 0198c5a0-5a6b-7c00-8000-000000000001 "the test account"`,
 		Args:    cobra.RangeArgs(2, 3),
 	}

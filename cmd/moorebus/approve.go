@@ -14,9 +14,9 @@ func approveCommand() *cobra.Command {
 		Short: "Approve a waiting call",
 		Long: `Approve runs a tool call that waits for a human. CALL is optional if only one call of
 the run waits; show lists waiting calls. With --arguments the call runs with other
-arguments, which the tool's schema has to allow. It prints the run's state.
+arguments, which must match the tool's schema. It prints the run's state.
 
-The first decision on a call holds; a second one fails and says what the first was.`,
+The first decision on a call is final; a second one fails and shows the first.`,
 		Example: `  moorebus approve 0198c5a0-5a6b-7c00-8000-000000000001
   moorebus approve 0198c5a0-5a6b-7c00-8000-000000000001 call_2 --arguments '{"path": "notes.txt"}' --by ann`,
 		Args: cobra.RangeArgs(1, 2),

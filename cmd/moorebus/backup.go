@@ -28,20 +28,20 @@ func backupCommand() *cobra.Command {
 	var every time.Duration
 	cmd := &cobra.Command{
 		Use:   "backup DIR",
-		Short: "Back up a bus into a directory, while it is written to",
-		Long: `Backup reads a bus into a directory: the log of every shard up to where it ends now, and
-then all that is beside it: agents, storage, threads, schedules and other buckets,
-tombstones, and large results. The bus goes on meanwhile. Of each run the backup has the
-events up to some event.
+		Short: "Back up a running bus into a directory",
+		Long: `Backup copies a running bus into a directory: the log of every shard up to its current
+end, then agents, storage, threads, schedules and other buckets, tombstones, and large
+results. The backup has each run's events up to some event.
 
-The directory is always the last complete backup, also after a crash: files are written
-under other names and renamed, the manifest last. Without --incremental a new backup takes
-the place of the old one when it is complete. With --incremental it adds what is new.
-restore needs all of it, and can go back to any time since the first one.
+The directory always has the last complete backup, even after a crash: files are written
+under temporary names and renamed, the manifest last. Without --incremental a new backup
+replaces the old one when it is complete. With --incremental it adds only new data; restore
+needs all increments, and can go back to any time since the first one.
 
-The files hold conversations, results and secrets of webhooks. They are readable for their
-owner only, and not encrypted. Copy the directory to another machine, and check it there
-with backup verify. It needs the user operator, or the user backup, which may change nothing.`,
+The files contain conversations, results and secrets of webhooks. Only their owner can read
+them, and they are not encrypted. Copy the directory to another machine, and check the copy
+with backup verify. Backup needs the user operator, or the user backup, which may change
+nothing.`,
 		Example: `  moorebus backup /var/backups/moorebus
   moorebus backup /var/backups/moorebus --incremental --every 1h
   moorebus backup verify /var/backups/moorebus`,
@@ -49,8 +49,8 @@ with backup verify. It needs the user operator, or the user backup, which may ch
 	}
 	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.outlast = true
-	cmd.Flags().BoolVar(&o.Incremental, "incremental", false, "add to the backup that is there")
-	cmd.Flags().DurationVar(&every, "every", 0, "repeat at this interval, each time adding to the one before, until a signal ends it")
+	cmd.Flags().BoolVar(&o.Incremental, "incremental", false, "add to the existing backup")
+	cmd.Flags().DurationVar(&every, "every", 0, "repeat at this interval, adding to the previous backup, until a signal ends it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if every < 0 {
 			return cli.Usage("--every: must not be negative")
@@ -125,11 +125,11 @@ func backupVerifyCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "verify DIR",
-		Short: "Read a whole backup and check it",
-		Long: `Verify holds every file of a backup to its checksum, every large result to its name, and
-every run to the rules of the log: places, hashes, transitions. It names each damaged file,
-and each run whose events do not follow from one another. It needs no bus. The exit code is
-1 if anything is wrong.`,
+		Short: "Read and check a complete backup",
+		Long: `Verify checks the checksum of every file of a backup, the digest of every large result,
+and every run against the rules of the log: ordinals, hashes, transitions. It lists each
+damaged file and each inconsistent run. It needs no bus. The exit code is 1 if anything is
+wrong.`,
 		Example: `  moorebus backup verify /var/backups/moorebus`,
 		Args:    cobra.ExactArgs(1),
 	}
@@ -169,25 +169,25 @@ func restoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore DIR",
 		Short: "Restore a backup into an empty bus",
-		Long: `Restore verifies a whole backup and then writes it into a bus that was set up and is
-empty: values and large results first, then the runs, each event as it was. The bus may have
-another number of shards. If it was cut off, repeat it: it goes on and stores nothing twice.
-Afterwards it reads the bus and verifies every run.
+		Long: `Restore verifies a backup and then writes it into a bus that is set up and empty: values
+and large results first, then the runs, each event unchanged. The bus may have another
+number of shards. If a restore is interrupted, repeat it: it continues and stores nothing
+twice. At the end it reads the bus and verifies every run.
 
-Runs go on where the backup ends. Runs that wait for a human or a user still wait, and timers
-are set again: those that came due meanwhile fire within a minute or two. Pure and idempotent
-calls that were at work run again. A call of class once that had begun, or could have begun
-behind the end of the backup, does not run again: its outcome is unknown, and its agent or a
-human decides. What a model decided behind the end of the backup is not known: runs that were
-planning ask it again, and it may call a tool that was called already. So runs come back
-paused whose tools, or those of agents that they call, contain one of class once: look at
-them, and let them go on with moorebus resume --restored. --hold all holds every run that
-has not ended, and --hold none holds no run.
+Runs continue where the backup ends. Runs that wait for a human or a user still wait.
+Overdue timers fire within a minute or two. Pure and idempotent calls that were in flight run
+again. A call of class once that had started, or could have started after the end of the
+backup, does not run again: its outcome is unknown, and its agent or a human decides. Model
+replies after the end of the backup are lost: runs that were planning call the model again,
+and it may call a tool that has already run. So restore holds runs with tools of class once,
+their own or of agents that they call: it restores them paused. Check them, and continue them
+with moorebus resume --restored. --hold all holds every run that has not ended, and --hold
+none holds no run.
 
-If nothing ran behind the end of the backup, since all roles were stopped before, say
---calls-may-run-again. --until leaves out what the log took after that time.
+If nothing ran after the end of the backup, because all roles were stopped first, pass
+--calls-may-run-again. --until omits events that the log stored after that time.
 
-Stop the old installation before: runs must not go on in two places.`,
+Stop the old installation first: a run must not continue on two buses.`,
 		Example: `  moorebus init --nats nats://new.example:4222
   moorebus restore /var/backups/moorebus --nats nats://new.example:4222
   moorebus restore /var/backups/moorebus --until 2026-03-01T12:00:00Z`,
@@ -195,11 +195,11 @@ Stop the old installation before: runs must not go on in two places.`,
 	}
 	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.outlast = true
-	cmd.Flags().StringVar(&until, "until", "", "leave out events that the log took after this `time`, as in 2026-03-01T12:00:00Z")
-	cmd.Flags().BoolVar(&o.CallsMayRunAgain, "calls-may-run-again", false, "nothing ran behind the end of the backup, so calls that had not begun run")
-	cmd.Flags().StringVar(&hold, "hold", string(backup.HoldOnce), "which `runs` that have not ended come back paused: once (those with a tool of class once), all or none")
+	cmd.Flags().StringVar(&until, "until", "", "omit events that the log stored after this `time`, as in 2026-03-01T12:00:00Z")
+	cmd.Flags().BoolVar(&o.CallsMayRunAgain, "calls-may-run-again", false, "nothing ran after the end of the backup, so calls that had not started run")
+	cmd.Flags().StringVar(&hold, "hold", string(backup.HoldOnce), "which unfinished `runs` are restored paused: once (those with a tool of class once), all or none")
 	complete(cmd, "hold", string(backup.HoldOnce), string(backup.HoldAll), string(backup.HoldNone))
-	cmd.Flags().BoolVar(&o.Diverged, "diverged-too", false, "restore runs, too, whose events do not follow from one another")
+	cmd.Flags().BoolVar(&o.Diverged, "diverged-too", false, "also restore runs whose events are inconsistent")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var at time.Time
 		if until != "" {

@@ -32,15 +32,15 @@ func initCommand() *cobra.Command {
 		Long: `Init sets up an external bus: a stream for each shard, a consumer for each state and
 each pool of tools, a stream for timers, and buckets for agents, tools, large results,
 snapshots, the ids of purged runs, and the storage of the named agents. It updates what
-exists and removes nothing. run and dev set up their own data directory themselves, at
-every start; --data does that without them, and says what changed.
+exists and removes nothing. run and dev set up their data directory at every start;
+--data does that without them, and lists what changed.
 
 The number of shards cannot be changed later: it determines the stream of a run.
 
-With --check it changes nothing and says what it would do with the same flags. The exit
-code is 0 if there is nothing to do, and 7 if there is.
+With --check it changes nothing and lists what it would do with the same flags. The exit
+code is 0 if nothing is to be done, and 7 if something is.
 
-With --print-permissions it talks to no bus and writes a part of nats-server's
+With --print-permissions it needs no bus and writes a part of nats-server's
 configuration: accounts, and a user for each role (an actor for each pool) with exactly
 the permissions that the transition table gives it. See deploy/nats.`,
 		Example: `  moorebus init --nats nats://bus.example:4222
@@ -58,17 +58,17 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	flags := cmd.Flags()
 	bus := cli.AddSetupFlags(flags, os.Getenv)
 	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams (default: as many as there are, else 1)")
-	flags.IntVar(&s.Init.Replicas, "replicas", 0, "number of servers that hold each stream (default: as it is, else 1)")
-	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, beside default")
+	flags.IntVar(&s.Init.Replicas, "replicas", 0, "number of servers that store each stream (default: unchanged, else 1)")
+	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, in addition to default")
 	states := flags.StringSlice("states", nil, "states of an application's own graph that get a consumer, beside the built-in ones")
-	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
-	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer in flight, over all processes (default: as it is, else 20000)")
-	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "calls of single pools of tools at once, over all processes and shards, as in gpu=4,web=100 (default: as it is, else no bound)")
+	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: unchanged, else 15s)")
+	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer in flight, over all processes (default: unchanged, else 20000)")
+	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "concurrent calls of single pools of tools, over all processes and shards, as in gpu=4,web=100 (default: unchanged, else no limit)")
 	flags.StringArrayVar(&s.PoolTools, "pool-tools", nil, "`POOL=TOOL,TOOL` assigns tools to a pool: announcements of these names by other pools are ignored; may be repeated; replaces the pool's list, and an empty list clears it (default: as it is)")
 	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is created, may be repeated (default: a role with the permission creates it at its first use)")
 	var maxBytes agentfile.Size
-	flags.Var(&maxBytes, "max-bytes", "largest size of each stream of the log, such as 20GiB (default: as it was set, else the streams share two thirds of what the server may store, if its monitoring reports that)")
-	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the monitoring of a server of the bus (default: port 8222 of the server that is reached)")
+	flags.Var(&maxBytes, "max-bytes", "largest size of each stream of the log, such as 20GiB (default: unchanged, else the streams share two thirds of the server's storage limit, if its monitoring reports that)")
+	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the monitoring of a server of the bus (default: port 8222 of the connected server)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait until the bus is up")
 	check, output := flags.Bool("check", false, "say what would change, and change nothing"), ""
 	addOutputFlag(cmd, &output, print.Text, print.JSON)
@@ -137,9 +137,9 @@ func doctorCommand() *cobra.Command {
 		Short: "Check bus, streams, keys and models, and say how to fix them",
 		Long: `Doctor checks the bus and its streams, consumers and roles. If no bus is named, it
 checks the data directory and the embedded server. It also checks the sandbox of exec
-tools, and asks the configured model providers for their lists of models: whether the
-model is among them, and what Ollama says that it can do. It changes nothing, and prints
-no key. These variables configure providers:
+tools, and requests the lists of models of the configured providers: whether the model is
+in the list, and its capabilities on Ollama. It changes nothing, and prints no key. These
+variables configure providers:
 ` + providers.Help() + `
 
 Each line is ok, a warning or bad, with what to do below it, or unseen if the user has
@@ -150,8 +150,8 @@ line is bad.`,
   moorebus doctor --nats nats://bus.example:4222 -o json | jq '.findings[] | select(.level != "ok")'`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().StringVar(&url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
-	cmd.Flags().StringVar(&data, "data", "", "data directory to look at instead of a bus (default MOOREBUS_DATA, else the one of run and dev)")
+	cmd.Flags().StringVar(&url, "nats", "", "servers of the bus, separated by commas (default NATS_URL and related variables)")
+	cmd.Flags().StringVar(&data, "data", "", "data directory to check instead of a bus (default MOOREBUS_DATA, else the one of run and dev)")
 	var monitor string
 	cmd.Flags().StringVar(&monitor, "monitor", "", "`URL` of the server's monitoring, which says whether it flushes every message (default: port 8222 of the server)")
 	addOutputFlag(cmd, &output, print.Text, print.JSON)
@@ -207,11 +207,11 @@ func deadCommand() *cobra.Command {
 		Use:   "dead",
 		Short: "List runs that failed and messages that belong to no run",
 		Long: `Dead lists the namespace's runs that ended in error through no fault of their model:
-a message was no legal event (poison), all attempts or the time were used up, or no
-worker handles a state. --all lists every run that ended by a FatalError. Messages
+a message was not a legal event (poison), all attempts or the time were used up, or no
+worker handles a state. --all lists every run that ended with a FatalError. Messages
 in the log that belong to no run are listed as SHARD:SEQ.
 
-retry forks a run just before what ended it. drop hides entries of the list.`,
+retry forks a run from just before the event that ended it. drop hides entries.`,
 		Example: `  moorebus dead
   moorebus dead -o json | jq -r '.[] | select(.code == "attempts_exhausted") | .run' | xargs moorebus dead retry
   moorebus dead drop 0198c5a0-5a6b-7c00-8000-000000000001 0:17`,
@@ -252,8 +252,8 @@ func deadDropCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop RUN|SHARD:SEQ…",
 		Short: "Hide dead runs and messages",
-		Long: `Drop hides dead runs and messages from the list, all that are named or none. They stay in the log as they are.
-dead --dropped lists them.`,
+		Long: `Drop hides the named dead runs and messages from the list, all or none. They stay unchanged in
+the log. dead --dropped lists them.`,
 		Args: cobra.MinimumNArgs(1), DisableFlagsInUseLine: true,
 	}
 	flags := addClientFlags(cmd, print.Text)
@@ -278,10 +278,10 @@ dead --dropped lists them.`,
 func deadRetryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry RUN…",
-		Short: "Fork dead runs just before what ended them",
-		Long: `Retry forks each named run just before the poison, or before the first failed attempt
-of what ended it. It prints the new runs. The old ones stay as they are: drop hides
-them.`,
+		Short: "Fork dead runs from just before the event that ended them",
+		Long: `Retry forks each named run from just before the poison, or before the first failed
+attempt of the work that ended it. It prints the new runs. The old ones stay unchanged:
+drop hides them.`,
 		Args: cobra.MinimumNArgs(1), DisableFlagsInUseLine: true,
 	}
 	flags := addClientFlags(cmd, print.Text)

@@ -21,16 +21,16 @@ func certsCommand() *cobra.Command {
 	var days int
 	cmd := &cobra.Command{
 		Use:   "certs DIR",
-		Short: "Make the certificates of a bus: authority, servers, clients",
-		Long: `Certs makes an authority (ca.pem, ca.key) and a certificate that it signs (server.pem,
-server.key) in DIR. The certificate is for one server, or for several that present it to
-each other too: name all their names and addresses with --host. Clients trust ca.pem
-(NATS_CA). --role makes certificates for clients (NATS_CERT, NATS_KEY) of servers that
-ask for them; deploy/nats does not.
+		Short: "Create the certificates of a bus: authority, servers, clients",
+		Long: `Certs creates an authority (ca.pem, ca.key) and a certificate that it signs (server.pem,
+server.key) in DIR. The certificate is for one server, or for several that also present it
+to each other: list all their names and addresses with --host. Clients trust ca.pem
+(NATS_CA). --role creates certificates for clients (NATS_CERT, NATS_KEY) of servers that
+require them; deploy/nats does not.
 
-What is there is kept. --renew makes certificates anew for the same keys, and the
-authority's if it would end before them; clients that trust the old one accept the new
-ones. Keep ca.key elsewhere: only certs needs it.`,
+Certs keeps existing files. --renew replaces the certificates for the same keys, and the
+authority's if it would expire before them; clients that trust the old authority accept
+the new certificates. Store ca.key on another machine: only certs needs it.`,
 		Example: `  moorebus certs tls
   moorebus certs tls --host bus.example.org --host 10.0.0.5
   moorebus certs tls --host n1.example.org,n2.example.org,n3.example.org
@@ -40,10 +40,10 @@ ones. Keep ca.key elsewhere: only certs needs it.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Server, "name", "server", "name of the server's files")
-	flags.StringSliceVar(&o.Hosts, "host", nil, "names and addresses by which the servers are reached; may be repeated (default: those of the certificate that is there, else of this machine)")
+	flags.StringSliceVar(&o.Hosts, "host", nil, "names and addresses by which the servers are reached; may be repeated (default: those of the existing certificate, else of this machine)")
 	flags.StringSliceVar(&o.Clients, "role", nil, "names of clients that get a certificate, such as planner; may be repeated")
 	flags.IntVar(&days, "days", 825, "how many days the certificates are valid; the authority is valid for ten years")
-	flags.BoolVar(&o.Renew, "renew", false, "make certificates anew that are there, for the same keys")
+	flags.BoolVar(&o.Renew, "renew", false, "replace existing certificates, for the same keys")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Dir, o.Now, o.For = args[0], time.Now(), time.Duration(days)*24*time.Hour
 		if days < 1 {

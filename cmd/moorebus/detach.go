@@ -27,7 +27,7 @@ type detached struct {
 
 // add adds --detach, and the flags that only go with it.
 func (d *detached) add(flags *pflag.FlagSet, bus *cli.BusFlags) {
-	flags.BoolVar(&d.wanted, "detach", false, "start the run where other processes work on it, print its id, and leave")
+	flags.BoolVar(&d.wanted, "detach", false, "start the run for other processes, print its id, and exit")
 	bus.AddServer(flags, func() bool { return d.wanted })
 	d.gateway = cli.AddGatewayFlags(flags, os.Getenv)
 }

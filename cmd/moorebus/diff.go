@@ -15,11 +15,11 @@ func diffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A B",
 		Short: "Compare what two runs do: calls, answers, usage",
-		Long: `Diff compares two runs from the last event that both have: a run and its fork, two forks
-of one run, or as a whole two runs that have nothing in common. It aligns the calls of
-tools: ~ has other arguments, - only the first run makes, + only the second. What ran
-counts, so a call that a person changed has their arguments. A number with a star is
-that of an event of a run that the run was forked from.
+		Long: `Diff compares two runs after the last event that both share (a run and its fork, or two
+forks of one run), or two unrelated runs from their first event. It aligns the tool calls:
+~ marks other arguments, - a call of only the first run, + a call of only the second. A
+call that a person changed has the changed arguments. A star marks the number of an event
+in an ancestor of a fork.
 
 The exit code is 0 if the runs behave the same: the same calls, and the same end. It is
 3 if they do not, or have not ended. Wording, results and usage do not count.

@@ -24,14 +24,14 @@ func forkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fork RUN --at N",
 		Short: "Start a run that continues from an event of another run",
-		Long: `Fork starts a run that continues from event N of another run. The other run is not
-changed. Work that was in flight there starts again in the fork: a model call is made
-once more, and a tool without a result runs once more. It prints the fork's id.
+		Long: `Fork starts a run that continues from event N of another run. The other run does not
+change. Work that was in flight at event N starts again in the fork: a model call is
+repeated, and a tool without a result runs again. It prints the fork's id.
 
 --patch changes the fork: a JSON merge patch (RFC 7396) over the keys of an agent's
 definition and the run's task, task_type and mode.
 
-With --key a repeated command makes no second fork: it prints the first one's id
+With --key a repeated command creates no second fork: it prints the first one's id
 again.`,
 		Example: `  moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 7
   moorebus fork 0198c5a0-5a6b-7c00-8000-000000000001 --at 1 --patch '{"models": {"default": "gpt-4o"}}'

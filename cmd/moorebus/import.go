@@ -27,27 +27,26 @@ results. A fork comes after its parent. The log may have any number of shards. R
 keep their namespaces.
 
 All or nothing: import first reads every line, verifies every run and compares it with
-the log. It changes nothing and names the line if a line is broken, if a run diverges,
-if the log has a run of that id with other events, or if a fork's parent is neither in
-the file nor in the log. A run that is there with the same events is skipped. A run
-that is partly there, from an import that was cut off, is completed, so repeat a failed
-import. A purged run can be restored from its own archive, and then no longer counts
-as purged.
+the log. It changes nothing and names the line if a line is malformed, if a run
+diverges, if the log has a run of that id with other events, or if a fork's parent is
+neither in the file nor in the log. It skips a run that the log has with the same
+events, and completes a run of an interrupted import, so repeat a failed import. A
+purged run can be restored from its own archive, and then no longer counts as purged.
 
 The file is read more than once, so it cannot be a pipe. It is not signed: verifying
-finds damage and changes inside a run, but not a run that was made up, or a changed
-last event.
+detects damage and changes inside a run, but not an invented run, or a changed last
+event.
 
-A run that has not ended continues where it was. Workers wake when all of it is there,
+A run that has not ended continues. Workers wake when all of its events are in the log,
 and a Resumed is appended if there is work to do (not with --no-resume). Do not import
-such a run while it still runs elsewhere. Its timers are set again, even if the run is
-there already: export and import a run that has lost its timers.
+such a run while it still runs on another bus. Import sets its timers, even if the log
+already has the run: export and import a run that has lost its timers.
 
 Some runs are in the file only because others were forked from them, or are not among
 the named ones. If such a run has not ended, it is restored without timers, and no
-worker continues it; its forks can be read. If it was purged here, it still counts as
-purged and cannot be forked. Import its own export or archive to complete it. That is
-refused once another event was appended to it here.`,
+worker continues it; its forks can be read. If this log has purged it, it still counts
+as purged and cannot be forked. Import its own export or archive to complete it. That
+is refused if another event was appended to it in this log.`,
 		Example: `  moorebus import runs.jsonl
   gunzip run.jsonl.gz && moorebus import run.jsonl
   moorebus import archive/purged-20260102T030405.000Z.jsonl 0198c5a0-5a6b-7c00-8000-000000000001`,

@@ -25,13 +25,13 @@ func loginCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "login NAME|URL",
 		Short: "Log in to an MCP server, and write its token file",
-		Long: `Login shows an address to open in a browser on this machine. When the login there is
-done, it writes the token, and what is needed to refresh it, to the server's token_file.
+		Long: `Login prints a URL to open in a browser on this machine. After the login it writes the
+token, and what is needed to refresh it, to the server's token_file.
 
-NAME is a server of the file of MCP servers, whose oauth.token_file is written. For a
-URL give --token-file. The client is registered at the authorization server. --client-id
-names a client that is registered already. --client-metadata names a document that
-describes the client, for authorization servers that read such documents.`,
+NAME is a server of the file of MCP servers; login writes its oauth.token_file. For a
+URL pass --token-file. Login registers a client at the authorization server. --client-id
+names an existing client instead. --client-metadata names a document that describes the
+client, for authorization servers that support such documents.`,
 		Example: `  moorebus mcp login tracker
   moorebus mcp login https://mcp.example.org/mcp --token-file tracker-token.json`,
 		Args: cobra.ExactArgs(1),
@@ -40,8 +40,8 @@ describes the client, for authorization servers that read such documents.`,
 	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "`file` to write the token to (default: the server's oauth.token_file)")
 	cmd.Flags().StringVar(&o.ClientID, "client-id", "", "`id` of a public client that the authorization server knows (default: the server's oauth.client_id)")
 	cmd.Flags().StringVar(&o.Document, "client-metadata", "", "https `URL` of a client id metadata document")
-	cmd.Flags().StringSliceVar(&o.Scopes, "scopes", nil, "scopes to ask for, with commas (default: those that the server names)")
-	cmd.Flags().StringVar(&o.Callback, "callback", "127.0.0.1:0", "loopback `address` that the browser is sent back to")
+	cmd.Flags().StringSliceVar(&o.Scopes, "scopes", nil, "scopes to request, separated by commas (default: those that the server names)")
+	cmd.Flags().StringVar(&o.Callback, "callback", "127.0.0.1:0", "loopback `address` that the browser is redirected to")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the login")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := loginServer(&o, args[0], file); err != nil {

@@ -19,15 +19,15 @@ func command() *cobra.Command {
 		Use:   "moorebus",
 		Short: "Run LLM agents as event logs on NATS JetStream",
 		Long: `Moorebus runs LLM agents as event logs on NATS JetStream. Every transition of an
-agent is one event on a stream. Memory, retries, replay and the live feed follow from
-that log.
+agent is one event on a stream. Memory, retries, replay and the live feed are derived
+from that log.
 
-run and dev start a server of their own and keep its data in $XDG_DATA_HOME/moorebus
-(--data, MOOREBUS_DATA). The other commands talk to the bus of NATS_URL, NATS_CONTEXT
-or --nats, else to the process that serves the data directory, else to the directory,
-else to the bus of the context selected in the nats CLI. Those on runs also work through
-a gateway (--url, MOOREBUS_URL), with its token (MOOREBUS_TOKEN) and no credentials of
-the bus. planner, actor, observer, gateway and replay are also programs of their own.`,
+run and dev start their own server and keep its data in $XDG_DATA_HOME/moorebus (--data,
+MOOREBUS_DATA). The other commands use the bus of NATS_URL, NATS_CONTEXT or --nats, else
+the process that serves the data directory, else the directory, else the bus of the
+context selected in the nats CLI. The commands on runs also work through a gateway
+(--url, MOOREBUS_URL), with its token (MOOREBUS_TOKEN) and without credentials of the
+bus. planner, actor, observer, gateway and replay are also separate programs.`,
 	}
 	root.AddCommand(
 		runCommand(), devCommand(), serveCommand(), mcpCommand(),

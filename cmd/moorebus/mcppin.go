@@ -29,16 +29,16 @@ import (
 func pinCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pin [SERVER...]",
-		Short: "Accept what MCP servers say of their tools now",
-		Long: `Pin connects to the MCP servers of a tool file and writes what they say of their tools, and
+		Short: "Accept the current tool definitions of MCP servers",
+		Long: `Pin connects to the MCP servers of a tool file and writes their tool definitions, and
 their instructions for models, to the file that mcp.pinned names. A process with this
-tool file then offers these definitions only: a tool that is new or that has changed is
-left out until somebody looks at it (moorebus mcp diff) and pins it. Processes that run
-notice within 30 s.
+tool file then offers only these definitions: it skips a new or changed tool until
+somebody reviews it (moorebus mcp diff) and pins it. Running processes notice within
+30 s.
 
-It shows what it accepts as diff does: a server may say something else than it said when
-it was last looked at. With SERVER only the pins of these servers are replaced. If one
-server does not answer, nothing is written.`,
+Like diff it shows what it accepts, since a server may have changed its definitions after
+the last review. With SERVER it replaces only the pins of these servers. If one server
+does not answer, it writes nothing.`,
 		Example: `  moorebus mcp pin --tools tools.yaml
   moorebus mcp pin files search`,
 	}
@@ -77,11 +77,11 @@ server does not answer, nothing is written.`,
 func pinDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [SERVER...]",
-		Short: "Show what MCP servers say of their tools that is not pinned",
-		Long: `Diff connects to the MCP servers of a tool file and compares what they say of their tools,
-and their instructions for models, with the file that mcp.pinned names. It shows what
-was added (+), removed (-) and changed (~). Characters that a terminal would hide or act
-on are shown as escapes, and a character that looks like another one is named.
+		Short: "Show tool definitions of MCP servers that are not pinned",
+		Long: `Diff connects to the MCP servers of a tool file and compares their tool definitions, and
+their instructions for models, with the file that mcp.pinned names. It shows what was
+added (+), removed (-) and changed (~). It escapes characters that a terminal would hide
+or interpret, and names characters that look like others.
 
 The exit code is 0 if there is no difference, and 3 if there is one.`,
 		Example: `  moorebus mcp diff --tools tools.yaml
@@ -125,7 +125,7 @@ type pins struct {
 // pinning adds what the two commands have in common.
 func pinning(cmd *cobra.Command, run func(*pins) error) *cobra.Command {
 	var file string
-	cmd.Flags().StringVar(&file, "tools", "tools.yaml", "`file` of tools whose key mcp names the servers; an agent may stand in it too")
+	cmd.Flags().StringVar(&file, "tools", "tools.yaml", "`file` of tools whose key mcp names the servers; the file may also contain an agent")
 	log := cli.AddLogFlags(cmd.Flags(), slog.LevelWarn)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		logger, err := log.Logger()

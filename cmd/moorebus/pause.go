@@ -9,8 +9,8 @@ import (
 func pauseCommand() *cobra.Command {
 	return change{
 		name: "pause", short: "Pause runs",
-		long: `Pause keeps runs from starting new model calls and tools. Calls in flight continue to
-their end, and their results are kept. It prints the state of each run. See resume.`,
+		long: `Pause stops runs from starting new model calls and tools. Calls in flight finish, and
+their results are kept. It prints the state of each run. See resume.`,
 		example: `  moorebus pause 0198c5a0-5a6b-7c00-8000-000000000001`,
 		suffix:  " (paused)",
 		do:      requests.Pause,

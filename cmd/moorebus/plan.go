@@ -17,13 +17,13 @@ func planCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan --runs-per-day N --steps N --tokens N",
 		Short: "Compute what a load needs: disk, memory, processes, connections",
-		Long: `Plan computes what a load needs, and says of each number how. It asks no bus. The numbers
-that it computes with were measured; docs/operations/capacity.md has them and says how. A
-plan is good to a factor of two: measure your own load before you buy machines.
+		Long: `Plan computes what a load needs, and explains each number. It needs no bus connection. It
+uses measured coefficients, which docs/operations/capacity.md lists. A plan is accurate to
+a factor of two: measure your own load before you buy machines.
 
-A step is a reply of the model that calls tools. The tokens of a run are its task, what
-the model writes and what tools return, each counted once, and not what the provider
-bills, which counts the whole context for each reply.`,
+A step is a reply of the model that calls tools. The tokens of a run are those of its task,
+the model's replies and the tools' results, each counted once. The provider bills more,
+since it counts the entire context for each reply.`,
 		Example: `  moorebus plan --runs-per-day 50000 --steps 8 --tokens 6000 --retain 90 --replicas 3
   moorebus plan --runs-per-day 1000 --steps 20 --tokens 40000 --calls 60 --model-time 12s -o json`,
 		Args: cobra.NoArgs,
@@ -36,8 +36,8 @@ bills, which counts the whole context for each reply.`,
 	flags.DurationVar(&call, "call-time", time.Second, "how long a tool takes")
 	flags.DurationVar(&model, "model-time", 5*time.Second, "how long the model takes for a reply")
 	flags.IntVar(&l.Retain, "retain", 30, "`days` that runs stay in the log")
-	flags.IntVar(&l.Replicas, "replicas", 1, "servers that keep each event: 1, 3 or 5")
-	flags.Float64Var(&l.Peak, "peak", 3, "rate of the busiest moment, as a `factor` of the day's mean")
+	flags.IntVar(&l.Replicas, "replicas", 1, "servers that store each event: 1, 3 or 5")
+	flags.Float64Var(&l.Peak, "peak", 3, "peak rate, as a `factor` of the day's mean")
 	addOutputFlag(cmd, &output, print.Table, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := print.ParseFormat(output, print.Table, print.JSON)

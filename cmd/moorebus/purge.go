@@ -43,20 +43,20 @@ func purgeCommand() *cobra.Command {
 		Short: "Archive and remove runs that have ended",
 		Long: `Purge removes runs that have ended: the named ones, those that ended longer ago than
 --ended-before, and the first ones to end until the rest has at most --keep-bytes. The
-snapshot of a run goes with it, and so do large results that no other run refers to. A
-run is removed only after it is on disk in --archive, a file that must not exist yet.
-moorebus import restores an archive. --dry-run says what would be removed.
+snapshot of a run is removed with it, and so are large results that no other run refers
+to. A run is removed only after it is on disk in --archive, a file that must not exist
+yet. moorebus import restores an archive. --dry-run lists what would be removed.
 
 A run that has not ended is never purged. If one of the named runs has not ended, none
 is purged. The parent of a kept fork stays too, except with --parents-of-kept; such a
 fork cannot be read until its parent is imported again. A purged run leaves a
 tombstone, so that its id cannot start again and it cannot be forked.
 
-It reads the whole log once, then waits for --grace between tombstones and removal.
+It reads the entire log once, then waits for --grace between tombstones and removal.
 With --every it continues until a signal ends it, and --archive is a directory.
 
-It is for operators: it needs the permission to purge the streams. A log that was made
-before purging existed cannot be purged: export it and import it into a new one.`,
+Only operators have the permission to purge the streams. A log from before purging
+existed cannot be purged: export it and import it into a new one.`,
 		Example: `  moorebus purge --ended-before 720h --dry-run
   moorebus purge --ended-before 720h --archive runs-2026-01.jsonl
   moorebus purge --keep-bytes 20GiB --archive /var/lib/moorebus/archive --every 1h
@@ -67,8 +67,8 @@ before purging existed cannot be purged: export it and import it into a new one.
 	cmd.Flags().DurationVar(&f.endedBefore, "ended-before", 0, "purge runs that ended longer ago than this")
 	cmd.Flags().Var(&f.keepBytes, "keep-bytes", "purge runs in the order of their end until the rest has at most this many bytes, such as 500MiB or 20GiB")
 	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` for the runs, written first, which must not exist yet (with --every: a directory)")
-	cmd.Flags().BoolVar(&f.noArchive, "no-archive", false, "remove the runs for good")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be removed, and remove nothing")
+	cmd.Flags().BoolVar(&f.noArchive, "no-archive", false, "remove the runs permanently")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "list what would be removed, and remove nothing")
 	cmd.Flags().BoolVar(&f.parents, "parents-of-kept", false, "also purge parents of kept forks")
 	cmd.Flags().DurationVar(&f.grace, "grace", retention.DefaultGrace, "time between tombstones and removal; longer than any append takes")
 	cmd.Flags().DurationVar(&f.every, "every", 0, "repeat at this interval")

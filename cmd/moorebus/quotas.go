@@ -15,9 +15,9 @@ import (
 func quotasCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quotas",
-		Short: "Bound and share what namespaces and agents may do",
-		Long: `Quotas bound how many runs work at once, share the places among namespaces and among
-the agents of a namespace, and bound what a namespace may use in a day. SCOPE is _ for
+		Short: "Limit and share the resources of namespaces and agents",
+		Long: `Quotas limit how many runs work at once, share these places among namespaces and among
+the agents of a namespace, and limit what a namespace may use in a day. SCOPE is _ for
 the bus, NAMESPACE, or NAMESPACE.AGENT.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -29,9 +29,9 @@ the bus, NAMESPACE, or NAMESPACE.AGENT.`,
 func putQuotaCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put SCOPE",
-		Short: "Store a quota in the place of the one that the scope has",
-		Long: `Put stores a quota in the place of the one that the scope has. What no flag names is not
-bounded. Every gateway uses it within two seconds. Runs that work already go on.`,
+		Short: "Store or replace the quota of a scope",
+		Long: `Put stores or replaces the quota of a scope. Without its flag a limit is off. Every
+gateway applies the quota within two seconds. Working runs continue.`,
 		Example: `  moorebus quotas put _ --active 200
   moorebus quotas put team-a --weight 3 --daily-cost 20 --time-zone Europe/Berlin
   moorebus quotas put team-a.researcher --active 5`,
@@ -45,7 +45,7 @@ bounded. Every gateway uses it within two seconds. Runs that work already go on.
 	cmd.Flags().IntVar(&q.Queued, "queued", 0, "how many runs of the namespace may wait (default 100000)")
 	cmd.Flags().Int64Var(&daily.Tokens, "daily-tokens", 0, "tokens that the namespace may use in a day")
 	cmd.Flags().Float64Var(&daily.CostUSD, "daily-cost", 0, "US dollars that the namespace may use in a day")
-	cmd.Flags().StringVar(&daily.TimeZone, "time-zone", "", "`zone` in which a day begins, such as Europe/Berlin (default UTC)")
+	cmd.Flags().StringVar(&daily.TimeZone, "time-zone", "", "time `zone` of the day, such as Europe/Berlin (default UTC)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if daily != (quotas.Daily{}) {
 			q.Daily = &daily
@@ -65,7 +65,7 @@ bounded. Every gateway uses it within two seconds. Runs that work already go on.
 }
 
 func listQuotasCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List all quotas, and through a gateway how they are used now", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List all quotas, and through a gateway their current use", Args: cobra.NoArgs}
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
@@ -96,7 +96,7 @@ func showQuotaCommand() *cobra.Command {
 
 func removeQuotaCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rm SCOPE", Short: "Remove the quota of a scope", Long: "Rm removes the quota of a scope. Runs that only it kept waiting are admitted.", Args: cobra.ExactArgs(1),
+		Use: "rm SCOPE", Short: "Remove the quota of a scope", Long: "Rm removes the quota of a scope. Runs that waited only for this quota are admitted.", Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, print.Text)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -14,11 +14,11 @@ func rejectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reject RUN [CALL]",
 		Short: "Reject a waiting call",
-		Long: `Reject refuses a tool call that waits for a human: it does not run, and the model is
-told the reason. CALL is optional if only one call of the run waits; show lists
-waiting calls. It prints the run's state.
+		Long: `Reject refuses a tool call that waits for a human: it does not run, and the model gets
+the reason. CALL is optional if only one call of the run waits; show lists waiting
+calls. It prints the run's state.
 
-The first decision on a call holds; a second one fails and says what the first was.`,
+The first decision on a call is final; a second one fails and shows the first.`,
 		Example: `  moorebus reject 0198c5a0-5a6b-7c00-8000-000000000001 --reason "use the test account"`,
 		Args:    cobra.RangeArgs(1, 2),
 	}

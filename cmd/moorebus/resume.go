@@ -20,11 +20,11 @@ func resumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resume [RUN…]", Short: "Resume paused runs",
 		Long: `Resume continues paused runs. Work that is still in flight since the pause does not
-start again. It prints the state of each run. A run that is not paused stays as it
-is, and the exit code is 1.
+start again. It prints the state of each run. A run that is not paused stays unchanged,
+and the exit code is 1.
 
 --restored resumes the namespace's runs that moorebus restore paused. With names it resumes
-those alone. Runs that were paused before the backup, or by somebody since, stay paused.`,
+only those. Runs that were paused before the backup, or by somebody since, stay paused.`,
 		Example: `  moorebus resume 0198c5a0-5a6b-7c00-8000-000000000001
   moorebus resume --restored`,
 		DisableFlagsInUseLine: true,

@@ -20,10 +20,11 @@ func returnCommand() *cobra.Command {
 	var failed bool
 	cmd := &cobra.Command{
 		Use:   "return RUN CALL TEXT",
-		Short: "Give a run the result of a call of its client's tools",
-		Long: `Return answers a call of one of the agent's client_tools, which no actor carries out.
-TEXT is the result, or with --error why there is none. TEXT - is read from stdin. It
-prints the run's state. The same result again changes nothing; another one is refused.`,
+		Short: "Return the result of a client tool's call",
+		Long: `Return posts the result of a call of one of the agent's client_tools, which no actor
+executes. TEXT is the result, or with --error the reason of a failure. TEXT - is read
+from stdin. It prints the run's state. The same result again changes nothing; another
+one is refused.`,
 		Example: `  moorebus return 0198c5a0-5a6b-7c00-8000-000000000001 call_1_1 "blue"
   moorebus return 0198c5a0-5a6b-7c00-8000-000000000001 call_1_1 --error "the user closed the dialog"`,
 		Args: cobra.ExactArgs(3),

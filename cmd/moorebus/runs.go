@@ -24,10 +24,10 @@ func runsCommand() *cobra.Command {
 their end with --state done, error or cancelled. If there are more, --cursor continues
 after the last one; stderr says how.
 
-A filter other than --state reads the whole log once. A gateway keeps what it read.
+A filter other than --state reads the entire log once. A gateway keeps its index.
 
-On a terminal the table fits its width: it may show the beginnings of ids, leave out columns
-and cut tasks. Written elsewhere it has whole ids and times.`,
+On a terminal the table fits its width: it may shorten ids, omit columns and cut tasks. In
+a file or a pipe it has full ids and times.`,
 		Example: `  moorebus runs
   moorebus runs --state waiting_for_human -o json
   moorebus runs --state error --since 24h --text invoice

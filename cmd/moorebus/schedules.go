@@ -18,10 +18,10 @@ import (
 func schedulesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedules",
-		Short: "Start runs at times that are named in advance",
+		Short: "Start runs by cron expression or interval",
 		Long: `A schedule starts runs of a stored agent at the times of a cron expression or at an
-interval. Each firing starts one run, however many gateways there are and however
-often they restart. A gateway, run or dev has to be there when it fires.`,
+interval. Each firing starts exactly one run, with any number of gateways and restarts.
+Firings need a running gateway, run or dev.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -35,29 +35,29 @@ func putScheduleCommand() *cobra.Command {
 	var every time.Duration
 	cmd := &cobra.Command{
 		Use:   "put NAME (--cron EXPRESSION | --every TIME) --agent AGENT",
-		Short: "Store a schedule, in place of one of its name",
-		Long: `Put stores a schedule and shows it with its next firings. New times count from now
-on. The history of a schedule of that name stays.
+		Short: "Store or replace a schedule",
+		Long: `Put stores a schedule and shows it with its next firings. New times apply from now on.
+The history of a schedule of that name stays.
 
 --cron has minute, hour, day, month and weekday. A time of day that the clocks of --tz
-skip fires when they are put forward. One that they show twice fires once.
+skip fires when they go forward. A time that they show twice fires once.
 
-A firing that is more than a minute late, since no gateway was there, is missed. With
---missed skip it starts no run, with once one run is for all missed firings, with all
-each starts its run. While the last run has not ended, a firing starts its run all
-the same (--overlap allow), starts none (skip), or waits for the end (queue).`,
+A firing that is more than a minute late, because no gateway was running, is missed. With
+--missed skip it starts no run, with once one run stands for all missed firings, with all
+each starts its run. If the last run has not ended, a firing starts its run (--overlap
+allow), starts none (skip), or waits for the end (queue).`,
 		Example: `  moorebus schedules put news --cron '0 9 * * MON-FRI' --tz Europe/Berlin --agent researcher --task 'What is new?'
   moorebus schedules put check --every 15m --agent watchman --overlap skip`,
 		Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
-	cmd.Flags().StringVar(&d.Cron, "cron", "", "`expression` of the times: minute, hour, day, month and weekday, or @daily and the like")
+	cmd.Flags().StringVar(&d.Cron, "cron", "", "`expression` of the times: minute, hour, day, month and weekday, or @daily and similar")
 	cmd.Flags().StringVar(&d.TZ, "tz", "", "time `zone` of --cron, such as Europe/Berlin (default UTC)")
 	cmd.Flags().DurationVar(&every, "every", 0, "`time` between firings, from now on, such as 15m")
 	cmd.Flags().StringVar(&d.Agent, "agent", "", "`name` of the stored agent to start (required)")
 	cmd.Flags().StringVar(&d.Task, "task", "", "`task` of each run (default: the agent's own)")
-	cmd.Flags().StringVar((*string)(&d.Missed), "missed", string(schedules.MissedSkip), "what missed firings do: skip, once or all")
-	cmd.Flags().StringVar((*string)(&d.Overlap), "overlap", string(schedules.OverlapAllow), "what firings do while the last run has not ended: allow, skip or queue")
+	cmd.Flags().StringVar((*string)(&d.Missed), "missed", string(schedules.MissedSkip), "how missed firings are handled: skip, once or all")
+	cmd.Flags().StringVar((*string)(&d.Overlap), "overlap", string(schedules.OverlapAllow), "how firings are handled before the last run has ended: allow, skip or queue")
 	complete(cmd, "missed", string(schedules.MissedSkip), string(schedules.MissedOnce), string(schedules.MissedAll))
 	complete(cmd, "overlap", string(schedules.OverlapAllow), string(schedules.OverlapSkip), string(schedules.OverlapQueue))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -112,7 +112,7 @@ func aboutSchedule(cmd *cobra.Command, n *int, write func(c *client, s schedules
 
 func showScheduleCommand() *cobra.Command {
 	n := schedules.DefaultNext
-	return aboutSchedule(&cobra.Command{Use: "show NAME", Short: "Show a schedule, its next ten firings, and what became of the last ones"}, &n,
+	return aboutSchedule(&cobra.Command{Use: "show NAME", Short: "Show a schedule, its next ten firings, and the outcomes of the last ones"}, &n,
 		func(c *client, s schedules.Schedule) error { return print.Schedule(c.out, c.format, s) })
 }
 
@@ -126,7 +126,7 @@ func nextScheduleCommand() *cobra.Command {
 
 func scheduleHistoryCommand() *cobra.Command {
 	n := 1
-	return aboutSchedule(&cobra.Command{Use: "history NAME", Short: "Print what became of the last firings of a schedule, newest first"}, &n,
+	return aboutSchedule(&cobra.Command{Use: "history NAME", Short: "Print the outcomes of a schedule's last firings, newest first"}, &n,
 		func(c *client, s schedules.Schedule) error {
 			return print.Firings(c.out, c.format, s.Definition, slices.Concat(s.Pending, s.History))
 		})
@@ -143,7 +143,7 @@ func changeSchedule(cmd *cobra.Command, change func(ctx context.Context, c *clie
 }
 
 func pauseScheduleCommand() *cobra.Command {
-	return changeSchedule(&cobra.Command{Use: "pause NAME", Short: "Stop the firings of a schedule until it is resumed"},
+	return changeSchedule(&cobra.Command{Use: "pause NAME", Short: "Pause a schedule: it does not fire until it is resumed"},
 		func(ctx context.Context, c *client, name string) error {
 			s, err := requests.PauseSchedule.Call(ctx, c.api, requests.Name(name))
 			if err != nil {
@@ -154,7 +154,7 @@ func pauseScheduleCommand() *cobra.Command {
 }
 
 func resumeScheduleCommand() *cobra.Command {
-	return changeSchedule(&cobra.Command{Use: "resume NAME", Short: "Let a paused schedule fire again; what would have been due is not missed"},
+	return changeSchedule(&cobra.Command{Use: "resume NAME", Short: "Resume a paused schedule; firings during the pause do not count as missed"},
 		func(ctx context.Context, c *client, name string) error {
 			s, err := requests.ResumeSchedule.Call(ctx, c.api, requests.Name(name))
 			if err != nil {
@@ -165,7 +165,7 @@ func resumeScheduleCommand() *cobra.Command {
 }
 
 func runScheduleCommand() *cobra.Command {
-	return changeSchedule(&cobra.Command{Use: "run NAME", Short: "Start a run of a schedule now, paused or not, whether the last one has ended or not"},
+	return changeSchedule(&cobra.Command{Use: "run NAME", Short: "Start a run now, even if the schedule is paused or its last run has not ended"},
 		func(ctx context.Context, c *client, name string) error {
 			f, err := requests.RunSchedule.Call(ctx, c.api, requests.Name(name))
 			if err != nil {
@@ -182,7 +182,7 @@ func runScheduleCommand() *cobra.Command {
 }
 
 func removeScheduleCommand() *cobra.Command {
-	return changeSchedule(&cobra.Command{Use: "rm NAME", Short: "Remove a schedule; its runs go on"},
+	return changeSchedule(&cobra.Command{Use: "rm NAME", Short: "Remove a schedule; its runs continue"},
 		func(ctx context.Context, c *client, name string) error {
 			_, err := requests.DeleteSchedule.Call(ctx, c.api, requests.Name(name))
 			return err

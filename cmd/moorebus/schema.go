@@ -44,7 +44,7 @@ func fileSchemaCommand(name, short string, schema func() (*jsonschema.Schema, er
 func eventSchemaCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "event [TYPE]", Short: "Print the JSON Schema of an event's body, or of the body of any event",
-		Long: `Event prints the JSON Schema of the whole body of an event of a type, data included.
+		Long: `Event prints the JSON Schema of the complete body of an event of a type, including data.
 Without a type it prints that of the body of any event. ` + "`moorebus table`" + ` lists the types.`,
 		Args: cobra.MaximumNArgs(1), Example: "  moorebus schema event Start",
 		RunE: func(cmd *cobra.Command, args []string) error {

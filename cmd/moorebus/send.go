@@ -38,12 +38,11 @@ func sendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "send RUN MESSAGE",
 		Short: "Send a user's message to a run",
-		Long: `Send sends a user's message to a run: the next one of a conversation that waits for
-it, or one more in the middle of the work. MESSAGE - is read from stdin. It prints the
-run's state.
+		Long: `Send sends a user's message to a run: the next one of a waiting conversation, or an
+additional one during the work. MESSAGE - is read from stdin. It prints the run's state.
 
---attach adds an image or another file; MESSAGE may then be empty. With --id the message
-has a name, and sending it again changes nothing.`,
+--attach adds an image or another file; MESSAGE may then be empty. --id sets the message's
+id; sending it again with the same id changes nothing.`,
 		Example: `  moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 "And in euros?"
   moorebus send 0198c5a0-5a6b-7c00-8000-000000000001 --id question-2 - < question.txt`,
 		Args: cobra.ExactArgs(2),
@@ -51,7 +50,7 @@ has a name, and sending it again changes nothing.`,
 	flags := addClientFlags(cmd, print.Text, print.JSON)
 	flags.offerRuns(cmd, 1)
 	files := addAttachFlag(cmd)
-	cmd.Flags().StringVar(&id, "id", "", "name of the message, unique in the run (default: a new one)")
+	cmd.Flags().StringVar(&id, "id", "", "id of the message, unique in the run (default: a new one)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		inputs, err := message(cmd.InOrStdin(), id, args[1], *files...)
 		if err != nil {

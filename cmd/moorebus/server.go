@@ -25,26 +25,25 @@ func serveCommand() *cobra.Command {
 	s, secure := setup.Bus{}, setup.Secure{}
 	cmd := &cobra.Command{
 		Use:   "server",
-		Short: "Run a server for roles in processes of their own",
-		Long: `Server starts a NATS server with JetStream on the data directory, sets it up as init
-does, and keeps it up until SIGTERM. It runs no role and serves no HTTP: start gateway,
-planner, actor and observer beside it, with its address as NATS_URL.
+		Short: "Run a server for roles in separate processes",
+		Long: `Server starts a NATS server with JetStream on the data directory, sets it up like init,
+and keeps it running until SIGTERM. It runs no role and serves no HTTP: start gateway,
+planner, actor and observer separately, with the server's address as NATS_URL.
 
 Unlike a nats-server it flushes events to the disk in groups (--fsync): an event is
-acknowledged and delivered when it is on the disk, and all events that wait share one
-flush. This needs a data directory on ext4. On other file systems it flushes each event.
+acknowledged and delivered when it is on the disk, and waiting events share one flush.
+This needs a data directory on ext4. On other file systems it flushes each event.
 
-With --secure DIR the server speaks TLS and has a user for each role, with exactly the
+With --secure DIR the server uses TLS and has a user for each role, with exactly the
 permissions of init --print-permissions. DIR/tls has its certificate (see certs), and
-DIR/keys the users' keys; what is missing is made. A certificate that was renewed is
-used without a restart. A role needs its own key and
-DIR/tls/ca.pem. Name all pools, services and storage at each start: who is not named has
-no user. The server need not know the keys of others than the operator if --permissions
-names a file that init --print-permissions has written.
+DIR/keys the users' keys; the server creates missing ones. It uses a renewed certificate
+without a restart. A role needs its own key and DIR/tls/ca.pem. Name all pools, services
+and storage at each start: anything you don't name gets no user. If --permissions names a
+file of init --print-permissions, the server needs only the operator's key.
 
-Without --secure, clients must present NATS_TOKEN if it is set here. Beyond loopback it
-has to be, unless --insecure-no-auth says otherwise. The connections are not encrypted
-then, and every client may do everything.`,
+Without --secure, clients must present the server's NATS_TOKEN if it is set. Beyond
+loopback it is required, except with --insecure-no-auth. The connections are then not
+encrypted, and every client may do everything.`,
 		Example: `  moorebus server --data /var/lib/moorebus
   moorebus server --data /var/lib/moorebus --secure /etc/moorebus --host bus.example.org --nats-listen :4222 --pools web,gpu
   NATS_TOKEN=… moorebus server --data /var/lib/moorebus --nats-listen 10.0.0.5:4222 --pools web,gpu`,
@@ -57,13 +56,13 @@ then, and every client may do everything.`,
 	listen := flags.Lookup("nats-listen")
 	listen.DefValue, listen.Usage = serverAddress, "`address` for clients, host:port; they must present NATS_TOKEN"
 	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams of the log (default: as many as there are, else 1)")
-	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, beside default")
+	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, in addition to default")
 	states := flags.StringSlice("states", nil, "states of an application's own graph that get a consumer, beside the built-in ones")
-	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: as it is, else 15s)")
+	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: unchanged, else 15s)")
 	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is created, may be repeated")
 	flags.StringVar(&secure.Dir, "secure", "", "`DIR` with certificates and keys: TLS, and a user for each role (default: neither)")
 	flags.StringSliceVar(&secure.Hosts, "host", nil, "with --secure: names and addresses by which clients reach the server (default: those of its certificate, else of this machine)")
-	flags.StringVar(&secure.File, "permissions", "", "with --secure: `FILE` of users, in place of those for --pools, --storage and --service")
+	flags.StringVar(&secure.File, "permissions", "", "with --secure: `FILE` of users that replace those for --pools, --storage and --service")
 	flags.StringArrayVar(&secure.Users.Services, "service", nil, "with --secure: `NAME=SUBJECT,SUBJECT` is a NATS service and the subjects of its endpoints, which actors may call; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !listen.Changed {

@@ -18,7 +18,7 @@ import (
 
 // addReasoningFlag adds --reasoning.
 func addReasoningFlag(cmd *cobra.Command, reasoning *bool) {
-	cmd.Flags().BoolVar(reasoning, "reasoning", false, "show all that the model reasoned, not one line of it")
+	cmd.Flags().BoolVar(reasoning, "reasoning", false, "show the model's full reasoning, not only one line")
 }
 
 func showCommand() *cobra.Command {
@@ -27,16 +27,15 @@ func showCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show RUN",
 		Short: "Show a run: its steps and events, its answer or error",
-		Long: `Show prints a run's state, its steps (what the model replied and the tools returned, with
+		Long: `Show prints a run's state, its steps (the model's replies and the tools' results, with
 time, tokens and cost), its events one per line, and its answer, its error, or what it
-waits for. --at shows it as of that event. --memory prints its whole memory
-instead, in JSON or YAML. --request prints what the model was asked for the reply that is
-event --at: the body of the HTTP request, or without --at that of the request whose reply
-the run waits for. It follows from the log; stderr says if it may differ from what was sent.
+waits for. --at shows the run after that event. --memory instead prints its memory, in JSON
+or YAML. --request prints the model request whose reply is event --at, as the body of the
+HTTP request; without --at it prints the pending request. The request is rebuilt from the
+log; stderr says if it may differ from the one that was sent.
 
---usage prints tokens, cost and time instead: in all, by step, tool, model and sub-run.
---tree prints the runs that the run belongs to, with their states: those whose calls it and
-others answer, hand-offs and forks.`,
+--usage instead prints tokens, cost and time: in total, by step, tool, model and sub-run.
+--tree prints the run's tree with states: parents, sub-runs, hand-offs and forks.`,
 		Example: `  moorebus show 0198c5a0-5a6b-7c00-8000-000000000001
   moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --at 7 --memory
   moorebus show 0198c5a0-5a6b-7c00-8000-000000000001 --request --at 4 | jq .messages

@@ -32,18 +32,18 @@ func runCommand() *cobra.Command {
 		Short: "Run one task to its end, on an embedded server",
 		Long: `Run starts the embedded server and every role in this process, runs one task to
 its end, shows the transitions on stderr as they happen, and prints the answer on
-stdout. The log is kept: see moorebus show and replay.
+stdout. The data directory keeps the log: see moorebus show and replay.
 
-Ctrl-C cancels the run. A run that waits for a person (an approval, an answer, a
-message, to be resumed), itself or in a sub-run, stays as it is, and stderr says which
-commands continue it.
+Ctrl-C cancels the run. If the run or a sub-run waits for a person (an approval, an
+answer, a message, a resume), the run stays unchanged, and stderr shows the commands
+that continue it.
 
 With --detach other processes do the work: moorebus dev on the data directory, or those
 of the bus that --nats or NATS_URL names, or of the gateway of --url or MOOREBUS_URL.
 They must offer the agent's model and tools.
 Run then starts the run, prints its id, and says how to follow it.
 
-Without --agent it is an assistant with the builtin tools and the model of the
+Without --agent the agent is an assistant with the builtin tools and the model of the
 first provider that the environment configures:
 ` + providers.Help() + `
 
@@ -66,7 +66,7 @@ model is configured.`,
 	}
 	local := addLocalFlags(cmd)
 	addReasoningFlag(cmd, &local.reasoning)
-	priority := cmd.Flags().String("priority", "", "high, normal or low: the run's place in the queue, where a quota makes it wait")
+	priority := cmd.Flags().String("priority", "", "high, normal or low: the run's priority in the queue of a quota")
 	complete(cmd, "priority", string(events.PriorityHigh), string(events.PriorityNormal), string(events.PriorityLow))
 	files := addAttachFlag(cmd)
 	var format string
@@ -185,16 +185,15 @@ func devCommand() *cobra.Command {
 		Use:   "dev",
 		Short: "Run a server, every role and the console",
 		Long: `Dev starts the embedded server, every role and the HTTP API in this process, and
-keeps them up until Ctrl-C. --agent stores the agents of the file under their names.
---tools gives it tools. --nats-listen lets other processes (further planners, actors,
-taps) join the bus; they must present NATS_TOKEN if it is set here. Beyond loopback
---listen needs MOOREBUS_TOKEN or --client-ca, and --nats-listen NATS_TOKEN, unless
---insecure-no-auth says otherwise. --tls-cert and --tls-key encrypt --listen. Nothing
-encrypts --nats-listen: on a network use a nats-server with TLS and a user for each
-role.
+keeps them running until Ctrl-C. --agent stores the agents of the file under their names.
+--tools adds tools. --nats-listen lets other processes (further planners, actors, taps)
+join the bus; if dev has NATS_TOKEN, they must present it. Beyond loopback --listen needs
+MOOREBUS_TOKEN or --client-ca, and --nats-listen NATS_TOKEN, except with
+--insecure-no-auth. --tls-cert and --tls-key encrypt --listen. --nats-listen cannot be
+encrypted: on a network use a nats-server with TLS and a user for each role.
 
-With --keep-ended or --keep-bytes it archives and purges ended runs once an hour, as
-moorebus purge does.`,
+With --keep-ended or --keep-bytes it archives and purges ended runs once an hour, like
+moorebus purge.`,
 		Example: `  moorebus dev --agent examples/quickstart.yaml
   curl -s localhost:8080/v1/runs -d '{"agent": "quickstart", "task": "Count."}'`,
 		Args: cobra.NoArgs,
@@ -254,19 +253,19 @@ func mcpCommand() *cobra.Command {
 		Short: "Offer agents as tools to programs that speak MCP",
 		Long: `Mcp is an MCP server whose tools are agents. Each tool has one argument, the task, and
 returns the answer. Its description is that of the agent's definition. A call starts a
-run and waits for its end. A cancelled call cancels its run. A client that asks for
-progress is told every transition. A client that offers elicitation is asked for
+run and waits for its end. A cancelled call cancels its run. Clients that request
+progress get every transition. Clients that support elicitation get the requests for
 approvals and answers.
 
-It speaks over stdin and stdout, or with --listen over streamable HTTP at /mcp, where
-MOOREBUS_TOKEN is the bearer token that clients must send. It may be empty on loopback
-only, unless --insecure-no-auth says otherwise or --client-ca lets in only clients with
-a certificate. --tls-cert and --tls-key encrypt it.
+It uses stdin and stdout, or with --listen streamable HTTP at /mcp. Clients must send
+MOOREBUS_TOKEN as the bearer token. The token may be empty only on loopback, with
+--insecure-no-auth, or with --client-ca, which accepts only clients with a certificate.
+--tls-cert and --tls-key encrypt the listener.
 
-The agents are those stored on the bus, which needs workers (moorebus dev, or the
-roles). With --agent FILE it is that agent only, on an embedded server in this
-process. Several such processes share a data directory: one of them has the server,
-and when it ends another one goes on with it.`,
+It offers the agents stored on the bus, which needs workers (moorebus dev, or the
+roles). With --agent FILE it offers only that agent, on an embedded server in this
+process. Several such processes share a data directory: one of them runs the server,
+and when it ends another one takes over.`,
 		Example: `  moorebus mcp --agent examples/quickstart.yaml
   NATS_URL=nats://localhost moorebus mcp --agents researcher,writer
   claude mcp add moorebus -- moorebus mcp`,
@@ -277,7 +276,7 @@ and when it ends another one goes on with it.`,
 	bus.Local = func() bool { return local.agentFile != "" }
 	local = addLocalFlagsBeside(cmd, bus)
 	local.share = true
-	cmd.Flags().StringSliceVar(&names, "agents", nil, "names of the stored agents to offer, with commas (default all)")
+	cmd.Flags().StringSliceVar(&names, "agents", nil, "names of the stored agents to offer, separated by commas (default all)")
 	local.encrypt = cli.AddTLSFlags(cmd.Flags(), os.Getenv)
 	cmd.Flags().StringVar(&listen, "listen", "", "`address` to serve streamable HTTP on, instead of stdin and stdout")
 	cmd.AddCommand(loginCommand(), pinCommand(), pinDiffCommand())

@@ -19,10 +19,10 @@ import (
 func storageCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "storage",
-		Short: "Show and change what agents keep",
-		Long: `Storage is what an agent keeps beyond its runs: texts under sets of tags. TAGS are
-separated by commas. Their order does not matter, and spaces become underscores.
-What the observer paged out of an agent's working memory is there too.`,
+		Short: "Show and change the storage of agents",
+		Long: `Storage is an agent's memory across runs: texts under sets of tags. TAGS are separated
+by commas. Their order does not matter, and spaces become underscores. Storage also has
+the entries that the observer paged out of an agent's working memory.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -57,7 +57,7 @@ func searchStorageCommand() *cobra.Command {
 	var tags []string
 	cmd := &cobra.Command{
 		Use:   "search AGENT [TEXT]",
-		Short: "List the entries that have all of some tags and hold a text",
+		Short: "List the entries that have all of some tags and contain a text",
 		Example: `  moorebus storage search librarian alice
   moorebus storage search librarian --tags character,alice -o json`,
 		Args: cobra.RangeArgs(1, 2),
@@ -120,8 +120,8 @@ func getStorageCommand() *cobra.Command {
 func putStorageCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put AGENT TAGS VALUE",
-		Short: "Keep a value under tags, in the place of one with the same tags",
-		Long:  `Put keeps a value under a set of tags. It replaces one with the same tags. VALUE - is stdin.`,
+		Short: "Store or replace the value under a set of tags",
+		Long:  `Put stores a value under a set of tags. It replaces one with the same tags. VALUE - is stdin.`,
 		Example: `  moorebus storage put librarian character,alice 'Adventurous, 25 years old'
   moorebus storage put librarian report - < report.txt`,
 		Args: cobra.ExactArgs(3),

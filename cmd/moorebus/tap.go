@@ -29,17 +29,16 @@ func tapCommand() *cobra.Command {
 		Use:   "tap",
 		Short: "Show events live",
 		Long: `Tap shows the events of all runs of the namespace, or of one run, as they are stored:
-new ones, and with --from also those since then. It only reads, and no run waits for
-it.
+new ones, and with --from also those since then. It only reads, and does not delay runs.
 
---from is a position of the log, <shard>:<seq>[,<shard>:<seq>…], to begin after. With
---run it is the number of the first event. If a tap ends before its run does, stderr
-says which --from continues without a gap.
+--from is the position of the log to start after, <shard>:<seq>[,<shard>:<seq>…]. With
+--run it is the number of the first event. If a tap ends before its run, stderr shows
+the --from that continues without a gap.
 
 --state selects the events that lead to a state or wake its workers. -o json writes one
 object per line, with the stored body as event.
 
---outputs shows what a run does instead: states, calls, words, the answer. With -o json
+--outputs instead shows what a run does: states, calls, text, the answer. With -o json
 that is one object per line (see docs/reference/events.md).`,
 		Example: `  moorebus tap
   moorebus tap --run 0198c5a0-5a6b-7c00-8000-000000000001 --from 1
@@ -49,10 +48,10 @@ that is one object per line (see docs/reference/events.md).`,
 	}
 	f := &tapFlags{clientFlags: addClientFlags(cmd, print.Text, print.JSON)}
 	cmd.Flags().StringVar(&f.run, "run", "", "only this `run`, to its end")
-	cmd.Flags().StringVar(&f.from, "from", "", "`position` to begin after, or the number of the run's first event to show")
+	cmd.Flags().StringVar(&f.from, "from", "", "`position` to start after, or the number of the run's first event to show")
 	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only events that lead to this `state`, may be repeated")
 	cmd.Flags().StringSliceVar(&f.types, "type", nil, "only events of this `type`, may be repeated")
-	cmd.Flags().BoolVar(&f.outputs, "outputs", false, "with --run: show what the run does instead of its events, with the model's words as they come")
+	cmd.Flags().BoolVar(&f.outputs, "outputs", false, "with --run: show what the run does instead of its events, with live text")
 	addReasoningFlag(cmd, &f.reasoning)
 	f.offerRunFlag(cmd, "run")
 	complete(cmd, "state", stateNames()...)

@@ -13,7 +13,7 @@ func toolsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tools",
 		Short: "List the tools that actors offer",
-		Long: `Tools lists the tools that living actors announce. An agent may name these. A tool
+		Long: `Tools lists the tools that live actors announce. An agent may name these. A tool
 disappears 30 seconds after its last announcement.`,
 		Example: `  moorebus tools
   moorebus tools -o json | jq '.[] | select(.name == "search").schema'`,

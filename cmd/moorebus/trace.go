@@ -26,8 +26,8 @@ func traceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace RUN",
 		Short: "Show the events of a run, or those of one state",
-		Long: `Trace prints what happened in a run, one event per line, as show, tap and replay do. It
-reads the bus, the data directory, or with --file what moorebus export wrote.`,
+		Long: `Trace prints the events of a run, one per line, like show, tap and replay. It reads the
+bus, the data directory, or with --file an export of moorebus export.`,
 		Example: `  moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001
   moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001 --state planning -o json
   moorebus trace 0198c5a0-5a6b-7c00-8000-000000000001 --file runs.jsonl`,
@@ -35,7 +35,7 @@ reads the bus, the data directory, or with --file what moorebus export wrote.`,
 	}
 	flags := addClientFlags(cmd, print.Text, print.JSON, print.Table) // table is what it was called before
 	flags.offerRuns(cmd, 1)
-	cmd.Flags().StringVar(&state, "state", "", "only what happened in this `state`")
+	cmd.Flags().StringVar(&state, "state", "", "only the events of this `state`")
 	cmd.Flags().StringVar(&file, "file", "", "read from this `file` instead of a bus")
 	addReasoningFlag(cmd, &o.Reasoning)
 	complete(cmd, "state", stateNames()...)

@@ -20,23 +20,24 @@ func upgradeCommand() *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "upgrade --check",
-		Short: "Say what to do before roles of this build start on a bus",
-		Long: `Upgrade says what stands between a bus and this build, and changes nothing: runs that
-pin a table which this build does not know, runs that the release before does not know
-(which matters only for going back), what moorebus init would change, and, with
---permissions, users that lack permissions. It reads the first and the last event of
-every run, as the operator or any user who may read the log and the settings of streams.
-With --data it checks the data directory of run and dev, whether dev serves it or not.
+		Short: "Check what an upgrade of a bus to this build requires",
+		Long: `Upgrade checks what a bus needs before roles of this build start on it, and changes
+nothing. It lists runs with a table that this build does not know, runs that the previous
+release does not know (which matters only for going back), what moorebus init would
+change, and, with --permissions, users that lack permissions. It reads the first and the
+last event of every run, as the operator or any user who may read the log and the settings
+of streams. With --data it checks the data directory of run and dev, whether or not dev
+serves it.
 
-The exit code is 0 if there is nothing to do, 7 if there is, and 1 if a run that has not
-ended cannot be continued by this build.`,
+The exit code is 0 if nothing is to be done, 7 if something is, and 1 if this build cannot
+continue a run that has not ended.`,
 		Example: `  moorebus upgrade --check --nats nats://bus.example:4222
   moorebus upgrade --check --data ./moorebus
   moorebus upgrade --check --permissions permissions.conf -o json`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&check, "check", false, "say what to do, and change nothing; required, since there is nothing else that upgrade does")
+	flags.BoolVar(&check, "check", false, "check, and change nothing; required, since upgrade does nothing else")
 	bus := cli.AddSetupFlags(flags, os.Getenv)
 	flags.StringVar(&file, "permissions", "", "`file` that `moorebus init --print-permissions` wrote and the servers use")
 	addOutputFlag(cmd, &output, print.Text, print.JSON)

@@ -21,19 +21,19 @@ func watchCommand() *cobra.Command {
 	var by string
 	cmd := &cobra.Command{
 		Use:   "watch RUN",
-		Short: "Show a run live, go back in it, and play it again",
-		Long: `Watch shows a run on the whole terminal: its events, and for the event that is selected
-the conversation, the memory with what changed, what the model was asked, and the event
-as it is stored. It follows the run while it works.
+		Short: "Show a run live, step back and replay it",
+		Long: `Watch shows a run in full screen: its events, and for the selected event the
+conversation, the memory with the changes, the model request, and the stored event. It
+follows an unfinished run.
 
-  ← →        the event before, after        Home End   the first, the last event
+  ← →        the previous, the next event   Home End   the first, the last event
   space      play, stop                     + -        faster, slower: 0.5 to 16 times
   L          follow the run                 Tab        the next panel
   /          find an event with a text      ↑ ↓ PgUp PgDn  move in the panel
-  y n        approve or answer, reject what waits for a person
-  ?          help                           q          leave; the run goes on
+  y n        approve or answer, reject the waiting call
+  ?          help                           q          quit; the run continues
 
-NO_COLOR turns colours off. Watch needs a terminal: elsewhere use moorebus tap.`,
+NO_COLOR turns colours off. Without a terminal use moorebus tap.`,
 		Example: `  moorebus watch 0198c5a0-5a6b-7c00-8000-000000000001`,
 		Args:    cobra.ExactArgs(1),
 	}

@@ -21,11 +21,11 @@ import (
 func webhooksCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "webhooks",
-		Short: "Tell other programs what people should know of runs",
-		Long: `Webhooks are URLs to which a gateway posts what a person should know of runs: that
-they wait for a person, ended, failed, were cancelled, used up their budget or could
-not be processed. Every notice arrives at least once, or is given up after some days.
-docs/operations/webhooks.md has the bodies, and how a receiver checks the signature.`,
+		Short: "Notify other programs about runs",
+		Long: `Webhooks are URLs to which a gateway posts notices about runs: that they wait for a
+person, ended, failed, were cancelled, used up their budget or could not be processed.
+Every notice arrives at least once, or is given up after three days of failures.
+docs/operations/webhooks.md explains the bodies, and how a receiver verifies signatures.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -43,12 +43,12 @@ func putWebhookCommand() *cobra.Command {
 	var form, secretFile string
 	cmd := &cobra.Command{
 		Use:   "put NAME URL",
-		Short: "Make or change a webhook",
-		Long: `Put makes a webhook, or replaces all of it but its secret. A new one gets the events
-from now on, and so does one that was disabled because its receiver answered 410. It
-prints the secret of a new webhook once. With --rotate it prints another one; the one
-before signs for 24 hours more. The URL is https, or http to a loopback address. (--url
-is that of a gateway.)`,
+		Short: "Create or change a webhook",
+		Long: `Put creates a webhook, or replaces everything except its secret. A new webhook gets the
+events from now on, and so does one that was disabled because its receiver answered 410.
+Put prints the secret of a new webhook once. With --rotate it prints a new secret; the
+old one signs for 24 more hours. The URL is https, or http to a loopback address. (--url
+is the URL of a gateway.)`,
 		Example: `  moorebus webhooks put pager https://hooks.example/moorebus --on waiting,failed
   moorebus webhooks put team https://hooks.slack.com/services/T0/B0/x --form slack
   moorebus webhooks put pager https://hooks.example/moorebus --rotate`,
@@ -56,12 +56,12 @@ is that of a gateway.)`,
 	}
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	all := cmd.Flags()
-	all.StringSliceVar(&on, "on", nil, "what to tell of: "+webhooks.Names()+" (default: all)")
-	all.StringSliceVar(&change.Agents, "agent", nil, "only runs that began with this `agent`, may be repeated")
+	all.StringSliceVar(&on, "on", nil, "events to send: "+webhooks.Names()+" (default: all)")
+	all.StringSliceVar(&change.Agents, "agent", nil, "only runs that started with this `agent`, may be repeated")
 	all.StringVar(&form, "form", string(webhooks.Standard), "form of the bodies: standard, or slack, a text")
-	all.StringVar(&secretFile, "secret-file", "", "`file` of the signing secret, whsec_ and base64; - is stdin (default: the present one, or a new one, which is printed)")
-	all.BoolVar(&change.Rotate, "rotate", false, "make a new secret and print it")
-	all.BoolVar(&change.SubRuns, "sub-runs", false, "also tell of runs that answer calls of other runs")
+	all.StringVar(&secretFile, "secret-file", "", "`file` of the signing secret, whsec_ and base64; - is stdin (default: the current one, or a new one, which is printed)")
+	all.BoolVar(&change.Rotate, "rotate", false, "create a new secret and print it")
+	all.BoolVar(&change.SubRuns, "sub-runs", false, "also send events of sub-runs")
 	all.BoolVar(&change.AllowHTTP, "allow-http", false, "allow http to addresses that are not loopback")
 	complete(cmd, "form", string(webhooks.Standard), string(webhooks.Slack))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -113,7 +113,7 @@ func (c *client) showWebhooks(all []webhooks.Info, value any) error {
 }
 
 func listWebhooksCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List the webhooks, and how their delivery stands", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List the webhooks with the state of their delivery", Args: cobra.NoArgs}
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
@@ -128,7 +128,7 @@ func listWebhooksCommand() *cobra.Command {
 }
 
 func showWebhookCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "show NAME", Short: "Show a webhook, and how its delivery stands", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "show NAME", Short: "Show a webhook and the state of its delivery", Args: cobra.ExactArgs(1)}
 	flags := addClientFlags(cmd, print.YAML, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
@@ -143,7 +143,7 @@ func showWebhookCommand() *cobra.Command {
 }
 
 func removeWebhookCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "rm NAME", Short: "Remove a webhook, with what was not delivered", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "rm NAME", Short: "Remove a webhook and its undelivered notices", Args: cobra.ExactArgs(1)}
 	flags := addClientFlags(cmd, print.Text)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
@@ -157,10 +157,10 @@ func removeWebhookCommand() *cobra.Command {
 func testWebhookCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test NAME",
-		Short: "Send a test to a webhook, once, and say how that went",
+		Short: "Send a test notice to a webhook once, and show the outcome",
 		Long: `Test sends a notice of the type webhook.test. On a bus this process sends it; with
---url the gateway does, from where notices come, too. It exits with 1 if the receiver
-does not take it.`,
+--url the gateway does, which also sends the real notices. It exits with 1 if the
+receiver does not accept it.`,
 		Args: cobra.ExactArgs(1),
 	}
 	flags := addClientFlags(cmd, print.Text, print.JSON, print.YAML)
@@ -185,7 +185,7 @@ does not take it.`,
 }
 
 func deadWebhookCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "dead [NAME]", Short: "List the notices that were given up, of one webhook or of all, the oldest of each first", Args: cobra.MaximumNArgs(1)}
+	cmd := &cobra.Command{Use: "dead [NAME]", Short: "List the given-up notices of one webhook or of all, the oldest of each first", Args: cobra.MaximumNArgs(1)}
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
@@ -237,11 +237,11 @@ func deadLetters(ctx context.Context, c *client, names []string) ([]letter, erro
 }
 
 func retryWebhookCommand() *cobra.Command {
-	return lettersCommand("retry", "Deliver notices again that were given up", "will be delivered again", requests.RetryWebhook)
+	return lettersCommand("retry", "Deliver given-up notices again", "will be delivered again", requests.RetryWebhook)
 }
 
 func dropWebhookCommand() *cobra.Command {
-	return lettersCommand("drop", "Forget notices that were given up", "are forgotten", requests.DropWebhook)
+	return lettersCommand("drop", "Remove given-up notices", "are forgotten", requests.DropWebhook)
 }
 
 // lettersCommand returns a command that does something with notices that were given up.
@@ -252,7 +252,7 @@ func lettersCommand(verb, short, done string, do *route.Op[requests.NamedLetters
 		Example: fmt.Sprintf("  moorebus webhooks %s pager 0198c5a0-5a6b-7c00-8000-000000000001\n  moorebus webhooks %s pager --all", verb, verb),
 	}
 	flags := addClientFlags(cmd, print.Text)
-	cmd.Flags().BoolVar(&all, "all", false, "all that were given up")
+	cmd.Flags().BoolVar(&all, "all", false, "all given-up notices")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) > 1) {
 			return cli.Usage("name the notices as `moorebus webhooks dead` lists them, or use --all")

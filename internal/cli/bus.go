@@ -52,7 +52,7 @@ func (f *BusFlags) AddServer(flags *pflag.FlagSet, remote func() bool) {
 }
 
 func (f *BusFlags) addURL(flags *pflag.FlagSet) {
-	flags.StringVar(&f.url, "nats", "", "servers of the bus, with commas (default NATS_URL and its like)")
+	flags.StringVar(&f.url, "nats", "", "servers of the bus, separated by commas (default NATS_URL and related variables)")
 }
 
 func (f *BusFlags) addGroup(flags *pflag.FlagSet) {

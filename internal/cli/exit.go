@@ -274,9 +274,9 @@ func addVersionCommand(root *cobra.Command) {
 	var format string
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print version, commit, hash of the transition table and versions of payloads", Args: cobra.NoArgs,
-		Long: `Version prints what the program was built from: its version and commit, the hash of the
-built-in transition table, which runs pin, the revision of what it can read, and the
-newest version of the payload of each type of event.`,
+		Long: `Version prints the program's version and commit, the hash of the built-in transition
+table, which runs pin, the revision that it can read, and the newest payload version of
+each type of event.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			facts := buildinfo.Read()
 			switch format {

@@ -39,7 +39,7 @@ func AddGatewayFlags(flags *pflag.FlagSet, getenv func(string) string) *GatewayF
 	f := &GatewayFlags{getenv: getenv}
 	flags.StringVar(&f.url, "url", "", "`URL` of a gateway to use instead of a bus (default "+urlVariable+")")
 	flags.StringVar(&f.token, "token", "", "bearer `token` of the gateway (default "+TokenVariable+")")
-	flags.StringVar(&f.ca, "ca", "", "`file` of the certificates that sign the gateway's, in PEM (default "+caVariable+", else those of the system)")
+	flags.StringVar(&f.ca, "ca", "", "`file` with the authorities of the gateway's certificate, in PEM (default "+caVariable+", else the system's)")
 	flags.StringVar(&f.cert, "cert", "", "`file` of this client's certificate, in PEM, for a gateway with --client-ca (default "+certVariable+")")
 	flags.StringVar(&f.key, "cert-key", "", "`file` of the certificate's key, in PEM (default "+certKeyVariable+")")
 	return f

@@ -27,7 +27,7 @@ type LogFlags struct {
 func AddLogFlags(flags *pflag.FlagSet, level slog.Level) *LogFlags {
 	f := &LogFlags{}
 	flags.StringVar(&f.format, "log-format", "text", "format of the log on stderr: text or json")
-	flags.StringVar(&f.level, "log-level", level.String(), "least level that is logged: debug, info, warn or error")
+	flags.StringVar(&f.level, "log-level", level.String(), "minimum level: debug, info, warn or error")
 	return f
 }
 

@@ -41,7 +41,7 @@ const DrainWait = 5 * time.Second
 func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
 	f := &RoleFlags{flags: flags}
 	AddInsecureFlag(flags)
-	flags.StringVar(&f.Instance, "instance", DefaultInstance(), "name of this process among those of its role")
+	flags.StringVar(&f.Instance, "instance", DefaultInstance(), "name of this process, unique in its role")
 	flags.IntVar(&f.Concurrency, "concurrency", 0, "deliveries in flight at once; 0 is the role's default")
 	flags.DurationVar(&f.Drain, "drain", DrainWait, "how long work in flight may continue after SIGTERM")
 	validate(flags, func(name string) error {

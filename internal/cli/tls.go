@@ -30,9 +30,9 @@ type TLSFlags struct {
 // AddTLSFlags adds them. getenv is os.Getenv, or a test's.
 func AddTLSFlags(flags *pflag.FlagSet, getenv func(string) string) *TLSFlags {
 	f := &TLSFlags{flags: flags, getenv: getenv}
-	flags.StringVar(&f.files.Cert, "tls-cert", getenv(tlsCertVariable), "`file` of the certificate of --listen, and of those that sign it, in PEM; read again when it changes ("+tlsCertVariable+", else no TLS)")
+	flags.StringVar(&f.files.Cert, "tls-cert", getenv(tlsCertVariable), "`file` with the certificate of --listen and its chain, in PEM; read again when it changes ("+tlsCertVariable+", else no TLS)")
 	flags.StringVar(&f.files.Key, "tls-key", getenv(tlsKeyVariable), "`file` of the certificate's key, in PEM ("+tlsKeyVariable+")")
-	flags.StringVar(&f.files.ClientCA, "client-ca", getenv(ClientCAVariable), "`file` of certificates in PEM: only clients with a certificate that one of them signed may connect ("+ClientCAVariable+", else every client)")
+	flags.StringVar(&f.files.ClientCA, "client-ca", getenv(ClientCAVariable), "`file` of authorities in PEM: only clients with a certificate of one of them may connect ("+ClientCAVariable+", else every client)")
 	return f
 }
 

@@ -20,13 +20,12 @@ import (
 
 const long = `Replay reads runs from their log and shows what they did.
 
-The log is that of a bus (NATS_URL and its like, or --nats), of a data directory
-(--data, else the one that "moorebus run" uses), or a file (--file) that
-"replay export" wrote. If "moorebus dev" holds the data directory, replay reads
-through it.
+It reads the log of a bus (NATS_URL and related variables, or --nats), of a data
+directory (--data, else the one that "moorebus run" uses), or an export of "replay
+export" (--file). If "moorebus dev" uses the data directory, replay reads through it.
 
-Exit codes: 0 all good, 1 failure, 2 usage, 3 the log diverged (also: poisoned
-runs with --strict, runs that differ), 75 the bus is away, 78 not configured,
+Exit codes: 0 all good, 1 failure, 2 usage, 3 the log diverged (also: poisoned runs
+with --strict, runs that differ), 75 the bus is unreachable, 78 not configured,
 130 and 143 ended by a signal.`
 
 // New returns the command tree. getenv is os.Getenv, or a test's.
@@ -65,9 +64,9 @@ func New(getenv func(string) string) *cobra.Command {
 	flags := root.Flags()
 	flags.Uint64Var(&o.Until, "until", 0, "stop after this event (default: the last one)")
 	flags.BoolVar(&o.State, "state", false, "print the memory at the end, as JSON")
-	flags.BoolVar(&o.Reasoning, "reasoning", false, "show all that the model reasoned, not one line of it")
+	flags.BoolVar(&o.Reasoning, "reasoning", false, "show the model's full reasoning, not only one line")
 	flags.BoolVar(&o.Follow, "follow", false, "follow live until the run has ended")
-	flags.StringVar(&speed, "speed", "", "show events at the speed at which they happened, such as 1x, 2x or 0.5x, and replies as they came if the agent has record_chunks")
+	flags.StringVar(&speed, "speed", "", "show events at this multiple of their original speed, such as 1x, 2x or 0.5x, with the timing of replies if the agent has record_chunks")
 	root.AddCommand(verifyCommand(src), diffCommand(src), exportCommand(src), benchCommand(src))
 	return root
 }
@@ -89,14 +88,15 @@ func verifyCommand(src *source) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [RUN…|--all]",
 		Short: "Fold runs and check every event",
-		Long: `Verify folds runs and checks each event: its place, the chain of hashes, the
+		Long: `Verify folds runs and checks each event: its ordinal, the chain of hashes, the
 transition table, its origin, who may write which field, and that a fold through
-a snapshot is equal, the stored one too. It names the first wrong event of each run.
+a snapshot is equal, including the stored one. It names the first wrong event of each
+run.
 
-A poisoned run has a message that is no legal event, and has ended or will end for
-that: exit 3 only with --strict. A diverged run is not what was written: exit 3. A
-fork whose parent is not in the log (orphaned) is exit 3 too. Unfinished runs are
-verified as far as they go.`,
+A poisoned run has a message that is not a legal event, and ends because of it: exit 3
+only with --strict. A diverged run is not what was written: exit 3. A fork whose parent
+is not in the log (orphaned) is exit 3 too. Unfinished runs are verified up to their
+last event.`,
 	}
 	c.ValidArgsFunction = src.offerRuns(0)
 	c.Flags().BoolVar(&o.All, "all", false, "verify every run (of --namespace, if that is given)")
@@ -145,11 +145,11 @@ func diffCommand(src *source) *cobra.Command {
 		Long: `Diff compares two runs event by event, without ids, times, hashes and sources,
 and shows the first difference and how the memories differ there: exit 3. A fork
 has the events of its parent, so a run and its fork, or two forks of one run, are
-compared from where they part. Diff first says which run is a fork of which, with
+compared from the fork point. Diff first says which run is a fork of which, with
 its patch. With --file twice the first run is in the first file, the second in the
 second.
 
-"moorebus diff" compares what two runs do: it aligns their calls of tools.`,
+"moorebus diff" compares what two runs do: it aligns their tool calls.`,
 		Args: cobra.ExactArgs(2), ValidArgsFunction: src.offerRuns(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := cli.CheckRuns(args); err != nil {
