@@ -117,7 +117,8 @@ var lower = map[string][]string{
 	"pkg/tool":                  {},
 	"internal/toolset":          {"pkg/tool", "internal/retry"},
 	"internal/callctx":          {"pkg/tool"},
-	"pkg/journal":               {"pkg/events", "internal/retry"},
+	"internal/kv":               {},
+	"pkg/journal":               {"pkg/events", "internal/kv", "internal/retry"},
 	"internal/tokens":           {},
 	"internal/groupcommit":      {"pkg/events", "pkg/journal"},
 	"internal/sharedlog":        {"internal/journalcheck", "pkg/events", "pkg/journal", "internal/retry"},
@@ -137,7 +138,7 @@ var lower = map[string][]string{
 	"internal/clientmodel":      {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal"},
 	"internal/replyfacts":       {"pkg/events", "pkg/llm"},
 	"internal/refusal":          {},
-	"internal/runstart":         {"internal/ports", "internal/tracecontext", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal", "internal/spelling"},
+	"internal/runstart":         {"internal/agentstore", "internal/kv", "internal/ports", "internal/tombstones", "internal/tracecontext", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal", "internal/spelling"},
 	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
 	"internal/runstream":        {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
@@ -145,6 +146,9 @@ var lower = map[string][]string{
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
 	"internal/ports":            {"pkg/events", "pkg/journal"},
+	"internal/buckets":          {"internal/kv", "internal/ports", "pkg/journal"},
+	"internal/tombstones":       {"internal/buckets", "internal/kv", "pkg/events", "pkg/journal"},
+	"internal/agentstore":       {"internal/buckets", "internal/kv", "internal/ports", "pkg/events", "pkg/journal"},
 	"internal/recordline":       {"internal/codec", "pkg/journal"},
 	"internal/buildinfo":        {"pkg/events", "pkg/reducer"},
 }
@@ -153,7 +157,7 @@ var lower = map[string][]string{
 var ports = map[string][]string{
 	"pkg/llm":         {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
 	"pkg/tool":        {"internal/codec", "pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
-	"pkg/journal":     {"pkg/journal", "internal/codec", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/recordline"},
+	"pkg/journal":     {"pkg/journal", "internal/codec", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/kv", "internal/buckets", "internal/recordline"},
 	"internal/tokens": {"internal/tokens"},
 }
 
@@ -212,6 +216,7 @@ var rolesMay = []string{
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/runstream", "internal/runstart", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",
+	"internal/kv", "internal/buckets", "internal/tombstones", "internal/agentstore",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel", "internal/compare",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 	"internal/recordline", "internal/buildinfo", "internal/tracecontext",
@@ -278,7 +283,7 @@ func mayImport(dir string) (may []string, everything, known bool) {
 	switch {
 	case suites[dir] != "":
 		of := suites[dir]
-		return append(slices.Clone(lower[of]), of, "internal/journaltest/simtest", "internal/journalcheck", "internal/effects", "internal/callname", "internal/groupcommit", "internal/ports"), false, lower[of] != nil || slices.Contains(roles, of)
+		return append(slices.Clone(lower[of]), of, "internal/journaltest/simtest", "internal/journalcheck", "internal/effects", "internal/callname", "internal/groupcommit", "internal/ports", "internal/kv", "internal/buckets"), false, lower[of] != nil || slices.Contains(roles, of)
 	case lower[dir] != nil:
 		return lower[dir], false, true
 	case portOf(dir) != "":

@@ -149,7 +149,7 @@ func installation(t *testing.T, log *simtest.Journal, model *interlocutor) (*con
 	ob, err := observer.New(observer.Config{Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}})
 	require.NoError(t, err)
 	g, err := control.New(control.Config{
-		Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}, Timers: p, Directory: p, Agents: p, Validator: validator, CheckApproval: policies.Check,
+		Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}, Timers: p, Directory: p, KV: p, Validator: validator, CheckApproval: policies.Check,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -47,7 +48,7 @@ func heirs() []scriptEntry {
 // subagents is the role in one of the processes.
 func (p *process) subagents(base worker.Base) (*subagent.Subagents, error) {
 	return subagent.New(subagent.Config{
-		Base: base, Directory: p.sim, Agents: p.sim, Timers: p.sim, Blobs: p.sim,
+		Base: base, Directory: p.sim, KV: p.sim, Timers: p.sim, Blobs: p.sim,
 		Tools: agentTools, Validator: validator, CheckApproval: policies.Check, Approval: policies,
 	})
 }
@@ -65,7 +66,7 @@ func (w *world) storeAgents(ctx context.Context) {
 		var err error
 		a.LLM.Script, err = json.Marshal(append(entries[:len(entries):len(entries)], scriptEntry{"text": lastWords}, scriptEntry{"text": lastWords}))
 		w.require(err)
-		w.require(w.journal.PutAgent(ctx, events.DefaultNamespace, name, agentfile.Marshal(a)))
+		w.require(agentstore.Put(ctx, w.journal, events.DefaultNamespace, name, agentfile.Marshal(a)))
 	}
 }
 

@@ -14,9 +14,11 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -114,7 +116,8 @@ func newWorld(plan *scenario) *world {
 		w.places[i] = make(chan killPlan)
 	}
 	if plan.Queues {
-		w.require(w.journal.NewProcess().PutQuotas(context.Background(), []byte(`{"_":{"active":1}}`), 0))
+		_, err := w.journal.Put(context.Background(), buckets.Quotas, kv.Item{Key: buckets.Quotas.Keys, Value: []byte(`{"_":{"active":1}}`)})
+		w.require(err)
 	}
 	return w
 }
@@ -302,11 +305,11 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 		made = p.observer
 	case roleGateway:
 		config := control.Config{
-			Base: base, Timers: p.sim, Directory: p.sim, Agents: p.sim,
+			Base: base, Timers: p.sim, Directory: p.sim, KV: p.sim,
 			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait,
 		}
 		if p.w.plan.Queues {
-			config.Quotas, config.Leases = p.sim, p.sim
+			config.Leases = p.sim
 		}
 		p.gateway, err = control.New(config)
 		made = p.gateway

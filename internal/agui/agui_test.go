@@ -17,12 +17,14 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agui"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/toolset"
-	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -170,8 +172,9 @@ func TestThreads(t *testing.T) {
 	})
 	t.Run("a gateway died before it started the run", func(t *testing.T) {
 		const run = "01932c07-0000-7000-8000-00000000abcd"
-		of := journal.StorageOf{Namespace: "default", Agent: "chat"}
-		require.NoError(t, w.bus.PutThread(t.Context(), of, "dead", []byte(`{"runs":["`+run+`"]}`), 0))
+		key := "default.chat." + events.Hash([]byte("dead"))
+		_, err := w.bus.Put(t.Context(), buckets.Threads, kv.Item{Key: key, Value: []byte(`{"runs":["` + run + `"]}`)})
+		require.NoError(t, err)
 		_, got, text := w.post("chat", said("dead", "r", "x"))
 		require.Equal(t, run, got)
 		require.Contains(t, text, "One.")
@@ -217,9 +220,9 @@ func TestThreads(t *testing.T) {
 		_, other, text := w.post("chat", said("next", "r2", "y"))
 		require.NotEqual(t, run, other)
 		require.Contains(t, text, "One.")
-		kept, _, err := w.bus.Thread(t.Context(), journal.StorageOf{Namespace: "default", Agent: "chat"}, "next")
+		kept, err := w.bus.Get(t.Context(), buckets.Threads, "default.chat."+events.Hash([]byte("next")))
 		require.NoError(t, err)
-		require.JSONEq(t, fmt.Sprintf(`{"runs":[%q,%q],"turns":{%[1]q:{"r1":1}}}`, run, other), string(kept), "the log of a run that ended need not be read")
+		require.JSONEq(t, fmt.Sprintf(`{"runs":[%q,%q],"turns":{%[1]q:{"r1":1}}}`, run, other), string(kept.Value), "the log of a run that ended need not be read")
 		_, again, text := w.post("chat", said("next", "r1", "x"))
 		require.Equal(t, run, again)
 		require.Contains(t, text, "RUN_FINISHED")

@@ -3,7 +3,6 @@ package agui
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/livetext"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -37,7 +37,7 @@ const (
 type Config struct {
 	Control *control.Controller
 	Feed    journal.Feed
-	Threads ports.Threads
+	KV      kv.Store
 	Leases  ports.Leases
 	Logger  *slog.Logger
 	Now     func() time.Time
@@ -388,14 +388,8 @@ func (f *follower) over() bool {
 
 var _ route.Face = (*Face)(nil)
 
-var errNoThreads = errors.New("agui: the bus keeps no threads")
-
-// On returns the Face of a gateway on a bus, or an error if the bus keeps no threads.
-func On(c *control.Controller, bus journal.Bus, logger *slog.Logger) (*Face, error) {
-	threads, ok := bus.(ports.Threads)
-	if !ok {
-		return nil, errNoThreads
-	}
+// On returns the Face of a gateway on a bus.
+func On(c *control.Controller, bus journal.Bus, logger *slog.Logger) *Face {
 	leases, _ := bus.(ports.Leases) // none: nothing is forgotten
-	return New(Config{Control: c, Feed: bus, Threads: threads, Leases: leases, Logger: logger}), nil
+	return New(Config{Control: c, Feed: bus, KV: bus, Leases: leases, Logger: logger})
 }

@@ -4,9 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -53,30 +57,35 @@ func (f *Face) Run(ctx context.Context) error {
 func (f *Face) forget(ctx context.Context) error {
 	before := f.cfg.Now().Add(-keepEnded)
 	type old struct {
-		of       journal.StorageOf
-		key, run string
-		revision uint64
+		kv.Item
+		run events.Run
 	}
 	var found []old
-	err := f.cfg.Threads.EachThread(ctx, func(of journal.StorageOf, key string, value []byte, revision uint64, stored time.Time) {
-		var t thread
-		if stored.After(before) || len(found) == forgetAtOnce || json.Unmarshal(value, &t) != nil || len(t.Runs) == 0 {
-			return
+	for it, err := range f.cfg.KV.Each(ctx, buckets.Threads, buckets.Threads.Keys) {
+		if errors.Is(err, buckets.ErrMissing) {
+			return nil
 		}
-		found = append(found, old{of, key, t.Runs[len(t.Runs)-1], revision})
-	})
-	for _, o := range found {
 		if err != nil {
-			return err
+			return fmt.Errorf("threads: %w", err)
 		}
-		var ended bool
-		if ended, err = f.endedBefore(ctx, f.cfg.Control.Store.Place(o.of.Namespace, o.run), before); err == nil && ended {
-			if err = f.cfg.Threads.ForgetThread(ctx, o.of, o.key, o.revision); errors.Is(err, journal.ErrConflict) {
+		var t thread
+		if !it.Stored.After(before) && len(found) < forgetAtOnce && json.Unmarshal(it.Value, &t) == nil && len(t.Runs) > 0 {
+			namespace, _, _ := strings.Cut(it.Key, ".")
+			found = append(found, old{it, f.cfg.Control.Store.Place(namespace, t.Runs[len(t.Runs)-1])})
+		}
+	}
+	for _, o := range found {
+		ended, err := f.endedBefore(ctx, o.run, before)
+		if err == nil && ended {
+			if err = f.cfg.KV.Delete(ctx, buckets.Threads, o.Key, o.Revision); errors.Is(err, journal.ErrConflict) {
 				err = nil // it goes on
 			}
 		}
+		if err != nil {
+			return fmt.Errorf("forget a thread: %w", err)
+		}
 	}
-	return err
+	return nil
 }
 
 // forgetAtOnce bounds how many threads one look removes, and so its memory.

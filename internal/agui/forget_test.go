@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agui"
-	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -25,14 +25,16 @@ func TestEndedThreadsAreForgotten(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	threads := any(w.bus).(ports.Threads)
 	known := func() (n int) {
-		require.NoError(t, threads.EachThread(t.Context(), func(journal.StorageOf, string, []byte, uint64, time.Time) { n++ }))
+		for _, err := range w.bus.Each(t.Context(), buckets.Threads, ">") {
+			require.NoError(t, err)
+			n++
+		}
 		return n
 	}
 	after := func(days int) {
 		face := agui.New(agui.Config{
-			Control: w.gateway, Feed: w.bus, Threads: threads,
+			Control: w.gateway, Feed: w.bus, KV: w.bus,
 			Now: func() time.Time { return time.Now().Add(time.Duration(days) * 24 * time.Hour) },
 		})
 		require.NoError(t, face.Forget(t.Context()))
@@ -41,10 +43,9 @@ func TestEndedThreadsAreForgotten(t *testing.T) {
 	require.Equal(t, 2, known())
 	after(91)
 	require.Equal(t, 1, known())
-	of := journal.StorageOf{Namespace: "default", Agent: "chat"}
-	_, _, err := threads.Thread(t.Context(), of, "ended")
+	_, err := w.bus.Get(t.Context(), buckets.Threads, "default.chat."+events.Hash([]byte("ended")))
 	require.ErrorIs(t, err, journal.ErrNotFound)
-	_, _, err = threads.Thread(t.Context(), of, "open")
+	_, err = w.bus.Get(t.Context(), buckets.Threads, "default.chat."+events.Hash([]byte("open")))
 	require.NoError(t, err)
 	status, _, text := w.post("chat", said("ended", "turn-1", "Hello."))
 	require.Equal(t, http.StatusOK, status, text)

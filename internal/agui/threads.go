@@ -5,12 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -48,15 +51,23 @@ type place struct {
 	again bool
 }
 
+// threadKey is the key of a thread. A client's name may be any text, so its digest is used.
+func threadKey(of journal.StorageOf, id string) string {
+	return of.Namespace + "." + of.Agent + "." + events.Hash([]byte(id))
+}
+
 func (s *server) thread(ctx context.Context, of journal.StorageOf, id string) (t thread, revision uint64, err error) {
-	value, revision, err := s.Threads.Thread(ctx, of, id)
-	if errors.Is(err, journal.ErrNotFound) {
+	it, err := s.KV.Get(ctx, buckets.Threads, threadKey(of, id))
+	switch {
+	case errors.Is(buckets.OrNone(err), journal.ErrNotFound):
 		return t, 0, nil
+	case err == nil:
+		err = json.Unmarshal(it.Value, &t)
 	}
-	if err == nil {
-		err = json.Unmarshal(value, &t)
+	if err != nil {
+		return t, 0, fmt.Errorf("thread %.100q of %s: %w", id, of, err)
 	}
-	return t, revision, err
+	return t, it.Revision, nil
 }
 
 // open finds or opens the turn of a request. Opening appends what the request brings. It may
@@ -120,11 +131,12 @@ func (s *server) tryOpen(ctx context.Context, of journal.StorageOf, in *request)
 	if err != nil {
 		return place{}, err
 	}
-	if err := s.Threads.PutThread(ctx, of, in.ThreadID, value, revision); err != nil {
-		if errors.Is(err, journal.ErrConflict) {
-			err = errLostRace
-		}
-		return place{}, err
+	_, err = s.KV.Update(ctx, buckets.Threads, kv.Item{Key: threadKey(of, in.ThreadID), Value: value, Revision: revision})
+	switch {
+	case errors.Is(err, journal.ErrConflict):
+		return place{}, errLostRace
+	case err != nil:
+		return place{}, fmt.Errorf("thread %.100q of %s: %w", in.ThreadID, of, err)
 	}
 	return s.start(ctx, of, t, in)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/recordline"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -173,12 +174,12 @@ func (a *Archive) checkObjects(ctx context.Context) (err error) {
 // leaveOut drops runs without records, and those that were removed from the log: they have a
 // tombstone, and some of their records may have gone while they were read.
 func (a *Archive) leaveOut(context.Context) error {
-	drop := func(bucket Bucket, when func(e *entry, stone ports.Tombstone) bool) error {
+	drop := func(bucket Bucket, when func(e *entry, stone tombstones.Tombstone) bool) error {
 		if bucket.Name != purgedBucket || bucket.File == nil {
 			return nil
 		}
 		return a.values(bucket, func(v ports.Value) error {
-			var stone ports.Tombstone
+			var stone tombstones.Tombstone
 			if json.Unmarshal(v.Data, &stone) != nil {
 				return nil
 			}
@@ -191,13 +192,13 @@ func (a *Archive) leaveOut(context.Context) error {
 		})
 	}
 	for _, b := range a.buckets {
-		if err := drop(b, func(*entry, ports.Tombstone) bool { return true }); err != nil {
+		if err := drop(b, func(*entry, tombstones.Tombstone) bool { return true }); err != nil {
 			return err
 		}
 	}
 	for _, inc := range a.manifest.Increments {
 		for _, b := range inc.Buckets {
-			if err := drop(b, func(e *entry, stone ports.Tombstone) bool { return e.all < stone.Events }); err != nil {
+			if err := drop(b, func(e *entry, stone tombstones.Tombstone) bool { return e.all < stone.Events }); err != nil {
 				return err
 			}
 		}

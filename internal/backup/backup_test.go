@@ -16,11 +16,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/backup"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -98,14 +102,14 @@ func TestUntil(t *testing.T) {
 	one := newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
 	early := one.open()
-	require.NoError(t, one.bus.PutAgent(t.Context(), "default", "x", []byte(`"old"`)))
+	require.NoError(t, agentstore.Put(t.Context(), one.bus, "default", "x", []byte(`"old"`)))
 	one.take(dir, false)
 	one.append(early, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`1`)})
 	head, err := one.bus.Head(t.Context(), early)
 	require.NoError(t, err)
 	one.append(early, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`2`)})
 	late := one.open()
-	require.NoError(t, one.bus.PutAgent(t.Context(), "default", "x", []byte(`"new"`)))
+	require.NoError(t, agentstore.Put(t.Context(), one.bus, "default", "x", []byte(`"new"`)))
 	taken := one.take(dir, true)
 	require.Equal(t, 2, taken.Records-1)
 	require.Zero(t, one.take(dir, true).Records, "nothing is read twice")
@@ -115,13 +119,13 @@ func TestUntil(t *testing.T) {
 	require.EqualValues(t, 2, done.Events)
 	require.Equal(t, one.bodies(early)[:2], two.bodies(early)[:2])
 	require.Empty(t, two.bodies(late))
-	definition, err := two.bus.Agent(t.Context(), "default", "x")
+	definition, _, err := agentstore.Get(t.Context(), two.bus, "default", "x")
 	require.NoError(t, err)
 	require.Equal(t, `"old"`, string(definition))
 
 	three := newWorld(t, 1)
 	require.EqualValues(t, 4, three.restore(dir, time.Time{}, backup.RestoreOptions{}).Events)
-	definition, err = three.bus.Agent(t.Context(), "default", "x")
+	definition, _, err = agentstore.Get(t.Context(), three.bus, "default", "x")
 	require.NoError(t, err)
 	require.Equal(t, `"new"`, string(definition))
 }
@@ -157,12 +161,14 @@ func TestAllThatIsBeside(t *testing.T) {
 	of := journal.StorageOf{Namespace: "default", Agent: "a"}
 	entry := events.Entry{Tags: []string{"b", "c"}, Value: "kept"}
 	require.NoError(t, one.bus.SaveEntry(t.Context(), of, journal.WrittenByActor, entry))
-	require.NoError(t, one.bus.PutThread(t.Context(), of, "thread", []byte("1"), 0))
-	require.NoError(t, one.bus.Drop(t.Context(), "key"))
-	reader := ports.Keep{Role: "telemetry", Name: "spans"}
-	_, err := one.bus.PutPosition(t.Context(), reader, []byte("7"), 0)
+	_, err := one.bus.Put(t.Context(), buckets.Threads, kv.Item{Key: "default.a.thread", Value: []byte("1")})
 	require.NoError(t, err)
-	_, err = one.bus.PutWebhookValue(t.Context(), "dead.default.pager.event", []byte("1"), 0, time.Hour)
+	_, err = one.bus.Put(t.Context(), buckets.Dropped, kv.Item{Key: "key"})
+	require.NoError(t, err)
+	reader := ports.Keep{Role: "telemetry", Name: "spans"}
+	_, err = buckets.PutPosition(t.Context(), one.bus, reader, []byte("7"), 0)
+	require.NoError(t, err)
+	_, err = one.bus.Put(t.Context(), buckets.Webhooks, kv.Item{Key: "dead.default.pager.event", Value: []byte("1"), Lifetime: time.Hour})
 	require.NoError(t, err)
 	at := time.Now().Add(time.Hour).UTC()
 	set := ports.Value{Subject: "timers.set.default.nightly.schedule", Data: []byte("1"), Header: map[string]string{
@@ -182,19 +188,19 @@ func TestAllThatIsBeside(t *testing.T) {
 	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
 	require.Equal(t, 1, done.Removed)
 	require.Equal(t, 1, done.Runs)
-	_, err = two.bus.Tombstone(t.Context(), two.here(purged))
+	_, err = tombstones.Get(t.Context(), two.bus, two.here(purged))
 	require.NoError(t, err)
 	require.Empty(t, two.bodies(purged))
 	found, err := two.bus.StoredEntry(t.Context(), of, entry.Tags)
 	require.NoError(t, err)
 	require.Equal(t, "kept", found.Value)
-	value, _, err := two.bus.Thread(t.Context(), of, "thread")
+	thread, err := two.bus.Get(t.Context(), buckets.Threads, "default.a.thread")
 	require.NoError(t, err)
-	require.Equal(t, "1", string(value))
-	dropped, err := two.bus.Dropped(t.Context())
+	require.Equal(t, "1", string(thread.Value))
+	dropped, err := two.bus.Keys(t.Context(), buckets.Dropped, "*")
 	require.NoError(t, err)
 	require.Equal(t, []string{"key"}, dropped)
-	_, _, err = two.bus.Position(t.Context(), reader)
+	_, _, err = buckets.Position(t.Context(), two.bus, reader)
 	require.ErrorIs(t, err, journal.ErrNotFound, "it counts the records of another log")
 	for v, err := range two.bus.Values(t.Context(), "KV_webhooks") {
 		require.NoError(t, err)
@@ -249,7 +255,7 @@ func TestDamage(t *testing.T) {
 	one := newWorld(t, 1).work()
 	dir := filepath.Join(t.TempDir(), "backup")
 	one.await(one.start(agent("["+callRepeat+","+answer+"]")), events.Done)
-	require.NoError(t, one.bus.PutAgent(t.Context(), "default", "x", []byte(`{}`)))
+	require.NoError(t, agentstore.Put(t.Context(), one.bus, "default", "x", []byte(`{}`)))
 	one.take(dir, true)
 	one.open()
 	one.take(dir, true)
@@ -307,7 +313,7 @@ func TestRefused(t *testing.T) {
 	require.ErrorIs(t, err, backup.ErrNotEmpty, "it has grown")
 	require.Len(t, two.bodies(run), n)
 	three := newWorld(t, 1)
-	require.NoError(t, three.bus.PutAgent(t.Context(), "default", "x", []byte(`1`)))
+	require.NoError(t, agentstore.Put(t.Context(), three.bus, "default", "x", []byte(`1`)))
 	_, err = backup.Restore(t.Context(), a, three.bus, source(backup.RestoreOptions{}))
 	require.ErrorIs(t, err, backup.ErrNotEmpty)
 }
@@ -503,11 +509,10 @@ func TestOrphans(t *testing.T) {
 type noSchedules struct {
 	backup.Target
 	bus *natsbus.Bus
-	of  ports.ScheduleKey
 }
 
 func (n *noSchedules) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
-	if _, _, err := n.bus.Schedule(ctx, n.of); !errors.Is(err, journal.ErrNotFound) {
+	if _, err := n.bus.Get(ctx, buckets.Schedules, "default.nightly"); !errors.Is(buckets.OrNone(err), journal.ErrNotFound) {
 		return 0, fmt.Errorf("a schedule may start this run: %w", err)
 	}
 	return n.Target.Append(ctx, run, last, entries...)
@@ -519,13 +524,12 @@ func TestSchedulesComeLast(t *testing.T) {
 	one, two := newWorld(t, 1), newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
 	one.open()
-	of := ports.ScheduleKey{Namespace: "default", Name: "nightly"}
-	_, err := one.bus.PutSchedule(t.Context(), of, []byte("{}"), 0)
+	_, err := one.bus.Put(t.Context(), buckets.Schedules, kv.Item{Key: "default.nightly", Value: []byte("{}")})
 	require.NoError(t, err)
 	one.take(dir, false)
-	_, err = backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), &noSchedules{two.bus, two.bus, of}, source(backup.RestoreOptions{}))
+	_, err = backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), &noSchedules{two.bus, two.bus}, source(backup.RestoreOptions{}))
 	require.NoError(t, err)
-	value, _, err := two.bus.Schedule(t.Context(), of)
+	it, err := two.bus.Get(t.Context(), buckets.Schedules, "default.nightly")
 	require.NoError(t, err)
-	require.Equal(t, "{}", string(value))
+	require.Equal(t, "{}", string(it.Value))
 }

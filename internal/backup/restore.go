@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retention"
@@ -187,12 +189,12 @@ type restorer struct {
 // begin checks that the bus is empty, or has a part of this restore.
 func (r *restorer) begin(ctx context.Context) error {
 	want := note{Backup: r.a.manifest.ID, Increment: r.a.manifest.last().Number, Until: r.a.until.UTC(), Began: r.o.Now().UTC(), Stage: stageValues, Again: r.o.CallsMayRunAgain, Hold: r.o.Hold}
-	text, err := r.to.Note(ctx)
+	has, err := r.to.Get(ctx, buckets.Restored, buckets.Restored.Keys)
 	if err == nil {
-		err = json.Unmarshal(text, &r.note)
+		err = json.Unmarshal(has.Value, &r.note)
 	}
 	switch {
-	case errors.Is(err, journal.ErrNotFound):
+	case errors.Is(buckets.OrNone(err), journal.ErrNotFound):
 		if err := r.checkEmpty(ctx); err != nil {
 			return err
 		}
@@ -242,7 +244,8 @@ func (r *restorer) write(ctx context.Context, s stage) error {
 	if err != nil {
 		return err
 	}
-	return r.to.PutNote(ctx, text)
+	_, err = r.to.Put(ctx, buckets.Restored, kv.Item{Key: buckets.Restored.Keys, Value: text})
+	return err
 }
 
 // startsRuns reports whether gateways that are at work start runs because of a bucket. Such a run
@@ -260,7 +263,7 @@ func (r *restorer) values(ctx context.Context, late bool) error {
 			r.done.Values += lines(b)
 			continue
 		}
-		if err := r.to.MakeBucket(ctx, b.Bucket); err != nil {
+		if err := r.to.MakeBucket(ctx, b.KeptBucket); err != nil {
 			return err
 		}
 		if b.Objects || b.File == nil {

@@ -129,7 +129,7 @@ func TestLateResult(t *testing.T) {
 		sleep(2 * time.Minute)
 		idle, err := control.New(control.Config{
 			Base:   worker.Base{Store: r.Store, Queue: r.Journal, Feed: r.Journal, Instance: "idle"},
-			Timers: r.Journal, Directory: r.Journal, Agents: r.Journal,
+			Timers: r.Journal, Directory: r.Journal, KV: r.Journal,
 		})
 		require.NoError(t, err)
 		_, err = idle.Inputs(t.Context(), "", run.ID, result("a"))

@@ -36,6 +36,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/timers"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -63,11 +64,11 @@ type Config struct {
 	// Base is what the process gives each of its roles. Concurrency is also how many timers
 	// are processed at once.
 	worker.Base
-	// Timers wake the controller, Directory has the announced tools and providers, Agents
-	// keeps definitions. All required.
+	// Timers wake the controller, Directory has the announced tools and providers, KV keeps
+	// definitions, schedules, quotas and webhooks. All required.
 	Timers    journal.Timers
 	Directory journal.Directory
-	Agents    journal.Agents
+	KV        kv.Store
 	// Blobs keeps images and files of messages, and large results of clients' tools. Nil:
 	// messages have none, except by URL, and results are cut.
 	Blobs journal.Blobs
@@ -77,12 +78,9 @@ type Config struct {
 	Storage journal.Storage
 	// Tombstones are those of purged runs, which cannot start again. Nil: runs are not
 	// purged.
-	Tombstones ports.Tombstones
-	// Schedules keep schedules. Nil: commands on schedules fail.
-	Schedules ports.Schedules
-	// Quotas keep quotas, Positions what was spent, see quotas.Config. Either may be nil.
-	Quotas    ports.Quotas
-	Positions ports.Positions
+	Tombstones kv.Store
+	// Alarms wake schedules. Nil: none fires.
+	Alarms ports.Alarms
 	// Validator checks output schemas. Nil: they are checked to be objects.
 	Validator tool.Validator
 	// CheckScript checks llm.script of scripted agents, see
@@ -107,11 +105,10 @@ type Config struct {
 		// Tokens estimates the size of the request that a run asks its model next.
 		Tokens(mem *reducer.Memory) int
 	}
-	// Webhooks are the operator's settings, WebhookStore keeps webhooks. Leases choose the
-	// controller that delivers to them, and the one that admits queued runs. Nil: there are none.
-	Webhooks     webhooks.Settings
-	WebhookStore ports.Webhooks
-	Leases       ports.Leases
+	// Webhooks are the operator's settings. Leases choose the controller that delivers to webhooks,
+	// and the one that admits queued runs. Nil: there are none.
+	Webhooks webhooks.Settings
+	Leases   ports.Leases
 	// Ready is a further check of [Controller.Ready]; may be nil.
 	Ready func(ctx context.Context) error
 
@@ -134,8 +131,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Base, err = c.Base.WithDefaults("control"); err != nil {
 		return c, err
 	}
-	if c.Timers == nil || c.Directory == nil || c.Agents == nil {
-		return c, errors.New("control: Timers, Directory and Agents are required")
+	if c.Timers == nil || c.Directory == nil || c.KV == nil {
+		return c, errors.New("control: Timers, Directory and KV are required")
 	}
 	if c.DefaultNamespace == "" {
 		c.DefaultNamespace = events.DefaultNamespace
@@ -192,7 +189,7 @@ func New(cfg Config) (*Controller, error) {
 	}
 	source := worker.Source(role, cfg.Instance)
 	launcher, err := runstart.New(runstart.Config{
-		Store: cfg.Store, Source: source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
+		Store: cfg.Store, Source: source, Directory: cfg.Directory, KV: cfg.KV, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
 		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator,
 		FirstCheck: timers.CheckEvery(cfg.StallAfter), Clock: cfg.Clock,
 	})
@@ -213,18 +210,18 @@ func New(cfg Config) (*Controller, error) {
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
 	c.Keeper = dead.New(a, c.Forker)
-	c.Hooks = webhooks.New(webhooks.Config{Settings: cfg.Webhooks, Runs: a, Store: cfg.WebhookStore, Leases: cfg.Leases, Positions: cfg.Positions, Logger: cfg.Logger})
+	c.Hooks = webhooks.New(webhooks.Config{Settings: cfg.Webhooks, Runs: a, KV: cfg.KV, Leases: cfg.Leases, Logger: cfg.Logger})
 	c.Admission = quotas.New(quotas.Config{
-		Runs: a, Lister: lister, Store: cfg.Quotas, Leases: cfg.Leases, Positions: cfg.Positions, Logger: cfg.Logger,
+		Runs: a, Lister: lister, KV: cfg.KV, Leases: cfg.Leases, Logger: cfg.Logger,
 	})
 	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: max(cfg.PoolWait, 0)})
 	c.timers = timers.New(timers.Config{
-		Runs: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, Positions: cfg.Positions, Unserved: c.pools.Unserved, Open: lister.OpenRuns, StallAfter: cfg.StallAfter,
+		Runs: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, KV: cfg.KV, Unserved: c.pools.Unserved, Open: lister.OpenRuns, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	c.Scheduler = schedules.New(schedules.Config{
-		Runs: a, Feed: cfg.Feed, Schedules: cfg.Schedules, Start: c.launch, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
+		Runs: a, Feed: cfg.Feed, KV: cfg.KV, Alarms: cfg.Alarms, Start: c.launch, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	c.readGauges()
 	of := w

@@ -50,7 +50,7 @@ type rig struct {
 
 func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
 	cfg := control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, KV: b,
 	}
 	tweak(&cfg)
 	c, err := control.New(cfg)
@@ -118,7 +118,7 @@ func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *si
 	r.T.Helper()
 	p = r.Journal.NewProcess()
 	cfg := control.Config{
-		Base: worker.Base{Store: r.NewStore(p), Queue: p, Feed: p, Instance: "test"}, Timers: p, Directory: p, Agents: p, StallAfter: stall,
+		Base: worker.Base{Store: r.NewStore(p), Queue: p, Feed: p, Instance: "test"}, Timers: p, Directory: p, KV: p, StallAfter: stall,
 	}
 	if tweak != nil {
 		tweak(&cfg)

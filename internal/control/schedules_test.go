@@ -13,18 +13,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/schedules"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // These tests use a real server and real time. What they wait for has a minute.
 
-func withSchedules(cfg *control.Config) { cfg.Schedules = cfg.Timers.(ports.Schedules) }
+func withSchedules(cfg *control.Config) { cfg.Alarms = cfg.Timers.(ports.Alarms) }
 
 // scheduling is a controller with schedules, and an agent that it can start.
 func scheduling(t *testing.T, b controltest.Bus) *rig {
@@ -296,7 +299,8 @@ var errDied = errors.New("this process has died")
 // dying is what a process sees of the bus that dies at its n-th call: neither that call nor any
 // later one does anything.
 type dying struct {
-	ports.Schedules
+	kv.Store
+	ports.Alarms
 	left atomic.Int64
 	died chan struct{}
 }
@@ -312,34 +316,39 @@ func (d *dying) step() error {
 	return nil
 }
 
-func (d *dying) Schedule(ctx context.Context, key ports.ScheduleKey) ([]byte, uint64, error) {
-	if err := d.step(); err != nil {
-		return nil, 0, err
+func (d *dying) Get(ctx context.Context, of kv.Bucket, key string) (kv.Item, error) {
+	if of.Name == buckets.Schedules.Name {
+		if err := d.step(); err != nil {
+			return kv.Item{}, err
+		}
 	}
-	return d.Schedules.Schedule(ctx, key)
+	return d.Store.Get(ctx, of, key)
 }
 
-func (d *dying) PutSchedule(ctx context.Context, key ports.ScheduleKey, value []byte, revision uint64) (uint64, error) {
+func (d *dying) Update(ctx context.Context, of kv.Bucket, it kv.Item) (uint64, error) {
 	if err := d.step(); err != nil {
 		return 0, err
 	}
-	return d.Schedules.PutSchedule(ctx, key, value, revision)
+	return d.Store.Update(ctx, of, it)
 }
 
-func (d *dying) SetAlarm(ctx context.Context, key ports.ScheduleKey, at time.Time) error {
+func (d *dying) SetAlarm(ctx context.Context, of ports.AlarmKey, at time.Time) error {
 	if err := d.step(); err != nil {
 		return err
 	}
-	return d.Schedules.SetAlarm(ctx, key, at)
+	return d.Alarms.SetAlarm(ctx, of, at)
 }
 
-func (d *dying) ConsumeAlarms(ctx context.Context, slots int, handle func(ports.ScheduleAlarm)) error {
-	return d.Schedules.ConsumeAlarms(ctx, slots, func(a ports.ScheduleAlarm) { handle(unfinished{a, d}) })
+func (d *dying) ConsumeAlarms(ctx context.Context, slots int, handle func(ports.Alarm)) error {
+	return d.Alarms.ConsumeAlarms(ctx, slots, func(a ports.Alarm) {
+		a.Delivery = unfinished{a.Delivery, d}
+		handle(a)
+	})
 }
 
 // unfinished is an alarm that a dead process neither acknowledges nor gives back.
 type unfinished struct {
-	ports.ScheduleAlarm
+	journal.Delivery
 	d *dying
 }
 
@@ -347,14 +356,14 @@ func (m unfinished) Ack() error {
 	if m.d.left.Load() <= 0 {
 		return errDied
 	}
-	return m.ScheduleAlarm.Ack()
+	return m.Delivery.Ack()
 }
 
 func (m unfinished) Retry(delay time.Duration) error {
 	if m.d.left.Load() <= 0 {
 		return errDied
 	}
-	return m.ScheduleAlarm.Retry(delay)
+	return m.Delivery.Retry(delay)
 }
 
 // A gateway dies at each of its steps; the next one continues, and each firing has its one run.
@@ -365,9 +374,9 @@ func TestScheduleOutlivesGateways(t *testing.T) {
 			t.Parallel()
 			b := natsBus(t)
 			require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
-			d := &dying{Schedules: b.(ports.Schedules), died: make(chan struct{})}
+			d := &dying{Store: b, Alarms: b.(ports.Alarms), died: make(chan struct{})}
 			d.left.Store(1 << 40)
-			first := newRig(t, b, func(cfg *control.Config) { cfg.Schedules = d })
+			first := newRig(t, b, func(cfg *control.Config) { cfg.KV, cfg.Alarms = d, d })
 			first.putAgent("reporter", "openai")
 			first.put("ticks", every(time.Second))
 			d.left.Store(n)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
-	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -240,7 +240,7 @@ func (c *Controller) PutAgent(ctx context.Context, ns, name string, data []byte,
 	if err := c.Launcher.Check(&a); err != nil {
 		return AgentInfo{}, err
 	}
-	if err := c.cfg.Agents.PutAgent(ctx, ns, name, agentfile.Marshal(a)); err != nil {
+	if err := agentstore.Put(ctx, c.cfg.KV, ns, name, agentfile.Marshal(a)); err != nil {
 		return AgentInfo{}, err
 	}
 	return agentInfo(name, a), nil
@@ -261,13 +261,13 @@ func (c *Controller) StoredAgents(ctx context.Context, ns string) ([]AgentInfo, 
 	if err != nil {
 		return nil, err
 	}
-	names, err := c.cfg.Agents.AgentNames(ctx, ns)
+	names, err := agentstore.Names(ctx, c.cfg.KV, ns)
 	if err != nil {
 		return nil, err
 	}
 	infos := make([]AgentInfo, 0, len(names))
 	for _, name := range names {
-		data, err := c.cfg.Agents.Agent(ctx, ns, name)
+		data, stored, err := agentstore.Get(ctx, c.cfg.KV, ns, name)
 		if errors.Is(err, journal.ErrNotFound) {
 			continue // removed meanwhile
 		}
@@ -279,11 +279,7 @@ func (c *Controller) StoredAgents(ctx context.Context, ns string) ([]AgentInfo, 
 		if a, err := agentfile.ParseDefinition(data, agentfile.JSON, agentfile.Options{Stored: true}); err == nil {
 			info = agentInfo(name, a)
 		}
-		if dated, tells := c.cfg.Agents.(ports.AgentTimes); tells {
-			if info.Updated, err = dated.AgentStored(ctx, ns, name); err != nil && !errors.Is(err, journal.ErrNotFound) {
-				return nil, err
-			}
-		}
+		info.Updated = stored
 		infos = append(infos, info)
 	}
 	return infos, nil

@@ -11,9 +11,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
-	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -100,7 +100,7 @@ func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
 		parent := r.Start(start)
 		r.Append(parent, events.Planning, answeredWith(events.Usage{Total: 1}, events.Call{ID: "a", Name: "helper", Arguments: `{"task":"x"}`}))
 		child := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, "a"))
-		require.NoError(t, r.Journal.PutTombstone(t.Context(), child, ports.Tombstone{Run: child.ID, Namespace: child.Namespace, Events: 3, PurgedAt: time.Now()}))
+		require.NoError(t, tombstones.Put(t.Context(), r.Journal, child, tombstones.Tombstone{Run: child.ID, Namespace: child.Namespace, Events: 3, PurgedAt: time.Now()}))
 		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait, c.Tombstones = 10*time.Second, r.Journal })
 		sleep(journal.AnnouncementTTL + 20*time.Second)
@@ -122,7 +122,7 @@ func watching(t *testing.T, b *simtest.Journal) (g *control.Controller, stop fun
 func watchingOn(t *testing.T, b *simtest.Journal, d journal.Directory) (g *control.Controller, stop func()) {
 	t.Helper()
 	g, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: d, Agents: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: d, KV: b,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -296,7 +296,7 @@ func TestHowLongAPoolIsWaitedFor(t *testing.T) {
 		j := simtest.New(simtest.Options{})
 		r := &rig{World: controltest.NewWorld(t, j)}
 		g, err := control.New(control.Config{
-			Base: worker.Base{Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Instance: "1"}, Timers: j, Directory: j, Agents: j,
+			Base: worker.Base{Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Instance: "1"}, Timers: j, Directory: j, KV: j,
 		})
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())

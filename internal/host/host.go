@@ -30,6 +30,7 @@ import (
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
@@ -89,7 +90,7 @@ type Options struct {
 	// none are taken. Tombstones keep purged runs from being started again; may be nil.
 	Snapshots     ports.Snapshots
 	SnapshotEvery int
-	Tombstones    ports.Tombstones
+	Tombstones    kv.Store
 	// Ready is called by the gateway's /readyz; may be nil.
 	Ready func(context.Context) error
 	// StallAfter is how long a run with work to be done may be silent, see
@@ -316,10 +317,7 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 	if h.gateway, err = process.Controller(config); err != nil {
 		return err
 	}
-	face, err := agui.On(h.gateway, o.Bus, o.Logger)
-	if err != nil {
-		return err
-	}
+	face := agui.On(h.gateway, o.Bus, o.Logger)
 	h.threads = face.Run
 	h.http, err = httpapi.New(httpapi.Config{
 		Control: h.gateway, Feed: o.Bus, Listener: o.Listener, TLS: o.TLS, Token: o.Token, Hosts: o.Hosts,

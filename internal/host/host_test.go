@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
@@ -246,7 +247,7 @@ func TestMessagesOfATransition(t *testing.T) {
 	def.Name, def.LLM.Provider, def.Tools = "counted", "mock", []string{"echo"}
 	def.Config.ReflectEveryNSteps, def.Config.MaxSteps = 0, steps+1
 	require.Eventually(t, func() bool { // the gateway has looked whether somebody removed timers
-		_, _, err := nats.Position(t.Context(), ports.Keep{Role: "gateway", Name: "timers"})
+		_, _, err := buckets.Position(t.Context(), nats, ports.Keep{Role: "gateway", Name: "timers"})
 		return err == nil
 	}, time.Minute, 10*time.Millisecond)
 	before, looked := conn.Stats(), bus.reads.Load()

@@ -8,6 +8,7 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -33,7 +34,7 @@ import (
 type Process struct {
 	worker.Base
 	bus        journal.Bus
-	tombstones ports.Tombstones
+	tombstones kv.Store
 	estimators tokens.Set
 	validator  tool.Validator
 	policies   *approval.Policies
@@ -41,7 +42,7 @@ type Process struct {
 
 // NewProcess returns a process on a bus, which is also the Queue and the Feed of its
 // roles. tombstones and own, which are token estimators of the application, may be nil.
-func NewProcess(base worker.Base, bus journal.Bus, tombstones ports.Tombstones, own tokens.Set) *Process {
+func NewProcess(base worker.Base, bus journal.Bus, tombstones kv.Store, own tokens.Set) *Process {
 	base.Queue, base.Feed = bus, bus
 	return &Process{
 		Base: base, bus: bus, tombstones: tombstones,
@@ -110,7 +111,7 @@ func (p *Process) Observer(c observer.Config) (*observer.Observer, error) {
 
 // Subagents makes the role that runs agents for agents. The caller sets Tools.
 func (p *Process) Subagents(c subagent.Config) (*subagent.Subagents, error) {
-	c.Base, c.Directory, c.Agents, c.Timers, c.Tombstones, c.Blobs = p.Base, p.bus, p.bus, p.bus, p.tombstones, p.bus
+	c.Base, c.Directory, c.KV, c.Timers, c.Tombstones, c.Blobs = p.Base, p.bus, p.bus, p.bus, p.tombstones, p.bus
 	c.Validator, c.Approval, c.CheckApproval, c.CheckEstimator = p.validator, p.policies, p.policies.Check, p.estimators.Check
 	return subagent.New(c)
 }
@@ -121,13 +122,10 @@ func (p *Process) Controller(c control.Config) (*control.Controller, error) {
 	if c.Requests == nil {
 		c.Requests = p.Requests(nil)
 	}
-	c.Quotas, _ = p.bus.(ports.Quotas)
+	c.Alarms, _ = p.bus.(ports.Alarms)
 	c.Leases, _ = p.bus.(ports.Leases)
-	c.Positions, _ = p.bus.(ports.Positions)
-	c.Base, c.Directory, c.Agents, c.Blobs, c.Storage, c.Timers, c.Tombstones = p.Base, p.bus, p.bus, p.bus, p.bus, p.bus, p.tombstones
+	c.Base, c.Directory, c.KV, c.Blobs, c.Storage, c.Timers, c.Tombstones = p.Base, p.bus, p.bus, p.bus, p.bus, p.bus, p.tombstones
 	c.Validator, c.CheckApproval, c.CheckEstimator, c.Questions = p.validator, p.policies.Check, p.estimators.Check, p.questions()
-	c.Schedules, _ = p.bus.(ports.Schedules)
-	c.WebhookStore, _ = p.bus.(ports.Webhooks)
 	return control.New(c)
 }
 

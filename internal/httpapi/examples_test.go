@@ -10,13 +10,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // The examples of docs/http-api.md and of /openapi.json work.
 func TestExamplesOfTheDescription(t *testing.T) {
 	bus := natsBus(t, 1)
-	r := newRig(t, bus, func(c *config) { c.WebhookStore, c.Schedules, c.Quotas = bus, bus, bus })
+	r := newRig(t, bus, func(c *config) { c.Alarms = bus })
 	answering := func(p events.Payload, mode string) string {
 		id := r.start(mode)
 		r.Happens(id, events.Planning, p)
@@ -26,7 +28,7 @@ func TestExamplesOfTheDescription(t *testing.T) {
 	givenUp := func() string {
 		require.Equal(t, http.StatusOK, r.do("PUT", "/v1/webhooks/pager", `{"url": "https://hooks.example"}`).status)
 		const event = "0198c5a0-5a6b-7c00-8000-000000000001"
-		_, err := bus.PutWebhookValue(t.Context(), "dead.default.pager."+event, []byte(`{"event":"`+event+`"}`), 0, 0)
+		_, err := bus.Put(t.Context(), buckets.Webhooks, kv.Item{Key: "dead.default.pager." + event, Value: []byte(`{"event":"` + event + `"}`)})
 		require.NoError(t, err)
 		return "pager"
 	}

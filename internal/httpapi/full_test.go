@@ -155,7 +155,7 @@ func TestNoTools(t *testing.T) {
 	t.Parallel()
 	b := natsBus(t, 1)
 	g, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, KV: b,
 	})
 	require.NoError(t, err)
 	tools, err := g.Tools(t.Context())

@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
-	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -22,7 +23,7 @@ func TestPurgedRuns(t *testing.T) {
 	id := runlog.NewID()
 	begin := `{"agent":` + inline + `,"task":"Say hi","run_id":"` + id + `"}`
 	run := events.NewRun(events.DefaultNamespace, id, 1)
-	require.NoError(t, stones.PutTombstone(t.Context(), run, ports.Tombstone{
+	require.NoError(t, tombstones.Put(t.Context(), stones, run, tombstones.Tombstone{
 		Run: id, Namespace: run.Namespace, Events: 12, PurgedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	}))
 	a := r.fails(http.StatusConflict, "run_purged", r.do("POST", "/v1/runs", begin))
@@ -37,21 +38,21 @@ func TestPurgedRuns(t *testing.T) {
 	r.fails(http.StatusNotFound, "run_not_found", r.do("GET", "/v1/runs/"+runlog.NewID(), ""))
 
 	require.Equal(t, http.StatusCreated, r.do("POST", "/v1/runs", begin, "Moorebus-Namespace", "other").status)
-	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
+	require.NoError(t, tombstones.Delete(t.Context(), stones, run))
 	require.Equal(t, http.StatusCreated, r.do("POST", "/v1/runs", begin).status)
 
 	// During a purge the run cannot be forked.
-	require.NoError(t, stones.PutTombstone(t.Context(), run, ports.Tombstone{Run: id, Namespace: run.Namespace}))
+	require.NoError(t, tombstones.Put(t.Context(), stones, run, tombstones.Tombstone{Run: id, Namespace: run.Namespace}))
 	r.fails(http.StatusNotFound, "run_purged", r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1}`))
-	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
+	require.NoError(t, tombstones.Delete(t.Context(), stones, run))
 	require.Equal(t, http.StatusOK, r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1}`).status)
 }
 
 // away are tombstones that cannot be read.
-type away struct{ ports.Tombstones }
+type away struct{ kv.Store }
 
-func (away) Tombstone(context.Context, events.Run) (ports.Tombstone, error) {
-	return ports.Tombstone{}, errors.New("the bus is away")
+func (away) Get(context.Context, kv.Bucket, string) (kv.Item, error) {
+	return kv.Item{}, errors.New("the bus is away")
 }
 
 // A run does not start while it is unknown whether it was purged.
@@ -73,11 +74,11 @@ func TestForkOfWhatIsBeingPurged(t *testing.T) {
 	youngest := r.forked(middle, `{"at":1}`)
 	bury := func(id string) events.Run {
 		run := r.At(id)
-		stone := ports.Tombstone{Run: id, Namespace: "default", PurgedAt: time.Now()}
+		stone := tombstones.Tombstone{Run: id, Namespace: "default", PurgedAt: time.Now()}
 		if recs := r.Records(id); len(recs) > 0 {
 			stone.Events, stone.Last = uint64(len(recs)), events.Hash(recs[len(recs)-1].Body)
 		}
-		require.NoError(t, stones.PutTombstone(t.Context(), run, stone))
+		require.NoError(t, tombstones.Put(t.Context(), stones, run, stone))
 		return run
 	}
 	last := func() uint64 {
@@ -92,11 +93,11 @@ func TestForkOfWhatIsBeingPurged(t *testing.T) {
 		require.Equal(t, oldest, a.text(t, "run"))
 	}
 	require.Equal(t, before, last())
-	require.NoError(t, stones.DeleteTombstone(t.Context(), run))
+	require.NoError(t, tombstones.Delete(t.Context(), stones, run))
 	r.forked(youngest, `{"at":1}`)
 
 	// The beginning of a purged run that was restored with its fork stays.
-	require.NoError(t, stones.PutTombstone(t.Context(), run, ports.Tombstone{
+	require.NoError(t, tombstones.Put(t.Context(), stones, run, tombstones.Tombstone{
 		Run: oldest, Namespace: "default", PurgedAt: time.Now(), Events: uint64(len(r.Records(oldest))) + 1, Last: events.Hash([]byte("its end")),
 	}))
 	r.forked(youngest, `{"at":1}`)

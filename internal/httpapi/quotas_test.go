@@ -15,7 +15,7 @@ import (
 // TestQuotasOverHTTP: quotas are stored, shown and removed, and a start says that it is queued.
 func TestQuotasOverHTTP(t *testing.T) {
 	b := controltest.NATS(t, natsbus.InitOptions{})
-	r := newRig(t, b, func(c *config) { c.Quotas, c.Leases, c.Positions = b, b, b })
+	r := newRig(t, b, func(c *config) { c.Leases = b })
 	require.JSONEq(t, `{"quotas":[]}`, r.do("GET", "/v1/quotas", "").body)
 	r.fails(404, "not_found", r.do("GET", "/v1/quotas/default", ""))
 	a := r.do("PUT", "/v1/quotas/default", `{"active":1,"queued":1}`)

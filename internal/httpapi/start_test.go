@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -147,9 +147,7 @@ func TestStoredAgents(t *testing.T) {
 		require.Len(t, first, 64)
 		var listed []control.AgentInfo
 		require.NoError(t, json.Unmarshal([]byte(r.do("GET", "/v1/agents", "").body), &listed))
-		if _, dated := r.Bus.(ports.AgentTimes); dated {
-			require.WithinDuration(t, time.Now(), listed[0].Updated, patience)
-		}
+		require.WithinDuration(t, time.Now(), listed[0].Updated, patience)
 		require.Equal(t, []control.AgentInfo{{
 			Name: "helper", Hash: first, Updated: listed[0].Updated, Mode: events.ModeTask, Provider: "openai", Model: "small", Tools: []string{"not_there_yet"},
 		}}, listed)
@@ -181,7 +179,7 @@ func TestAgentsThatNamePools(t *testing.T) {
 	require.Contains(t, a.text(t, "message"), `approval.tools[0]: "bank/pay" names a pool: write the tool's name alone, "pay"`)
 	r.fails(400, "bad_agent", r.do("POST", "/v1/runs", `{"agent":`+old+`,"task":"x"}`))
 
-	require.NoError(t, r.Bus.PutAgent(t.Context(), events.DefaultNamespace, "old", []byte(old)))
+	require.NoError(t, agentstore.Put(t.Context(), r.Bus, events.DefaultNamespace, "old", []byte(old)))
 	require.Contains(t, r.do("GET", "/v1/agents", "").body, `"hash"`)
 	require.NotContains(t, r.do("GET", "/v1/agents", "").body, `"hash":""`)
 	a = r.do("POST", "/v1/runs", `{"agent":"old","task":"x"}`)

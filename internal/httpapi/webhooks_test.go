@@ -14,7 +14,7 @@ import (
 func TestWebhooksOverHTTP(t *testing.T) {
 	t.Parallel()
 	bus := natsBus(t, 2)
-	r := newRig(t, bus, func(c *config) { c.WebhookStore, c.Webhooks.Allowed = bus, webhooks.Loopback() })
+	r := newRig(t, bus, func(c *config) { c.Webhooks.Allowed = webhooks.Loopback() })
 	posts := make(chan string, 10)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { posts <- r.Header.Get("webhook-id") }))
 	defer receiver.Close()
@@ -50,12 +50,4 @@ func TestWebhooksOverHTTP(t *testing.T) {
 	r.fails(404, "not_dead", r.do("POST", "/v1/webhooks/pager/drop", `{"ids":["x"]}`))
 	require.JSONEq(t, `{"deleted":true}`, r.do("DELETE", "/v1/webhooks/pager", "").body)
 	r.fails(404, "webhook_not_found", r.do("DELETE", "/v1/webhooks/pager", ""))
-}
-
-// A gateway whose bus keeps no webhooks says so.
-func TestNoWebhooks(t *testing.T) {
-	t.Parallel()
-	r := simulatedRig(t, nil)
-	r.fails(503, "unavailable", r.do("GET", "/v1/webhooks", ""))
-	r.fails(503, "unavailable", r.do("PUT", "/v1/webhooks/pager", `{"url":"https://x.example"}`))
 }

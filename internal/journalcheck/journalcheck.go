@@ -76,17 +76,6 @@ func Subject(shards int, subject string) error {
 	return s.CheckShard(shards)
 }
 
-// DropKey reports an error unless the key is one for Drop of package ports.
-func DropKey(key string) error {
-	valid := func(r rune) bool {
-		return r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
-	}
-	if key == "" || len(key) > 100 || strings.ContainsFunc(key, func(r rune) bool { return !valid(r) }) {
-		return fmt.Errorf("drop: %q is not a key of [A-Za-z0-9-]", key)
-	}
-	return nil
-}
-
 // Tools reports what is wrong with an announcement of tools: every adapter of
 // [journal.Directory] calls it first.
 func Tools(pool string, tools []events.ToolSpec) error {
@@ -119,6 +108,18 @@ func Timer(shards int, run events.Run, kind string, data []byte) error {
 	}
 	if len(data) > MaxTimerData {
 		return fmt.Errorf("timer %s of run %s: %d bytes of data, at most %d are allowed: %w", kind, run.ID, len(data), MaxTimerData, journal.ErrTooLarge)
+	}
+	return nil
+}
+
+// Key reports an error unless a key of a bucket is one token or several with dots between them, none
+// of which is a wildcard.
+func Key(key string) error {
+	valid := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_=/.", r)
+	}
+	if strings.Contains("."+key+".", "..") || strings.ContainsFunc(key, func(r rune) bool { return !valid(r) }) {
+		return fmt.Errorf("%q is not a key", key)
 	}
 	return nil
 }

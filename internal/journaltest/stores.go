@@ -185,36 +185,6 @@ func Directory(t *testing.T, open func(t *testing.T) (journal.Directory, journal
 	})
 }
 
-// Agents tests [journal.Agents].
-func Agents(t *testing.T, open func(t *testing.T) journal.Agents) {
-	agents := open(t)
-	ctx, space := bounded(t), NewToken(t)
-	_, err := agents.Agent(ctx, space, "researcher")
-	require.ErrorIs(t, err, journal.ErrNotFound)
-	names, err := agents.AgentNames(ctx, space)
-	require.NoError(t, err)
-	require.Empty(t, names)
-	for i, name := range []string{"writer", "researcher", "a-b_c"} {
-		require.NoError(t, agents.PutAgent(ctx, space, name, []byte(name+strings.Repeat("x", i))))
-	}
-	require.NoError(t, agents.PutAgent(ctx, space, "writer", []byte("second")))
-	require.NoError(t, agents.PutAgent(ctx, NewToken(t), "elsewhere", []byte("x")))
-	names, err = agents.AgentNames(ctx, space)
-	require.NoError(t, err)
-	require.Equal(t, []string{"a-b_c", "researcher", "writer"}, names)
-	got, err := agents.Agent(ctx, space, "writer")
-	require.NoError(t, err)
-	require.Equal(t, "second", string(got))
-	got, err = agents.Agent(ctx, space, "researcher")
-	require.NoError(t, err)
-	require.Equal(t, "researcherx", string(got))
-	for _, bad := range []string{"", "*", "a.b", "Upper"} {
-		require.Error(t, agents.PutAgent(ctx, space, bad, nil))
-		require.Error(t, agents.PutAgent(ctx, bad, "a", nil))
-	}
-	require.ErrorIs(t, agents.PutAgent(ctx, space, "huge", make([]byte, journal.MaxBody+1)), journal.ErrTooLarge)
-}
-
 // Blobs tests [journal.Blobs].
 func Blobs(t *testing.T, open func(t *testing.T) journal.Blobs) {
 	blobs := open(t)
@@ -286,22 +256,6 @@ func Runless(t *testing.T, open func(t *testing.T) (log LogRunless, inject func(
 	}
 	_, err := Collect(log.Runless(ctx, log.Shards()))
 	require.Error(t, err)
-}
-
-// Dropped tests [ports.Dropped].
-func Dropped(t *testing.T, open func(t *testing.T) ports.Dropped) {
-	dropped, ctx := open(t), bounded(t)
-	run, stray := NewID(t), "0-17"
-	for _, key := range []string{run, stray, run} {
-		require.NoError(t, dropped.Drop(ctx, key))
-	}
-	keys, err := dropped.Dropped(ctx)
-	require.NoError(t, err)
-	require.Subset(t, keys, []string{run, stray})
-	require.IsIncreasing(t, keys, "each is there once")
-	for _, bad := range []string{"", "*", "a.b", "a b", strings.Repeat("x", 101)} {
-		require.Error(t, dropped.Drop(ctx, bad))
-	}
 }
 
 // LogFeed is a journal that can append and be watched.

@@ -82,7 +82,7 @@ func served(t *testing.T, wrap func(journal.Log) journal.Log) *Server {
 	bus := simtest.New(simtest.Options{})
 	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 	store := runlog.New(runlog.Options{Log: wrap(bus)})
-	g, err := control.New(control.Config{Base: worker.Base{Store: store, Queue: bus, Feed: bus, Instance: "test"}, Timers: bus, Directory: bus, Agents: bus})
+	g, err := control.New(control.Config{Base: worker.Base{Store: store, Queue: bus, Feed: bus, Instance: "test"}, Timers: bus, Directory: bus, KV: bus})
 	require.NoError(t, err)
 	a, err := agentfile.ParseDefinition([]byte(`{"name": "a", "llm": {"provider": "scripted", "script": [{"text": "x"}]}}`), agentfile.JSON, agentfile.Options{})
 	require.NoError(t, err)

@@ -232,7 +232,7 @@ func tryTelemetry(t *testing.T) {
 	receiver := away{make(chan struct{})}
 	ended := make(chan error, 1)
 	x := telemetry.New(telemetry.Config{
-		Log: s.bus, Leases: s.bus, Positions: s.bus, Machine: s.host.Store().Machine(), Sender: receiver, From: time.Unix(1, 0), Delay: time.Millisecond, Meter: s.Registry,
+		Log: s.bus, Leases: s.bus, KV: s.bus, Machine: s.host.Store().Machine(), Sender: receiver, From: time.Unix(1, 0), Delay: time.Millisecond, Meter: s.Registry,
 	})
 	go func() { ended <- x.Run(ctx) }()
 	s.await(t, "moorebus_telemetry_failures_total")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/natstest"
@@ -167,17 +168,14 @@ func TestConformance(t *testing.T) {
 					return bus, patient(t, bus, GroupCommitAuto)
 				})
 			})
-			t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return bus }) })
+			t.Run("KV", func(t *testing.T) {
+				journaltest.KV(t, func(t *testing.T) (kv.Store, kv.Store) { return bus, patient(t, bus, GroupCommitAuto) })
+			})
 			t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return bus }) })
 			t.Run("Snapshots", func(t *testing.T) {
 				journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return bus })
 			})
-			t.Run("Tombstones", func(t *testing.T) {
-				journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return bus })
-			})
-			t.Run("Threads", func(t *testing.T) { journaltest.Threads(t, func(*testing.T) ports.Threads { return bus }) })
 			t.Run("Purger", func(t *testing.T) { journaltest.Purger(t, func(*testing.T) journaltest.LogPurger { return bus }) })
-			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) ports.Dropped { return bus }) })
 			t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return bus }) })
 			t.Run("Runless", func(t *testing.T) {
 				journaltest.Runless(t, func(*testing.T) (journaltest.LogRunless, func(int, string, string)) {

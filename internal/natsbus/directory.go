@@ -12,22 +12,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-)
-
-const (
-	// kvOperation marks a message of a bucket that deletes a key.
-	kvOperation = "KV-Operation"
-	// maxLast is how many keys a server reads at once.
-	maxLast = 1024
 )
 
 // Announce says that an instance runs these tools. It makes the pool's buckets
@@ -40,7 +33,7 @@ func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []event
 	if err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
-	msg := &nats.Msg{Subject: kvSubjectPrefix + toolsPrefix + pool + "." + keyToken(instance), Data: body}
+	msg := &nats.Msg{Subject: kvSubjectPrefix + buckets.ToolsPrefix + pool + "." + keyToken(instance), Data: body}
 	if err := b.announce(ctx, msg, func() error { return b.createPool(ctx, pool) }); err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
@@ -80,10 +73,10 @@ func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []st
 		return fmt.Errorf("announce providers: %w", err)
 	}
 	msg := &nats.Msg{
-		Subject: kvSubjectPrefix + providerBucket + "." + keyToken(instance), Data: body,
+		Subject: kvSubjectPrefix + buckets.Providers.Name + "." + keyToken(instance), Data: body,
 		Header: nats.Header{claimsHeader: []string{string(said)}},
 	}
-	err = b.announce(ctx, msg, func() error { return b.createBucket(ctx, providersConfig(b.Replicas)) })
+	err = b.announce(ctx, msg, func() error { return b.createBucket(ctx, buckets.Providers) })
 	if err != nil {
 		return fmt.Errorf("announce providers: %w", err)
 	}
@@ -105,12 +98,12 @@ func (b *Bus) announce(ctx context.Context, msg *nats.Msg, create func() error) 
 // Withdraw takes back what this bus announced for an instance of a pool. What another
 // process announced for it since stays.
 func (b *Bus) Withdraw(ctx context.Context, pool, instance string) error {
-	return b.withdraw(ctx, toolsPrefix+pool, instance)
+	return b.withdraw(ctx, buckets.ToolsPrefix+pool, instance)
 }
 
 // WithdrawProviders does so for the model providers of an instance.
 func (b *Bus) WithdrawProviders(ctx context.Context, instance string) error {
-	return b.withdraw(ctx, providerBucket, instance)
+	return b.withdraw(ctx, buckets.Providers.Name, instance)
 }
 
 // withdraw stores the mark by which a key of a bucket is deleted, if this bus was the last
@@ -136,14 +129,14 @@ func (b *Bus) withdraw(ctx context.Context, bucket, instance string) error {
 // Claims returns what every instance that lives means by its names, sorted by instance.
 func (b *Bus) Claims(ctx context.Context) ([]journal.Claim, error) {
 	var all []journal.Claim
-	err := b.entries(ctx, providerBucket, ">", func(msg *nats.Msg, rec journal.Record) error {
+	err := b.entries(ctx, buckets.Providers.Name, ">", func(msg *nats.Msg, rec journal.Record) error {
 		said := api.Header(msg, claimsHeader)
 		if said == "" {
 			return nil // an older planner
 		}
 		var c claims
 		if err := json.Unmarshal([]byte(said), &c); err != nil {
-			b.Log.Warn("an announcement cannot be read", "bucket", providerBucket, "subject", rec.Subject, "reason", err)
+			b.Log.Warn("an announcement cannot be read", "bucket", buckets.Providers.Name, "subject", rec.Subject, "reason", err)
 			return nil
 		}
 		for _, claim := range c.Claims {
@@ -160,16 +153,10 @@ func (b *Bus) Claims(ctx context.Context) ([]journal.Claim, error) {
 }
 
 // put stores a value under a key of a bucket, which is made if it is missing.
-func (b *Bus) put(ctx context.Context, bucket jetstream.KeyValueConfig, key string, body []byte) error {
-	msg := &nats.Msg{Subject: kvSubjectPrefix + bucket.Bucket + "." + key, Data: body}
+func (b *Bus) put(ctx context.Context, bucket kv.Bucket, key string, body []byte) error {
+	msg := &nats.Msg{Subject: kvSubjectPrefix + bucket.Name + "." + key, Data: body}
 	_, err := b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, bucket) })
 	return err
-}
-
-// streamOfKey returns the stream of the bucket that a key's subject is in.
-func streamOfKey(subject string) string {
-	bucket, _, _ := strings.Cut(strings.TrimPrefix(subject, kvSubjectPrefix), ".")
-	return kvStreamPrefix + bucket
 }
 
 // putMsg stores a message and returns its sequence number. If the bucket does not exist,
@@ -183,49 +170,6 @@ func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) (u
 		return 0, errors.Join(err, made)
 	}
 	return b.store(ctx, msg)
-}
-
-// newBucketWaits are the pauses after which a message is published again that nobody took, though
-// its bucket exists: another client has made it just now, or it has just lost its leader.
-var newBucketWaits = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond}
-
-// store publishes a message into a bucket and returns its sequence number. Behind another write of
-// its key that is in flight it tries again, for the client's Timeout at most.
-func (b *Bus) store(ctx context.Context, msg *nats.Msg) (uint64, error) {
-	deadline := time.Now().Add(b.Timeout)
-	for busy := conflictPause(0); ; {
-		seq, err := b.storeOnce(ctx, msg)
-		if !behind(err) {
-			return seq, err
-		}
-		if !pauseUntil(ctx, deadline, busy.next()) {
-			return 0, behindError(ctx, msg.Subject)
-		}
-	}
-}
-
-func (b *Bus) storeOnce(ctx context.Context, msg *nats.Msg) (uint64, error) {
-	if err := b.diskFull(); err != nil {
-		return 0, err
-	}
-	ack, err := b.acknowledged(b.requestStored(ctx, b.Timeout, msg))
-	for tries := 0; errors.Is(err, nats.ErrNoResponders); tries++ {
-		_, asked := b.Stream(ctx, streamOfKey(msg.Subject))
-		if errors.Is(asked, journal.ErrNotReady) {
-			return 0, fmt.Errorf("no bucket takes %s: %w", msg.Subject, asked)
-		}
-		if asked != nil || tries == len(newBucketWaits) || !retry.Wait(ctx, newBucketWaits[tries]) {
-			return 0, fmt.Errorf("no bucket takes %s: %w", msg.Subject, err)
-		}
-		ack, err = b.acknowledged(b.requestStored(ctx, b.Timeout, msg))
-	}
-	if err != nil {
-		return 0, api.Classify(err)
-	}
-	if ack.Error != nil {
-		return 0, b.full.note(placeOf(msg.Subject), api.Classify(ack.Error))
-	}
-	return ack.Seq, b.full.note(placeOf(msg.Subject), nil)
 }
 
 // Tools returns every tool that lives, sorted by name and pool.
@@ -252,7 +196,7 @@ func (b *Bus) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 
 // PoolTools returns the tools of one pool that live, sorted by name.
 func (b *Bus) PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error) {
-	bucket := toolsPrefix + pool
+	bucket := buckets.ToolsPrefix + pool
 	var all []events.ToolSpec
 	err := b.values(ctx, bucket, ">", func(key string, value []byte) error {
 		var tools []events.ToolSpec
@@ -284,10 +228,10 @@ func sortTools(all []events.ToolSpec) {
 // Providers returns the names of every provider that lives, sorted.
 func (b *Bus) Providers(ctx context.Context) ([]string, error) {
 	found := make(map[string]bool)
-	err := b.values(ctx, providerBucket, ">", func(key string, value []byte) error {
+	err := b.values(ctx, buckets.Providers.Name, ">", func(key string, value []byte) error {
 		var names []string
 		if err := json.Unmarshal(value, &names); err != nil {
-			b.Log.Warn("an announcement cannot be read", "bucket", providerBucket, "instance", key, "reason", err)
+			b.Log.Warn("an announcement cannot be read", "bucket", buckets.Providers.Name, "instance", key, "reason", err)
 		}
 		for _, name := range names {
 			found[name] = true
@@ -310,7 +254,7 @@ func (b *Bus) Pools(ctx context.Context) ([]journal.Pool, error) {
 	pools := make([]journal.Pool, 0, len(names))
 	for _, name := range names {
 		pool := journal.Pool{Name: name}
-		err := b.values(ctx, toolsPrefix+name, ">", func(string, []byte) error {
+		err := b.values(ctx, buckets.ToolsPrefix+name, ">", func(string, []byte) error {
 			pool.Living = true
 			return nil
 		})
@@ -351,7 +295,7 @@ func (b *Bus) livePools(ctx context.Context) ([]string, error) {
 	}
 	var pools []string
 	for _, name := range names {
-		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok {
+		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+buckets.ToolsPrefix); ok {
 			pools = append(pools, pool)
 		}
 	}
@@ -407,20 +351,6 @@ func (b *Bus) keys(ctx context.Context, bucket, prefix string) ([]string, error)
 	return slices.Compact(keys), err
 }
 
-// lacksNothing returns api.ErrLag if the stream's leader has subjects that a replica did not
-// answer with.
-func (b *Bus) lacksNothing(ctx context.Context, stream, filter string, got map[string]bool) error {
-	if b.Replicas <= 1 {
-		return nil // who answered is the leader
-	}
-	lags := false
-	err := b.Subjects(ctx, stream, filter, func(subject string) { lags = lags || !got[subject] })
-	if err == nil && lags {
-		err = api.ErrLag
-	}
-	return err
-}
-
 // keyToken makes a key of one token out of any name: what a key may not hold
 // becomes an underscore.
 func keyToken(name string) string {
@@ -441,7 +371,7 @@ func keyToken(name string) string {
 // PutOffers makes, the error is [journal.ErrNotReady].
 func (b *Bus) Offers(ctx context.Context) (journal.Offers, error) {
 	var o journal.Offers
-	rec, err := b.LastOn(ctx, kvStreamPrefix+offersBucket, kvSubjectPrefix+offersBucket+"."+offersKey)
+	rec, err := b.LastOn(ctx, kvStreamPrefix+buckets.Offers.Name, kvSubjectPrefix+buckets.Offers.Name+"."+buckets.Offers.Keys)
 	if errors.Is(err, journal.ErrNotFound) {
 		return o, nil
 	}
@@ -461,10 +391,10 @@ func (b *Bus) PutOffers(ctx context.Context, o journal.Offers) error {
 	if err != nil {
 		return err
 	}
-	msg := nats.NewMsg(kvSubjectPrefix + offersBucket + "." + offersKey)
+	msg := nats.NewMsg(kvSubjectPrefix + buckets.Offers.Name + "." + buckets.Offers.Keys)
 	msg.Data = body
 	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(o.Revision, 10))
-	if _, err = b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, offersConfig(b.Replicas)) }); err != nil {
+	if _, err = b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, buckets.Offers) }); err != nil {
 		return fmt.Errorf("remember announcements: %w", err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -132,8 +133,8 @@ func (b *Bus) Workers(ctx context.Context) ([]ports.Worker, error) {
 
 func (b *Bus) planners(ctx context.Context) ([]ports.Worker, error) {
 	found := map[string]ports.Worker{}
-	prefix := kvSubjectPrefix + providerBucket + "."
-	err := b.entries(ctx, providerBucket, ">", func(msg *nats.Msg, rec journal.Record) error {
+	prefix := kvSubjectPrefix + buckets.Providers.Name + "."
+	err := b.entries(ctx, buckets.Providers.Name, ">", func(msg *nats.Msg, rec journal.Record) error {
 		w := ports.Worker{Role: "planner", Instance: strings.TrimPrefix(rec.Subject, prefix)}
 		var said claims
 		if json.Unmarshal([]byte(api.Header(msg, claimsHeader)), &said) == nil && said.Instance != "" {
@@ -150,7 +151,7 @@ func (b *Bus) planners(ctx context.Context) ([]ports.Worker, error) {
 
 func (b *Bus) actors(ctx context.Context, pool string) ([]ports.Worker, error) {
 	found := map[string]ports.Worker{}
-	err := b.values(ctx, toolsPrefix+pool, ">", func(key string, value []byte) error {
+	err := b.values(ctx, buckets.ToolsPrefix+pool, ">", func(key string, value []byte) error {
 		var tools []events.ToolSpec
 		if json.Unmarshal(value, &tools) != nil {
 			return nil // Tools tells of it

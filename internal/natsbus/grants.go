@@ -162,9 +162,6 @@ func (g *Grants) Serve(name string, subjects []string) {
 	g.publish[api.ServiceReplies+">"] = true
 }
 
-// Announce allows to say which tools a pool has.
-func (g *Grants) Announce(pool string) { g.publish[kvSubjectPrefix+toolsPrefix+pool+".*"] = true }
-
 // Lend allows to pass work on to other workers of a pool, and to take theirs.
 func (g *Grants) Lend(pool string) {
 	g.publish[loanPrefix+pool+".>"] = true
@@ -183,38 +180,8 @@ func (g *Grants) Answer() {
 	g.publish[questionAnswers+"*"] = true
 }
 
-// ReadTools allows to read which tools a pool has.
-func (g *Grants) ReadTools(pool string) { g.read(kvStreamPrefix + toolsPrefix + pool) }
-
-// AnnounceProviders allows to say which model providers there are, and to read what
-// others say of theirs.
-func (g *Grants) AnnounceProviders() {
-	g.publish[kvSubjectPrefix+providerBucket+".*"] = true
-	g.read(kvStreamPrefix + providerBucket)
-}
-
-// RememberOffers allows to write down who announced what first.
-func (g *Grants) RememberOffers() { g.publish[kvSubjectPrefix+offersBucket+"."+offersKey] = true }
-
-// ReadDirectory allows to read which tools these pools have, which providers there are,
-// and what is remembered of both.
-func (g *Grants) ReadDirectory(pools []string) {
-	g.api("STREAM.NAMES")
-	g.read(kvStreamPrefix + offersBucket)
-	g.read(kvStreamPrefix + providerBucket)
-	for _, pool := range pools {
-		g.ReadTools(pool)
-	}
-}
-
-// StoreAgents allows to read and write agent definitions.
-func (g *Grants) StoreAgents() {
-	g.publish[kvSubjectPrefix+agentBucket+".*.*"] = true
-	g.read(kvStreamPrefix + agentBucket)
-}
-
-// ReadAgents allows to read agent definitions.
-func (g *Grants) ReadAgents() { g.read(kvStreamPrefix + agentBucket) }
+// ListBuckets allows to list which buckets there are.
+func (g *Grants) ListBuckets() { g.api("STREAM.NAMES") }
 
 // StoreResults allows to keep a pool's large results.
 func (g *Grants) StoreResults(pool string) {
@@ -240,29 +207,6 @@ func (g *Grants) ReadSnapshots() { g.read(objectStreamPrefix + snapshotBucket) }
 func (g *Grants) storeObjects(bucket string) {
 	g.publish["$O."+bucket+".C.*"] = true
 	g.publish["$O."+bucket+".M.*"] = true
-}
-
-// ReadPurged allows to see which runs were removed, as the leader has it: a
-// replica that lags would let a purged run start again.
-func (g *Grants) ReadPurged() {
-	g.read(kvStreamPrefix + purgedBucket)
-	g.api("STREAM.MSG.GET." + kvStreamPrefix + purgedBucket)
-}
-
-// KeepThreads allows to keep which runs are clients' threads, as the leader has it.
-func (g *Grants) KeepThreads() {
-	g.read(kvStreamPrefix + threadBucket)
-	g.api("STREAM.MSG.GET." + kvStreamPrefix + threadBucket)
-	g.publish[kvSubjectPrefix+threadBucket+".*.*.*"] = true
-}
-
-// ReadDropped allows to see which of the dead are hidden.
-func (g *Grants) ReadDropped() { g.api("STREAM.INFO." + kvStreamPrefix + droppedBucket) }
-
-// DropDead allows to hide some of the dead.
-func (g *Grants) DropDead() {
-	g.ReadDropped()
-	g.publish[kvSubjectPrefix+droppedBucket+".*"] = true
 }
 
 // SetTimers allows to set timers of runs, but not to cancel or to take them.

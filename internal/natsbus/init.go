@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -235,7 +236,7 @@ func (o *InitOptions) resolve(ctx context.Context, js jetstream.JetStream) error
 func (o *InitOptions) addExistingPools(ctx context.Context, js jetstream.JetStream) error {
 	names := js.StreamNames(ctx)
 	for name := range names.Name() {
-		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+toolsPrefix); ok && events.ValidToken(pool) {
+		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+buckets.ToolsPrefix); ok && events.ValidToken(pool) {
 			o.Pools = append(o.Pools, pool)
 		}
 	}
@@ -398,15 +399,15 @@ const metaLimited = "moorebus_limited"
 func isLimited(cfg jetstream.ConsumerConfig) bool { return cfg.Metadata[metaLimited] != "" }
 
 func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {
-	buckets, stores := bucketConfigs(o.Pools, o.Replicas)
+	all, stores := allBuckets(o.Pools, o.Replicas)
 	for _, cfg := range stores {
 		if _, err := putStream(ctx, js, objectStream(cfg)); err != nil {
 			return fmt.Errorf("object store %s: %w", cfg.Bucket, err)
 		}
 	}
-	for _, cfg := range buckets {
-		if _, err := putStream(ctx, js, bucketStream(cfg)); err != nil {
-			return fmt.Errorf("bucket %s: %w", cfg.Bucket, err)
+	for _, of := range all {
+		if _, err := putStream(ctx, js, bucketStream(of, o.Replicas)); err != nil {
+			return fmt.Errorf("bucket %s: %w", of.Name, err)
 		}
 	}
 	return nil
@@ -446,7 +447,7 @@ func reclaim(ctx context.Context, js jetstream.JetStream) error {
 	var held []heldConsumer
 	for name := range names.Name() {
 		switch {
-		case name == kvStreamPrefix+providerBucket, name == kvStreamPrefix+offersBucket, strings.HasPrefix(name, kvStreamPrefix+toolsPrefix):
+		case name == kvStreamPrefix+buckets.Providers.Name, name == kvStreamPrefix+buckets.Offers.Name, strings.HasPrefix(name, kvStreamPrefix+buckets.ToolsPrefix):
 			stream, err := js.Stream(ctx, name)
 			if err == nil {
 				err = stream.Purge(ctx)

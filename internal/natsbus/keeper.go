@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -23,8 +24,6 @@ import (
 const (
 	// ownDescription begins the description of every bucket that this package declares.
 	ownDescription = "Moorebus: "
-	noteBucket     = "restored"
-	noteKey        = "last"
 	// valuesBytes bounds a page of values, in bytes.
 	valuesBytes = 4 << 20
 )
@@ -38,13 +37,13 @@ var keptHeaders = []string{kvOperation, headerSchedule, headerTarget, headerTTL}
 // and positions are numbers of this log's records.
 func isKept(name string) bool {
 	switch name {
-	case objectStreamPrefix + snapshotBucket, kvStreamPrefix + noteBucket:
+	case objectStreamPrefix + snapshotBucket, kvStreamPrefix + buckets.Restored.Name:
 		return false
 	case timerStream:
 		return true
 	}
 	return strings.HasPrefix(name, objectStreamPrefix) ||
-		strings.HasPrefix(name, kvStreamPrefix) && !strings.HasPrefix(name, kvStreamPrefix+positionsPrefix)
+		strings.HasPrefix(name, kvStreamPrefix) && !strings.HasPrefix(name, kvStreamPrefix+buckets.PositionsPrefix)
 }
 
 // Born returns when the first stream was made.
@@ -58,13 +57,13 @@ func (b *Bus) Born(ctx context.Context) (time.Time, error) {
 
 // Buckets returns every bucket and store that this package declares, and the stream of timers,
 // but for what has a lifetime.
-func (b *Bus) Buckets(ctx context.Context) ([]ports.Bucket, error) {
+func (b *Bus) Buckets(ctx context.Context) ([]ports.KeptBucket, error) {
 	names, err := b.StreamNames(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list buckets: %w", err)
 	}
 	slices.Sort(names)
-	var all []ports.Bucket
+	var all []ports.KeptBucket
 	for _, name := range names {
 		if !isKept(name) {
 			continue
@@ -83,7 +82,7 @@ func (b *Bus) Buckets(ctx context.Context) ([]ports.Bucket, error) {
 		if err != nil {
 			return nil, fmt.Errorf("bucket %s: %w", name, err)
 		}
-		all = append(all, ports.Bucket{
+		all = append(all, ports.KeptBucket{
 			Name: name, Objects: strings.HasPrefix(name, objectStreamPrefix), Config: config,
 			First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs,
 		})
@@ -241,7 +240,7 @@ func (b *Bus) Objects(ctx context.Context, bucket string, after uint64) iter.Seq
 }
 
 // MakeBucket makes a bucket's stream, with the replicas of this log.
-func (b *Bus) MakeBucket(ctx context.Context, bucket ports.Bucket) error {
+func (b *Bus) MakeBucket(ctx context.Context, bucket ports.KeptBucket) error {
 	_, err := b.Stream(ctx, bucket.Name)
 	if !errors.Is(err, journal.ErrNotReady) {
 		return err
@@ -274,20 +273,6 @@ func (b *Bus) PutValue(ctx context.Context, v ports.Value) error {
 		return fmt.Errorf("restore %s: %w", v.Subject, err)
 	}
 	return nil
-}
-
-// Note returns what this bus was restored from.
-func (b *Bus) Note(ctx context.Context) ([]byte, error) {
-	rec, err := b.HeadOn(ctx, kvStreamPrefix+noteBucket, kvSubjectPrefix+noteBucket+"."+noteKey)
-	if errors.Is(err, journal.ErrNotReady) {
-		err = journal.ErrNotFound
-	}
-	return rec.Body, err
-}
-
-// PutNote writes down what this bus is restored from.
-func (b *Bus) PutNote(ctx context.Context, note []byte) error {
-	return b.put(ctx, bucketConfig(noteBucket, ownDescription+"what was restored into this bus", b.Replicas), noteKey, note)
 }
 
 // ReadAll allows to read the log and everything beside it, for backups: no subject of a bucket is

@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // A lease is a key that the server forgets after leaseTTL. Its holder renews it every leaseRenew,
@@ -27,24 +27,11 @@ const (
 	leasePoll = time.Second
 )
 
-// The buckets of leases and positions, one for each role: who may write one key of a bucket can
-// empty it.
-const (
-	leasesPrefix    = "leases_"
-	positionsPrefix = "positions_"
-)
+// leasesPrefix begins the names of the buckets of leases, one for each role.
+const leasesPrefix = "leases_"
 
-// keepingRoles are the roles that have such buckets.
-var keepingRoles = []string{"gateway", "telemetry"}
-
-func leasesConfig(role string, replicas int) jetstream.KeyValueConfig {
-	cfg := bucketConfig(leasesPrefix+role, "Moorebus: what one "+role+" at a time does", replicas)
-	cfg.TTL = leaseTTL
-	return cfg
-}
-
-func positionsConfig(role string, replicas int) jetstream.KeyValueConfig {
-	return bucketConfig(positionsPrefix+role, "Moorebus: where readers of the log are, of role "+role, replicas)
+func leases(role string) kv.Bucket {
+	return kv.Bucket{Name: leasesPrefix + role, About: "what one " + role + " at a time does", Keys: "*", Lifetime: leaseTTL}
 }
 
 // Lead calls work while this process has the lease.
@@ -52,7 +39,7 @@ func (b *Bus) Lead(ctx context.Context, of ports.Keep, work func(ctx context.Con
 	if err := checkKeep(of); err != nil {
 		return err
 	}
-	l := lease{b: b, of: of, subject: kvSubjectPrefix + leasesPrefix + of.Role + "." + of.Name, holder: nats.NewInbox()}
+	l := lease{b: b, of: of, holder: nats.NewInbox()}
 	for {
 		err := l.take(ctx)
 		switch {
@@ -81,9 +68,8 @@ func checkKeep(of ports.Keep) error {
 
 // lease is a lease that this process has or wants. A key without a value is free.
 type lease struct {
-	b       *Bus
-	of      ports.Keep
-	subject string
+	b  *Bus
+	of ports.Keep
 	// holder tells this process's values from those of others.
 	holder string
 	// revision is that of the key when it was last this process's, sent when that was asked for.
@@ -94,27 +80,24 @@ type lease struct {
 // take takes the lease if it is free, or still this process's. Otherwise the error is
 // journal.ErrConflict.
 func (l *lease) take(ctx context.Context) error {
-	rec, err := l.b.HeadOn(ctx, kvStreamPrefix+leasesPrefix+l.of.Role, l.subject)
+	has, err := l.b.Get(ctx, leases(l.of.Role), l.of.Name)
 	switch {
-	case errors.Is(err, journal.ErrNotFound), errors.Is(err, journal.ErrNotReady): // put makes the bucket, if it may
+	case errors.Is(buckets.OrNone(err), journal.ErrNotFound): // put makes the bucket, if it may
 		l.revision = 0
 	case err != nil:
 		return api.Classify(err)
-	case len(rec.Body) > 0 && string(rec.Body) != l.holder:
+	case string(has.Value) != l.holder:
 		return journal.ErrConflict
 	default:
-		l.revision = rec.Seq
+		l.revision = has.Revision
 	}
 	return l.put(ctx, l.holder)
 }
 
 // put writes the key on condition that nobody else did.
 func (l *lease) put(ctx context.Context, value string) error {
-	msg := nats.NewMsg(l.subject)
-	msg.Data = []byte(value)
-	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(l.revision, 10))
 	sent := time.Now()
-	revision, err := l.b.putMsg(ctx, msg, func() error { return l.b.createBucket(ctx, leasesConfig(l.of.Role, l.b.Replicas)) })
+	revision, err := l.b.Update(ctx, leases(l.of.Role), kv.Item{Key: l.of.Name, Value: []byte(value), Revision: l.revision})
 	if err == nil {
 		l.revision, l.sent = revision, sent
 	}
@@ -193,42 +176,10 @@ func (l *lease) giveBack(ctx context.Context) {
 	_ = l.put(ctx, "")
 }
 
-// Position returns what is kept under a name.
-func (b *Bus) Position(ctx context.Context, of ports.Keep) (value []byte, revision uint64, err error) {
-	if err := checkKeep(of); err != nil {
-		return nil, 0, err
-	}
-	bucket := positionsPrefix + of.Role
-	rec, err := b.HeadOn(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+of.Name)
-	if errors.Is(err, journal.ErrNotReady) {
-		err = fmt.Errorf("no bucket %s: %w", bucket, journal.ErrNotFound) // PutPosition makes it
-	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("position %s of %s: %w", of.Name, of.Role, err)
-	}
-	return rec.Body, rec.Seq, nil
-}
-
-// PutPosition replaces what is kept under a name, if it has the revision.
-func (b *Bus) PutPosition(ctx context.Context, of ports.Keep, value []byte, revision uint64) (uint64, error) {
-	if err := checkKeep(of); err != nil {
-		return 0, err
-	}
-	msg := nats.NewMsg(kvSubjectPrefix + positionsPrefix + of.Role + "." + of.Name)
-	msg.Data = value
-	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(revision, 10))
-	revision, err := b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, positionsConfig(of.Role, b.Replicas)) })
-	if err != nil {
-		return 0, fmt.Errorf("position %s of %s: %w", of.Name, of.Role, err)
-	}
-	return revision, nil
-}
-
 // Keep allows to hold a lease, and to keep positions of its name.
 func (g *Grants) Keep(of ports.Keep) {
-	for _, bucket := range []string{leasesPrefix + of.Role, positionsPrefix + of.Role} {
-		g.read(kvStreamPrefix + bucket)
-		g.api("STREAM.MSG.GET." + kvStreamPrefix + bucket)
-		g.publish[kvSubjectPrefix+bucket+"."+of.Name] = true
+	for _, bucket := range []kv.Bucket{leases(of.Role), buckets.Positions(of.Role)} {
+		g.ReadBucket(bucket)
+		g.WriteKeys(bucket, of.Name)
 	}
 }

@@ -36,7 +36,7 @@ func TestOneLeads(t *testing.T) {
 	first, stopFirst := lead(t, bus, untilLost)
 	<-first
 	second, stopSecond := lead(t, bus, untilLost) // which asks at once, and must not get it
-	l := lease{b: bus, of: ofTest, subject: "$KV.leases_gateway.test", holder: "another"}
+	l := lease{b: bus, of: ofTest, holder: "another"}
 	require.ErrorIs(t, l.take(t.Context()), journal.ErrConflict)
 	require.Empty(t, second)
 	require.NoError(t, stopFirst())
@@ -50,8 +50,8 @@ func TestALostLeaseEndsTheWork(t *testing.T) {
 	bus := newBus(t, 1)
 	began, stop := lead(t, bus, untilLost)
 	working := <-began
-	thief := lease{b: bus, of: ofTest, subject: "$KV.leases_gateway.test", holder: "thief"}
-	rec, err := bus.HeadOn(t.Context(), "KV_leases_gateway", thief.subject)
+	thief := lease{b: bus, of: ofTest, holder: "thief"}
+	rec, err := bus.HeadOn(t.Context(), "KV_leases_gateway", "$KV.leases_gateway.test")
 	require.NoError(t, err)
 	thief.revision = rec.Seq
 	require.NoError(t, thief.put(t.Context(), thief.holder))
@@ -84,7 +84,7 @@ func TestTheDeadAreFollowed(t *testing.T) {
 	}
 	t.Parallel()
 	bus := newBus(t, 1)
-	dead := lease{b: bus, of: ofTest, subject: "$KV.leases_gateway.test", holder: "dead"}
+	dead := lease{b: bus, of: ofTest, holder: "dead"}
 	require.NoError(t, dead.take(t.Context()))
 	began, stop := lead(t, bus, untilLost)
 	select {
@@ -94,21 +94,4 @@ func TestTheDeadAreFollowed(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, time.Since(dead.sent), leaseTTL)
 	require.NoError(t, stop())
-}
-
-func TestPositions(t *testing.T) {
-	t.Parallel()
-	bus := newBus(t, 1)
-	_, _, err := bus.Position(t.Context(), ofTest)
-	require.ErrorIs(t, err, journal.ErrNotFound)
-	first, err := bus.PutPosition(t.Context(), ofTest, []byte("7"), 0)
-	require.NoError(t, err)
-	_, err = bus.PutPosition(t.Context(), ofTest, []byte("8"), 0)
-	require.ErrorIs(t, err, journal.ErrConflict)
-	second, err := bus.PutPosition(t.Context(), ofTest, []byte("8"), first)
-	require.NoError(t, err)
-	value, revision, err := bus.Position(t.Context(), ofTest)
-	require.NoError(t, err)
-	require.Equal(t, "8", string(value))
-	require.Equal(t, second, revision)
 }

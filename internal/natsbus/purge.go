@@ -2,14 +2,12 @@ package natsbus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
-	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -115,61 +113,4 @@ func (b *Bus) deleteObject(ctx context.Context, ref events.Ref, info *objectInfo
 	}
 	_, err := b.PurgeOn(ctx, 0, stream, chunkSubject(ref.Bucket, info.NUID), 0)
 	return err
-}
-
-func purgedKey(run events.Run) (string, error) {
-	if events.CheckID(run.ID) != nil || !events.ValidToken(run.Namespace) {
-		return "", fmt.Errorf("tombstone: %q in namespace %q is not a run", run.ID, run.Namespace)
-	}
-	return run.Namespace + "." + run.ID, nil
-}
-
-// PutTombstone notes that the run was purged.
-func (b *Bus) PutTombstone(ctx context.Context, run events.Run, t ports.Tombstone) error {
-	key, err := purgedKey(run)
-	if err != nil {
-		return err
-	}
-	body, err := json.Marshal(t)
-	if err == nil {
-		err = b.put(ctx, purgedConfig(b.Replicas), key, body)
-	}
-	if err != nil {
-		return fmt.Errorf("tombstone of run %s: %w", run.ID, err)
-	}
-	return nil
-}
-
-// Tombstone returns the run's tombstone, or ErrNotFound. It asks the leader where
-// it may.
-func (b *Bus) Tombstone(ctx context.Context, run events.Run) (t ports.Tombstone, err error) {
-	key, err := purgedKey(run)
-	if err != nil {
-		return t, err
-	}
-	rec, err := b.HeadOn(ctx, kvStreamPrefix+purgedBucket, kvSubjectPrefix+purgedBucket+"."+key)
-	switch {
-	case errors.Is(err, journal.ErrNotReady):
-		err = fmt.Errorf("no bucket %s: %w", purgedBucket, journal.ErrNotFound)
-	case err == nil && len(rec.Body) == 0:
-		err = journal.ErrNotFound // deleted with other tools
-	case err == nil:
-		err = json.Unmarshal(rec.Body, &t)
-	}
-	if err != nil {
-		return ports.Tombstone{}, fmt.Errorf("tombstone of run %s: %w", run.ID, err)
-	}
-	return t, nil
-}
-
-// DeleteTombstone removes the run's tombstone, if there is one.
-func (b *Bus) DeleteTombstone(ctx context.Context, run events.Run) error {
-	key, err := purgedKey(run)
-	if err != nil {
-		return err
-	}
-	if _, err := b.PurgeOn(ctx, 0, kvStreamPrefix+purgedBucket, kvSubjectPrefix+purgedBucket+"."+key, 0); err != nil && !errors.Is(err, journal.ErrNotReady) {
-		return fmt.Errorf("tombstone of run %s: %w", run.ID, err)
-	}
-	return nil
 }

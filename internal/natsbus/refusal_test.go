@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsbus/pull"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -51,12 +53,13 @@ func TestBucketsAreMadeWithoutAskingForTheAccount(t *testing.T) {
 	}
 	bus, err := Open(t.Context(), worker, Options{Logger: quiet, RequestTimeout: time.Minute})
 	require.NoError(t, err)
-	for _, cfg := range []jetstream.KeyValueConfig{providersConfig(1), agentsConfig(1), webhooksConfig(1)} {
-		want := made(cfg.Bucket)
-		require.NoError(t, js.DeleteKeyValue(t.Context(), cfg.Bucket))
-		require.NoError(t, bus.put(t.Context(), cfg, "key", []byte("value")))
-		require.Equal(t, want, made(cfg.Bucket))
-		require.NoError(t, bus.createBucket(t.Context(), cfg), "it is there already")
+	for _, of := range buckets.All(nil) {
+		want := made(of.Name)
+		require.NoError(t, js.DeleteKeyValue(t.Context(), of.Name))
+		_, err := bus.Put(t.Context(), of, kv.Item{Key: "key", Value: []byte("value")})
+		require.NoError(t, err)
+		require.Equal(t, want, made(of.Name))
+		require.NoError(t, bus.createBucket(t.Context(), of), "it is there already")
 	}
 }
 

@@ -12,7 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -46,14 +48,12 @@ func storageBucket(of journal.StorageOf, by journal.Writer) string {
 // writers in the order in which their buckets are read.
 var writers = []journal.Writer{journal.WrittenByActor, journal.WrittenByObserver}
 
-func storageConfig(of journal.StorageOf, by journal.Writer, replicas int) jetstream.KeyValueConfig {
+func storageOfBucket(of journal.StorageOf, by journal.Writer) kv.Bucket {
 	what := "what agent " + of.String() + " keeps"
 	if by == journal.WrittenByObserver {
 		what = "what was paged out of the memory of agent " + of.String()
 	}
-	cfg := bucketConfig(storageBucket(of, by), "Moorebus: "+what, replicas)
-	cfg.Compression = true
-	return cfg
+	return kv.Bucket{Name: storageBucket(of, by), About: what, Keys: ">"}
 }
 
 // tagKey is the part of a bucket's keys that leads from a tag to its entries.
@@ -101,7 +101,7 @@ func (b *Bus) saveEntry(ctx context.Context, of journal.StorageOf, by journal.Wr
 		if err := b.roomFor(ctx, of); err != nil {
 			return err
 		}
-		return b.createBucket(ctx, storageConfig(of, by, b.Replicas))
+		return b.createBucket(ctx, storageOfBucket(of, by))
 	}
 	for _, tag := range e.Tags {
 		if _, err := b.putMsg(ctx, &nats.Msg{Subject: bucket + tagKey(tag) + key, Data: tags}, create); err != nil {
@@ -453,9 +453,9 @@ func (m *matches) found() journal.Found {
 func (o *InitOptions) initStorage(ctx context.Context, js jetstream.JetStream) error {
 	for _, of := range o.Storage {
 		for _, by := range writers {
-			cfg := storageConfig(of, by, o.Replicas)
-			if _, err := putStream(ctx, js, bucketStream(cfg)); err != nil {
-				return fmt.Errorf("bucket %s: %w", cfg.Bucket, err)
+			bucket := storageOfBucket(of, by)
+			if _, err := putStream(ctx, js, bucketStream(bucket, o.Replicas)); err != nil {
+				return fmt.Errorf("bucket %s: %w", bucket.Name, err)
 			}
 		}
 	}
@@ -512,29 +512,7 @@ func (g *Grants) UseStorage(of journal.StorageOf, by journal.Writer) {
 
 func (b *Bus) createPool(ctx context.Context, pool string) error {
 	return errors.Join(
-		b.createBucket(ctx, toolsConfig(pool, b.Replicas)),
+		b.createBucket(ctx, buckets.Tools(pool)),
 		b.createStore(ctx, resultsConfig(pool, b.Replicas)),
 	)
-}
-
-// createBucket makes a bucket that is missing. The library's CreateKeyValue would first ask for
-// the account, which only the operator may.
-func (b *Bus) createBucket(ctx context.Context, cfg jetstream.KeyValueConfig) error {
-	return b.createStream(ctx, bucketStream(cfg))
-}
-
-func (b *Bus) createStore(ctx context.Context, cfg jetstream.ObjectStoreConfig) error {
-	return b.createStream(ctx, objectStream(cfg))
-}
-
-// createStream makes a stream. One of that name that is there already is left as it is.
-func (b *Bus) createStream(ctx context.Context, cfg jetstream.StreamConfig) error {
-	err := b.Do(ctx, "STREAM.CREATE."+cfg.Name, func(ctx context.Context) error {
-		_, err := b.JS.CreateStream(ctx, cfg)
-		return err
-	})
-	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return nil
-	}
-	return err
 }

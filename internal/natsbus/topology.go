@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go/jetstream"
@@ -33,17 +35,8 @@ const (
 	// process that shares it.
 	maxWaiting = 8192
 
-	toolsPrefix    = "tools_"
 	resultsPrefix  = "results_"
-	providerBucket = "providers"
-	agentBucket    = "agents"
-	droppedBucket  = "dropped"
-	agentHistory   = 5
 	snapshotBucket = "snapshots"
-	purgedBucket   = "purged"
-	threadBucket   = "threads"
-	offersBucket   = "offers"
-	offersKey      = "known"
 
 	kvStreamPrefix     = "KV_"
 	kvSubjectPrefix    = "$KV."
@@ -218,81 +211,33 @@ func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.Con
 	}
 }
 
-// bucketConfigs declares every bucket that there is beside the log.
-func bucketConfigs(pools []string, replicas int) ([]jetstream.KeyValueConfig, []jetstream.ObjectStoreConfig) {
-	buckets := []jetstream.KeyValueConfig{providersConfig(replicas), agentsConfig(replicas), purgedConfig(replicas), droppedConfig(replicas), offersConfig(replicas), threadsConfig(replicas), schedulesConfig(replicas), webhooksConfig(replicas), quotasConfig(replicas)}
-	stores := []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
-	for _, role := range keepingRoles {
-		buckets = append(buckets, leasesConfig(role, replicas), positionsConfig(role, replicas))
+// allBuckets returns every bucket that there is beside the log, and every object store.
+func allBuckets(pools []string, replicas int) ([]kv.Bucket, []jetstream.ObjectStoreConfig) {
+	all, stores := buckets.All(pools), []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
+	for _, role := range buckets.KeepingRoles {
+		all = append(all, leases(role))
 	}
 	for _, pool := range pools {
-		buckets = append(buckets, toolsConfig(pool, replicas))
 		stores = append(stores, resultsConfig(pool, replicas))
 	}
-	return buckets, stores
+	return all, stores
 }
 
-// toolsConfig declares the bucket in which one pool's actors announce tools:
-// one bucket for each writer, since who may write one key can empty the bucket.
-func toolsConfig(pool string, replicas int) jetstream.KeyValueConfig {
-	return announcements(toolsPrefix+pool, "Moorebus: tools that live, of pool "+pool, replicas)
-}
-
-func providersConfig(replicas int) jetstream.KeyValueConfig {
-	return announcements(providerBucket, "Moorebus: model providers that live", replicas)
-}
-
-func announcements(name, description string, replicas int) jetstream.KeyValueConfig {
-	cfg := bucketConfig(name, description, replicas)
-	cfg.TTL = journal.AnnouncementTTL
-	return cfg
-}
-
-func agentsConfig(replicas int) jetstream.KeyValueConfig {
-	cfg := bucketConfig(agentBucket, "Moorebus: agent definitions", replicas)
-	cfg.History = agentHistory
-	return cfg
-}
-
-func droppedConfig(replicas int) jetstream.KeyValueConfig {
-	return bucketConfig(droppedBucket, "Moorebus: dead runs and messages that are hidden", replicas)
-}
-
-// purgedConfig declares the bucket in which an operator's purges leave tombstones.
-func purgedConfig(replicas int) jetstream.KeyValueConfig {
-	return bucketConfig(purgedBucket, "Moorebus: runs that were purged", replicas)
-}
-
-// offersConfig declares the bucket in which the gateways remember announcements.
-func offersConfig(replicas int) jetstream.KeyValueConfig {
-	return bucketConfig(offersBucket, "Moorebus: who announced each tool first", replicas)
-}
-
-// threadsConfig declares the bucket in which gateways keep which runs are a client's threads.
-func threadsConfig(replicas int) jetstream.KeyValueConfig {
-	cfg := bucketConfig(threadBucket, "Moorebus: the runs of clients' threads", replicas)
-	cfg.LimitMarkerTTL = markTTL
-	return cfg
-}
-
-// bucketConfig declares a bucket that keeps the last value of each key.
-func bucketConfig(name, description string, replicas int) jetstream.KeyValueConfig {
-	return jetstream.KeyValueConfig{Bucket: name, Description: description, Replicas: replicas, History: 1, Storage: jetstream.FileStorage}
-}
-
-// bucketStream returns the stream that the client library makes for a bucket of these settings.
-func bucketStream(cfg jetstream.KeyValueConfig) jetstream.StreamConfig {
-	duplicates := 2 * time.Minute
-	if cfg.TTL > 0 {
-		duplicates = min(duplicates, cfg.TTL)
+// bucketStream returns the stream that the client library makes for a bucket.
+func bucketStream(of kv.Bucket, replicas int) jetstream.StreamConfig {
+	cfg := jetstream.StreamConfig{
+		Name: kvStreamPrefix + of.Name, Description: ownDescription + of.About, Subjects: []string{kvSubject(of.Name, ">")},
+		MaxMsgsPerSubject: int64(max(1, of.History)), MaxAge: of.Lifetime, Storage: jetstream.FileStorage, Replicas: max(1, replicas),
+		MaxBytes: -1, MaxMsgSize: -1, MaxMsgs: -1, MaxConsumers: -1, Duplicates: 2 * time.Minute,
+		AllowRollup: true, DenyDelete: true, AllowDirect: true, Discard: jetstream.DiscardNew, AllowMsgTTL: of.Marks,
 	}
-	return jetstream.StreamConfig{
-		Name: kvStreamPrefix + cfg.Bucket, Description: cfg.Description, Subjects: []string{kvSubjectPrefix + cfg.Bucket + ".>"},
-		MaxMsgsPerSubject: int64(max(1, cfg.History)), MaxAge: cfg.TTL, Storage: cfg.Storage, Replicas: max(1, cfg.Replicas), Metadata: cfg.Metadata,
-		MaxBytes: -1, MaxMsgSize: -1, MaxMsgs: -1, MaxConsumers: -1, Duplicates: duplicates,
-		AllowRollup: true, DenyDelete: true, AllowDirect: true, Discard: jetstream.DiscardNew,
-		AllowMsgTTL: cfg.LimitMarkerTTL > 0, SubjectDeleteMarkerTTL: cfg.LimitMarkerTTL,
+	if of.Marks {
+		cfg.SubjectDeleteMarkerTTL = kv.MarkLifetime
 	}
+	if of.Lifetime > 0 {
+		cfg.Duplicates = min(cfg.Duplicates, of.Lifetime)
+	}
+	return cfg
 }
 
 // objectStream returns the stream that the client library makes for an object store of these

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/backup"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -16,7 +17,7 @@ import (
 // The user backup reads everything, buckets that come later too, and changes nothing.
 func TestBackupUser(t *testing.T) {
 	r := newRig(t)
-	require.NoError(t, r.log.PutAgent(t.Context(), "default", "x", []byte(`{}`)))
+	require.NoError(t, agentstore.Put(t.Context(), r.log, "default", "x", []byte(`{}`)))
 	require.NoError(t, r.log.SaveEntry(t.Context(), journal.StorageOf{Namespace: "default", Agent: "later"}, journal.WrittenByActor, events.Entry{Tags: []string{"a"}, Value: "b"}))
 	_, err := r.log.PutBlob(t.Context(), "gpu", []byte("large"))
 	require.NoError(t, err)

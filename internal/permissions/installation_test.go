@@ -136,7 +136,7 @@ func (in *installation) act() {
 func (in *installation) serve() {
 	bus := in.user(Gateway)
 	g, err := control.New(control.Config{
-		Base: worker.Base{Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, Directory: bus, Agents: bus, Blobs: bus, Tombstones: bus,
+		Base: worker.Base{Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, Directory: bus, KV: bus, Blobs: bus, Tombstones: bus,
 		Validator: schema.New(schema.Options{}), CheckApproval: approval.New().Check, Ready: bus.Ready,
 		PoolWait: 300 * time.Millisecond,
 	})

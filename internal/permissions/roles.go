@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -219,7 +220,7 @@ func inbox(pool string, states ...events.State) journal.Inbox {
 func (l Layout) planner(g *natsbus.Grants) {
 	l.worker(g, owned[Planner], "")
 	g.Consume(inbox(events.DefaultPool, owned[Planner]...))
-	g.AnnounceProviders()
+	g.KeepIn(buckets.Providers)
 	g.StoreResults(events.DefaultPool) // reasoning that is too large for the log
 	g.PublishChunks()
 	g.WatchAsks()
@@ -236,8 +237,7 @@ func (l Layout) planner(g *natsbus.Grants) {
 func (l Layout) actor(g *natsbus.Grants, pool string) {
 	l.worker(g, owned[ActorPrefix], pool)
 	g.Consume(inbox(pool, owned[ActorPrefix]...))
-	g.Announce(pool)
-	g.ReadTools(pool)
+	g.KeepIn(buckets.Tools(pool))
 	g.Lend(pool)
 	g.StoreResults(pool)
 	if pool == events.AgentsPool {
@@ -260,9 +260,9 @@ func (l Layout) actor(g *natsbus.Grants, pool string) {
 func (l Layout) subagents(g *natsbus.Grants) {
 	g.Append(l.Table.Initial(), events.Planning, events.DefaultPool)
 	g.Consume(inbox(events.AgentsPool, l.ends()...))
-	g.ReadDirectory(l.Pools)
-	g.ReadAgents()
-	g.ReadPurged()
+	l.readDirectory(g)
+	g.ReadBucket(buckets.Agents)
+	g.ReadBucket(buckets.Purged)
 	g.SetTimers()
 }
 
@@ -284,6 +284,16 @@ func (l Layout) observer(g *natsbus.Grants) {
 	}
 }
 
+// readDirectory allows to read which tools there are, which providers, and what is remembered of both.
+func (l Layout) readDirectory(g *natsbus.Grants) {
+	g.ListBuckets()
+	g.ReadBucket(buckets.Offers)
+	g.ReadBucket(buckets.Providers)
+	for _, pool := range l.Pools {
+		g.ReadBucket(buckets.Tools(pool))
+	}
+}
+
 // gateway may also consume the deliveries of all pools, to answer the calls of unserved ones.
 func (l Layout) gateway(g *natsbus.Grants) {
 	l.worker(g, owned[Gateway], "")
@@ -296,7 +306,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 			g.Inspect(inbox(pool, l.ends()...)) // to find runs that wait for a sub-run whose end was lost
 		}
 	}
-	g.StoreQuotas()
+	g.KeepIn(buckets.Quotas)
 	g.Keep(ports.Keep{Role: Gateway, Name: "admission"}) // to admit queued runs
 	g.Ready()
 	g.Inspect(inbox(events.DefaultPool, l.own()...)) // to tell how much work waits
@@ -306,19 +316,21 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.Question()
 	g.PublishChunks() // what client models are writing
 	g.WatchAsks()
-	g.ReadDirectory(l.Pools)
-	g.RememberOffers()
-	g.StoreAgents()
+	l.readDirectory(g)
+	g.KeepIn(buckets.Offers)
+	g.KeepIn(buckets.Agents)
 	g.StoreResults(events.DefaultPool) // images and files of messages
-	g.ReadPurged()
-	g.KeepThreads()
+	g.ReadBucket(buckets.Purged)
+	g.KeepIn(buckets.Threads)
 	g.Keep(ports.Keep{Role: Gateway, Name: "threads"}) // to forget those that have ended
-	g.KeepWebhooks()
+	g.KeepIn(buckets.Webhooks)
 	g.Keep(ports.Keep{Role: Gateway, Name: "webhooks"})
-	g.DropDead()
+	g.ListKeys(buckets.Dropped)
+	g.WriteKeys(buckets.Dropped, buckets.Dropped.Keys)
 	g.Timers()
 	g.Keep(ports.Keep{Role: Gateway, Name: "timers"}) // to notice that somebody removed them
-	g.KeepSchedules()
+	g.KeepIn(buckets.Schedules)
+	g.Alarms()
 	for _, of := range l.Storage { // people edit it, what was paged out too
 		g.UseStorage(of, journal.WrittenByActor)
 		g.UseStorage(of, journal.WrittenByObserver)
@@ -329,8 +341,8 @@ func (l Layout) gateway(g *natsbus.Grants) {
 func (l Layout) tap(g *natsbus.Grants) {
 	g.WatchAll()
 	g.Ask()
-	g.ReadPurged()
-	g.ReadDropped()
+	g.ReadBucket(buckets.Purged)
+	g.ListKeys(buckets.Dropped)
 	for _, pool := range l.Pools {
 		g.ReadResults(pool)
 	}

@@ -11,8 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/schedules"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -22,36 +24,37 @@ import (
 func TestGatewayKeepsSchedules(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	ctx, bus, key := t.Context(), r.open(t, Gateway), ports.ScheduleKey{Namespace: "default", Name: "daily"}
-	_, _, err := bus.Schedule(ctx, key)
+	ctx, bus, alarm := t.Context(), r.open(t, Gateway), ports.AlarmKey{Namespace: "default", Name: "daily"}
+	_, err := bus.Get(ctx, buckets.Schedules, alarm.String())
 	require.ErrorIs(t, err, journal.ErrNotFound)
-	revision, err := bus.PutSchedule(ctx, key, []byte("1"), 0)
+	it := kv.Item{Key: alarm.String(), Value: []byte("1")}
+	it.Revision, err = bus.Update(ctx, buckets.Schedules, it)
 	require.NoError(t, err)
-	keys, err := bus.ScheduleKeys(ctx, "")
+	keys, err := bus.Keys(ctx, buckets.Schedules, "*.*")
 	require.NoError(t, err)
-	require.Equal(t, []ports.ScheduleKey{key}, keys)
+	require.Equal(t, []string{it.Key}, keys)
 
 	consuming, stop := context.WithCancel(ctx)
-	rang, ended := make(chan ports.ScheduleKey, 1), make(chan error, 1)
+	rang, ended := make(chan ports.AlarmKey, 1), make(chan error, 1)
 	go func() {
-		ended <- bus.ConsumeAlarms(consuming, 1, func(a ports.ScheduleAlarm) {
+		ended <- bus.ConsumeAlarms(consuming, 1, func(a ports.Alarm) {
 			if a.Ack() == nil {
-				rang <- a.Key()
+				rang <- a.Of
 			}
 		})
 	}()
-	require.NoError(t, bus.SetAlarm(ctx, key, time.Now()))
+	require.NoError(t, bus.SetAlarm(ctx, alarm, time.Now()))
 	select {
 	case got := <-rang:
-		require.Equal(t, key, got)
+		require.Equal(t, alarm, got)
 	case <-time.After(patience):
 		require.FailNow(t, "no alarm rings")
 	}
 	stop()
 	require.NoError(t, <-ended)
-	require.NoError(t, bus.SetAlarm(ctx, key, time.Time{}))
+	require.NoError(t, bus.SetAlarm(ctx, alarm, time.Time{}))
 	for _, role := range []string{Planner, Observer, Tap} {
-		_, err := r.open(t, role).PutSchedule(ctx, key, []byte("2"), revision)
+		_, err := r.open(t, role).Update(ctx, buckets.Schedules, it)
 		require.ErrorIs(t, err, journal.ErrDenied, role)
 	}
 }
@@ -80,7 +83,7 @@ func TestSchedulesWithoutPermission(t *testing.T) {
 	var log said
 	bus := newRig(t).open(t, Tap)
 	s := schedules.New(schedules.Config{
-		Runs: &runs.Editor{Store: runlog.New(runlog.Options{Log: bus})}, Feed: bus, Schedules: bus,
+		Runs: &runs.Editor{Store: runlog.New(runlog.Options{Log: bus})}, Feed: bus, KV: bus, Alarms: bus,
 		Concurrency: 1, Drain: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	ctx, stop := context.WithCancel(t.Context())

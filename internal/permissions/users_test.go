@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -183,7 +184,7 @@ func TestStatsOfAUserWithFewerPermissions(t *testing.T) {
 	t.Parallel()
 	bus := newRig(t).open(t, Tap)
 	c, err := control.New(control.Config{
-		Base: worker.Base{Instance: "t", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, Directory: bus, Agents: bus,
+		Base: worker.Base{Instance: "t", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, Directory: bus, KV: bus,
 	})
 	require.NoError(t, err)
 	stats, err := c.Stats(t.Context(), "")
@@ -201,10 +202,10 @@ func TestTelemetryKeepsItsPlace(t *testing.T) {
 	require.NoError(t, err)
 	keep := ports.Keep{Role: Telemetry, Name: "traces"}
 	require.NoError(t, bus.Lead(t.Context(), keep, func(ctx context.Context) error {
-		_, err := bus.PutPosition(ctx, keep, []byte("[1]"), 0)
+		_, err := buckets.PutPosition(ctx, bus, keep, []byte("[1]"), 0)
 		return err
 	}))
-	value, _, err := bus.Position(t.Context(), keep)
+	value, _, err := buckets.Position(t.Context(), bus, keep)
 	require.NoError(t, err)
 	require.Equal(t, "[1]", string(value))
 }

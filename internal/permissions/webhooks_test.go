@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -17,20 +19,26 @@ func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	gateway, ctx := r.open(t, Gateway), t.Context()
-	revision, err := gateway.PutWebhookValue(ctx, "hook.default.a", []byte("secret"), 0, 0)
+	it := kv.Item{Key: "hook.default.a", Value: []byte("secret")}
+	revision, err := gateway.Update(ctx, buckets.Webhooks, it)
 	require.NoError(t, err)
 	found := 0
-	require.NoError(t, gateway.WebhookValues(ctx, "hook", func(string, []byte, uint64) { found++ }))
+	for _, err := range gateway.Each(ctx, buckets.Webhooks, "hook.>") {
+		require.NoError(t, err)
+		found++
+	}
 	require.Equal(t, 1, found)
-	require.NoError(t, gateway.DeleteWebhookValue(ctx, "hook.default.a", revision))
-	_, err = gateway.PutWebhookValue(ctx, "hook.default.a", []byte("secret"), 0, 0)
+	require.NoError(t, gateway.Delete(ctx, buckets.Webhooks, it.Key, revision))
+	_, err = gateway.Update(ctx, buckets.Webhooks, it)
 	require.NoError(t, err)
 	led := errors.New("this process leads")
 	lead := func(context.Context) error { return led }
 	require.ErrorIs(t, gateway.Lead(ctx, ports.Keep{Role: Gateway, Name: "webhooks"}, lead), led)
 
 	tap := r.open(t, Tap)
-	_, _, err = tap.WebhookValue(ctx, "hook.default.a")
+	_, err = tap.Get(ctx, buckets.Webhooks, it.Key)
 	require.ErrorIs(t, err, journal.ErrDenied)
-	require.ErrorIs(t, tap.WebhookValues(ctx, "hook", func(string, []byte, uint64) { t.Error("a secret") }), journal.ErrDenied)
+	for _, err := range tap.Each(ctx, buckets.Webhooks, "hook.>") {
+		require.ErrorIs(t, err, journal.ErrDenied, "a secret")
+	}
 }

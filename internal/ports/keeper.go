@@ -4,13 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
-	"time"
 
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// Bucket is what a bus keeps beside the log under one name: values, or objects.
-type Bucket struct {
+// KeptBucket is what a bus keeps beside the log under one name: values, or objects.
+type KeptBucket struct {
 	Name string `json:"name"`
 	// Objects says that [Keeper.Objects] reads it, and not [Keeper.Values].
 	Objects bool `json:"objects,omitempty"`
@@ -40,10 +39,8 @@ type Object struct {
 // permission. What lives for a short time, such as announcements, and what follows from the log,
 // such as snapshots and the timers of runs, is not among it.
 type Keeper interface {
-	// Born returns when the log was made, which tells it from every other log.
-	Born(ctx context.Context) (time.Time, error)
 	// Buckets returns every bucket, sorted by name.
-	Buckets(ctx context.Context) ([]Bucket, error)
+	Buckets(ctx context.Context) ([]KeptBucket, error)
 	// Values yields the bucket's values, in the order in which they were put. A value that is
 	// replaced meanwhile comes in its old form, its new one, or both, the new one last.
 	Values(ctx context.Context, bucket string) iter.Seq2[Value, error]
@@ -51,11 +48,7 @@ type Keeper interface {
 	// meanwhile may be among it.
 	Objects(ctx context.Context, bucket string, after uint64) iter.Seq2[Object, error]
 	// MakeBucket makes a bucket that is not there.
-	MakeBucket(ctx context.Context, b Bucket) error
+	MakeBucket(ctx context.Context, b KeptBucket) error
 	// PutValue puts a value where it belongs. Its bucket has to be there.
 	PutValue(ctx context.Context, v Value) error
-	// Note returns what PutNote put last, or [journal.ErrNotFound]. A bus has one note, which says
-	// what was restored into it.
-	Note(ctx context.Context) ([]byte, error)
-	PutNote(ctx context.Context, note []byte) error
 }

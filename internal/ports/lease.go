@@ -23,14 +23,3 @@ type Leases interface {
 	// that was set up by a build without leases.
 	Lead(ctx context.Context, of Keep, work func(ctx context.Context) error) error
 }
-
-// Positions keep where a reader of the log is, and other small things that it must not
-// forget.
-type Positions interface {
-	// Position returns what was put last with its revision, or [journal.ErrNotFound].
-	Position(ctx context.Context, of Keep) (value []byte, revision uint64, err error)
-	// PutPosition replaces what has the revision and returns the new revision. A revision of
-	// 0 says that there is nothing. If there is another revision meanwhile, the error is
-	// [journal.ErrConflict].
-	PutPosition(ctx context.Context, of Keep, value []byte, revision uint64) (uint64, error)
-}

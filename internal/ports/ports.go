@@ -52,42 +52,6 @@ type Snapshots interface {
 	Snapshotted(ctx context.Context) ([]events.Run, error)
 }
 
-// Tombstone stands for a run that was purged.
-type Tombstone struct {
-	Run       string    `json:"run"`
-	Namespace string    `json:"namespace"`
-	PurgedAt  time.Time `json:"purged_at"`
-	// Events is how many events it had, Last the [events.Hash] of the last one's
-	// body.
-	Events uint64 `json:"events"`
-	Last   string `json:"last"`
-}
-
-// Tombstones keeps the names of purged runs, so that nobody starts them again.
-type Tombstones interface {
-	PutTombstone(ctx context.Context, run events.Run, t Tombstone) error
-	// Tombstone returns the run's tombstone, or [journal.ErrNotFound].
-	Tombstone(ctx context.Context, run events.Run) (Tombstone, error)
-	// DeleteTombstone removes the run's tombstone, if there is one.
-	DeleteTombstone(ctx context.Context, run events.Run) error
-}
-
-// Threads keeps which runs the threads of other protocols are, by namespace, agent and the
-// client's name of the thread, which is any text.
-type Threads interface {
-	// Thread returns what was put last, with its revision, or [journal.ErrNotFound].
-	Thread(ctx context.Context, of journal.StorageOf, thread string) (value []byte, revision uint64, err error)
-	// PutThread replaces what has the revision; 0: there is nothing. If it has another one
-	// meanwhile, the error is [journal.ErrConflict].
-	PutThread(ctx context.Context, of journal.StorageOf, thread string, value []byte, revision uint64) error
-	// EachThread calls take for every thread, with a key that stands for its name, and when it
-	// was put last.
-	EachThread(ctx context.Context, take func(of journal.StorageOf, key string, value []byte, revision uint64, stored time.Time)) error
-	// ForgetThread removes what EachThread found, if it has the revision, else the error is
-	// [journal.ErrConflict].
-	ForgetThread(ctx context.Context, of journal.StorageOf, key string, revision uint64) error
-}
-
 // ErrPurgeDenied says that the log was made so that nothing can be purged.
 var ErrPurgeDenied = errors.New("this log was made with deny_purge, which cannot be taken back: export it and import it into a new one")
 
@@ -123,18 +87,4 @@ const BlobSafe = time.Hour
 type Runless interface {
 	// Runless yields a shard's records that belong to no run, in order.
 	Runless(ctx context.Context, shard int) iter.Seq2[journal.Record, error]
-}
-
-// Dropped remembers what an operator does not want to see among the dead any
-// more, by keys of [A-Za-z0-9-]. What is dropped stays in the log.
-type Dropped interface {
-	Drop(ctx context.Context, key string) error
-	// Dropped returns every key, sorted.
-	Dropped(ctx context.Context) ([]string, error)
-}
-
-// AgentTimes tells when the definitions of package journal's Agents were stored.
-type AgentTimes interface {
-	// AgentStored returns when the agent's definition was stored last, or [journal.ErrNotFound].
-	AgentStored(ctx context.Context, namespace, name string) (time.Time, error)
 }

@@ -3,6 +3,8 @@ package ports
 import (
 	"context"
 	"time"
+
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // ArmedTimer names a run's timer.
@@ -18,4 +20,30 @@ type ArmedTimers interface {
 	MarkTimers(ctx context.Context) (seq uint64, err error)
 	// ArmedTimers returns all timers that are set, or that fired and have not been processed.
 	ArmedTimers(ctx context.Context) (map[ArmedTimer]bool, error)
+}
+
+// AlarmKey names an alarm. Both parts are tokens.
+type AlarmKey struct{ Namespace, Name string }
+
+// String returns NAMESPACE.NAME, which is also a key of a bucket.
+func (k AlarmKey) String() string { return k.Namespace + "." + k.Name }
+
+// Alarm is an alarm that rang, handed to one process. It is given to another one if it is not
+// finished within the ack wait, and is kept until it is.
+type Alarm struct {
+	journal.Delivery
+	Of AlarmKey
+	// At is the time that it was set to.
+	At time.Time
+}
+
+// Alarms are timers of what is no run. All methods are safe for concurrent use.
+type Alarms interface {
+	// SetAlarm has the one alarm of that name ring at the time, or at once if that has passed. It
+	// replaces one that has not rung. A zero time removes it. It returns when the bus has it.
+	SetAlarm(ctx context.Context, of AlarmKey, at time.Time) error
+	// ConsumeAlarms hands alarms that rang to handle, each to one process at a time, each in a
+	// goroutine of its own and at most slots at once. When ctx ends it asks for no more, waits
+	// for the handlers that run, and returns nil; other errors are final.
+	ConsumeAlarms(ctx context.Context, slots int, handle func(Alarm)) error
 }

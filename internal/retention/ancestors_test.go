@@ -10,8 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -142,14 +144,14 @@ func TestAnAncestorLiftsNoTombstone(t *testing.T) {
 	require.Equal(t, map[string]retention.Fate{parent.ID: retention.FateImported, fork.ID: retention.FateImported}, fates(results))
 	require.Equal(t, 1, w.length(parent))
 	require.Equal(t, events.Cancelled, w.state(fork).State)
-	_, err := w.bus.Tombstone(t.Context(), parent)
+	_, err := tombstones.Get(t.Context(), w.bus, parent)
 	require.NoError(t, err)
-	_, err = w.bus.Tombstone(t.Context(), fork)
+	_, err = tombstones.Get(t.Context(), w.bus, fork)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 
 	results = w.imports(second, retention.ImportOptions{})
 	require.Equal(t, retention.FateCompleted, results[0].Fate)
-	_, err = w.bus.Tombstone(t.Context(), parent)
+	_, err = tombstones.Get(t.Context(), w.bus, parent)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	require.Equal(t, 2, w.length(parent))
 }
@@ -207,7 +209,7 @@ type interrupted struct{ retention.Target }
 
 var errPower = errors.New("the power went")
 
-func (interrupted) DeleteTombstone(context.Context, events.Run) error { return errPower }
+func (interrupted) Delete(context.Context, kv.Bucket, string, uint64) error { return errPower }
 
 // An import that was cut off behind a run's last batch is completed by another one.
 func TestImportThatWasCutOffAtItsEnd(t *testing.T) {
@@ -222,7 +224,7 @@ func TestImportThatWasCutOffAtItsEnd(t *testing.T) {
 	require.Equal(t, 2, one.length(run))
 	results := one.imports(file, retention.ImportOptions{})
 	require.Equal(t, retention.FateSkipped, results[0].Fate)
-	_, err = one.bus.Tombstone(t.Context(), run)
+	_, err = tombstones.Get(t.Context(), one.bus, run)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 
 	// What would wake its worker lies among the events that wake nobody; a run that

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -45,7 +46,7 @@ func (p *purge) name(ctx context.Context, run events.Run, named map[*entry]bool)
 		}
 		return nil
 	}
-	switch _, err := p.bus.Tombstone(ctx, run); {
+	switch _, err := tombstones.Get(ctx, p.bus, run); {
 	case err == nil:
 		return fmt.Errorf("run %s was purged before: %w", run.ID, ErrNotPurged)
 	case !errors.Is(err, journal.ErrNotFound):

@@ -7,8 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -28,13 +29,13 @@ type meddler struct {
 	meddle func()
 }
 
-func (m *meddler) PutTombstone(ctx context.Context, run events.Run, t ports.Tombstone) error {
-	err := m.Bus.PutTombstone(ctx, run, t)
+func (m *meddler) Put(ctx context.Context, of kv.Bucket, it kv.Item) (uint64, error) {
+	revision, err := m.Bus.Put(ctx, of, it)
 	if m.meddle != nil {
 		m.meddle()
 		m.meddle = nil
 	}
-	return err
+	return revision, err
 }
 
 // A run that is forked while it is being purged stays, with all that it was forked
@@ -60,7 +61,7 @@ func TestForkedWhileItIsPurged(t *testing.T) {
 	}
 	for _, run := range []events.Run{grandparent, parent} {
 		require.Equal(t, 2, w.length(run))
-		_, err := w.bus.Tombstone(t.Context(), run)
+		_, err := tombstones.Get(t.Context(), w.bus, run)
 		require.ErrorIs(t, err, journal.ErrNotFound, "it is not held to be purged")
 	}
 	require.Zero(t, w.length(loner))
@@ -71,7 +72,7 @@ func TestImportedWhileItIsPurged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	run := w.quick()
-	bus := &meddler{Bus: w.bus, meddle: func() { require.NoError(t, w.bus.DeleteTombstone(t.Context(), run)) }}
+	bus := &meddler{Bus: w.bus, meddle: func() { require.NoError(t, tombstones.Delete(t.Context(), w.bus, run)) }}
 	done, err := retention.Purge(t.Context(), bus, retention.PurgeOptions{Runs: []events.Run{run}, Grace: noGrace})
 	require.NoError(t, err)
 	require.Empty(t, done.Runs)
@@ -105,7 +106,7 @@ func TestAForkWithoutItsParent(t *testing.T) {
 	require.Equal(t, events.Cancelled, done.Runs[0].State)
 	require.EqualValues(t, 2, done.Events)
 	require.Zero(t, w.length(fork))
-	stone, err := w.bus.Tombstone(t.Context(), fork)
+	stone, err := tombstones.Get(t.Context(), w.bus, fork)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, stone.Events)
 	require.NotEmpty(t, stone.Last)

@@ -8,9 +8,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -28,7 +30,7 @@ type Source interface {
 type Target interface {
 	journal.Log
 	journal.Blobs
-	ports.Tombstones
+	kv.Store
 	journal.Timers
 }
 
@@ -235,7 +237,7 @@ type arrival struct {
 	// added are the events of the import's own: calls that count as begun, and a pause.
 	added []journal.Entry
 	// stone is the target's tombstone of it, nil if it has none.
-	stone *ports.Tombstone
+	stone *tombstones.Tombstone
 }
 
 // compare reads a run from both sides.
@@ -250,7 +252,7 @@ func (m *importer) compare(ctx context.Context, run events.Run) (*arrival, error
 	}
 	head := a.records[len(a.records)-1]
 	a.dormant = !ends(head.Subject) && (asleep(a.records) || !slices.Contains(m.wanted, run))
-	stone, err := m.to.Tombstone(ctx, m.target(run))
+	stone, err := tombstones.Get(ctx, m.to, m.target(run))
 	switch {
 	case err == nil:
 		a.stone = &stone
@@ -384,7 +386,7 @@ func (m *importer) bring(ctx context.Context, result *ImportedRun) error {
 	}
 	lift := a.stone != nil && a.buried(whole)
 	if lift {
-		if err := m.to.DeleteTombstone(ctx, m.target(a.run)); err != nil {
+		if err := tombstones.Delete(ctx, m.to, m.target(a.run)); err != nil {
 			return err
 		}
 	}

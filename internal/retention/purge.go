@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -18,7 +20,7 @@ type Bus interface {
 	journal.Log
 	journal.Blobs
 	ports.Snapshots
-	ports.Tombstones
+	kv.Store
 	ports.Purger
 }
 
@@ -205,8 +207,8 @@ func (p *purge) remove(ctx context.Context) error {
 	}
 	now := p.o.Clock().UTC()
 	for _, e := range p.chosen {
-		stone := ports.Tombstone{Run: e.run.ID, Namespace: e.run.Namespace, PurgedAt: now, Events: e.events, Last: e.hash}
-		if err := p.bus.PutTombstone(ctx, e.run, stone); err != nil {
+		stone := tombstones.Tombstone{Run: e.run.ID, Namespace: e.run.Namespace, PurgedAt: now, Events: e.events, Last: e.hash}
+		if err := tombstones.Put(ctx, p.bus, e.run, stone); err != nil {
 			return err
 		}
 	}
@@ -229,7 +231,7 @@ func (p *purge) lookAgain(ctx context.Context) error {
 		return err
 	}
 	err := p.sift(func(e *entry) (string, error) {
-		_, err := p.bus.Tombstone(ctx, e.run)
+		_, err := tombstones.Get(ctx, p.bus, e.run)
 		if errors.Is(err, journal.ErrNotFound) {
 			return "it was imported while it was being purged", nil
 		}
@@ -242,7 +244,7 @@ func (p *purge) lookAgain(ctx context.Context) error {
 			if !forked {
 				return "", nil
 			}
-			return "run " + fork.ID + " was forked from it while it was being purged", p.bus.DeleteTombstone(ctx, e.run)
+			return "run " + fork.ID + " was forked from it while it was being purged", tombstones.Delete(ctx, p.bus, e.run)
 		})
 	}
 	p.count()

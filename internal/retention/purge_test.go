@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -60,7 +61,7 @@ func TestPurgeAndImportAgain(t *testing.T) {
 	require.Zero(t, w.length(gone))
 	_, err = w.bus.Snapshot(t.Context(), gone)
 	require.ErrorIs(t, err, journal.ErrNotFound)
-	stone, err := w.bus.Tombstone(t.Context(), gone)
+	stone, err := tombstones.Get(t.Context(), w.bus, gone)
 	require.NoError(t, err)
 	require.EqualValues(t, n, stone.Events)
 	require.Equal(t, events.Done, w.state(kept).State)
@@ -81,7 +82,7 @@ func TestPurgeAndImportAgain(t *testing.T) {
 	results := w.imports(file, retention.ImportOptions{})
 	require.Equal(t, retention.FateImported, results[0].Fate)
 	require.Equal(t, before, w.state(gone))
-	_, err = w.bus.Tombstone(t.Context(), gone)
+	_, err = tombstones.Get(t.Context(), w.bus, gone)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	_, err = w.host.Gateway().Start(t.Context(), "", control.StartRequest{Agent: a, Task: "again", RunID: gone.ID})
 	requireCode(t, err, refusal.Conflict, refusal.CodeRunExists)
@@ -276,7 +277,7 @@ func TestNothingGoesBeforeArchiveAndTombstone(t *testing.T) {
 	full := errors.New("the disk is full")
 	_, err := w.purge(retention.PurgeOptions{Runs: []events.Run{run}, Archive: func(func(retention.Sink) error) error { return full }})
 	require.ErrorIs(t, err, full)
-	_, err = w.bus.Tombstone(t.Context(), run)
+	_, err = tombstones.Get(t.Context(), w.bus, run)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -286,7 +287,7 @@ func TestNothingGoesBeforeArchiveAndTombstone(t *testing.T) {
 		ended <- err
 	}()
 	require.Eventually(t, func() bool {
-		_, err := w.bus.Tombstone(t.Context(), run)
+		_, err := tombstones.Get(t.Context(), w.bus, run)
 		return err == nil
 	}, patience, tick)
 	require.Equal(t, 2, w.length(run), "the grace lasts")

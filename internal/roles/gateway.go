@@ -83,10 +83,7 @@ with a certificate. Without a bus it answers 503, and /healthz 200.`,
 			if err != nil {
 				return errors.Join(err, listener.Close())
 			}
-			face, err := agui.On(c, r.Bus, r.Logger)
-			if err != nil {
-				return errors.Join(err, listener.Close())
-			}
+			face := agui.On(c, r.Bus, r.Logger)
 			server, err := httpapi.New(httpapi.Config{
 				Control: c, Feed: r.Bus, Listener: listener, TLS: encryption, Token: os.Getenv(compose.TokenVariable), Hosts: clients.Hosts(listen),
 				Faces:      []route.Face{face, a2a.New(a2a.Config{Control: c, Feed: r.Bus, Agent: clients.A2AAgent, Token: os.Getenv(compose.TokenVariable) != ""})},

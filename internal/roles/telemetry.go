@@ -75,7 +75,7 @@ or how long ago (24h). With --once the command ends at the log's present end.`,
 				return compose.BadConfig(err)
 			}
 			defer func() { _ = client.Stop(context.WithoutCancel(ctx)) }() // nothing is left to send
-			cfg.Log, cfg.Leases, cfg.Positions, cfg.Sender = r.Bus, r.Bus, r.Bus, client
+			cfg.Log, cfg.Leases, cfg.KV, cfg.Sender = r.Bus, r.Bus, r.Bus, client
 			cfg.Machine, cfg.Meter, cfg.Logger, cfg.Once = r.Store.Machine(), r.Store.Meter(), r.Logger, once
 			r.Ready() // also while another process has the lease
 			err := telemetry.New(cfg).Run(ctx)

@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -103,11 +104,11 @@ func SetTimer(ctx context.Context, timers journal.Timers, run events.Run, kind s
 
 // Tombstone returns the tombstone of a purged run, or nil. A purge writes it long before it removes
 // the first event.
-func (l *Launcher) Tombstone(ctx context.Context, at events.Run) (*ports.Tombstone, error) {
+func (l *Launcher) Tombstone(ctx context.Context, at events.Run) (*tombstones.Tombstone, error) {
 	if l.cfg.Tombstones == nil {
 		return nil, nil
 	}
-	stone, err := l.cfg.Tombstones.Tombstone(ctx, at)
+	stone, err := tombstones.Get(ctx, l.cfg.Tombstones, at)
 	if errors.Is(err, journal.ErrNotFound) {
 		return nil, nil
 	}

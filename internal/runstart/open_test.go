@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
-	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -35,7 +36,7 @@ func newRig(t *testing.T, timers func(*simtest.Process) journal.Timers) *rig {
 	require.NoError(t, p.Announce(t.Context(), "web", "i", []events.ToolSpec{{Name: "fetch", Schema: []byte(`{"type":"object"}`), Effect: "pure", Pool: "web"}}))
 	r := &rig{process: p, store: runlog.New(runlog.Options{Log: p})}
 	o := runstart.Config{
-		Store: r.store, Source: "test/launch", Directory: p, Agents: p, Timers: p, Tombstones: p, FirstCheck: time.Minute,
+		Store: r.store, Source: "test/launch", Directory: p, KV: p, Timers: p, Tombstones: p, FirstCheck: time.Minute,
 		Validator: schema.New(schema.Options{}),
 		CheckApproval: func(a *events.Approval) error {
 			if a != nil && a.Policy == events.ApproveAlways {
@@ -102,10 +103,10 @@ func TestRefusals(t *testing.T) {
 	requireRefusal(t, err, refusal.NotFound, refusal.CodeAgentNotFound)
 	_, _, err = r.Definition(t.Context(), events.DefaultNamespace, "No Name")
 	requireRefusal(t, err, refusal.NotFound, refusal.CodeAgentNotFound)
-	require.NoError(t, r.process.PutAgent(t.Context(), events.DefaultNamespace, "helper", []byte(`{"name":7}`)))
+	require.NoError(t, agentstore.Put(t.Context(), r.process, events.DefaultNamespace, "helper", []byte(`{"name":7}`)))
 	_, _, err = r.Definition(t.Context(), events.DefaultNamespace, "helper")
 	requireRefusal(t, err, refusal.Unprocessable, refusal.CodeBadAgent)
-	require.NoError(t, r.process.PutAgent(t.Context(), events.DefaultNamespace, "helper", agentfile.Marshal(definition(nil))))
+	require.NoError(t, agentstore.Put(t.Context(), r.process, events.DefaultNamespace, "helper", agentfile.Marshal(definition(nil))))
 	a, _, err := r.Definition(t.Context(), events.DefaultNamespace, "helper")
 	require.NoError(t, err)
 	require.Equal(t, []string{"fetch"}, a.Tools)
@@ -160,7 +161,7 @@ func TestTombstones(t *testing.T) {
 	stone, err := r.Tombstone(t.Context(), at)
 	require.NoError(t, err)
 	require.Nil(t, stone)
-	require.NoError(t, r.process.PutTombstone(t.Context(), at, ports.Tombstone{}))
+	require.NoError(t, tombstones.Put(t.Context(), r.process, at, tombstones.Tombstone{}))
 	stone, err = r.Tombstone(t.Context(), at)
 	require.NoError(t, err)
 	require.NotNil(t, stone)

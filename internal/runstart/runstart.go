@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/agentstore"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/spelling"
@@ -34,10 +35,10 @@ type Config struct {
 	Store     *runlog.Store
 	Source    string
 	Directory journal.Directory
-	Agents    journal.Agents
+	KV        kv.Store
 	Timers    journal.Timers
 	// Tombstones are those of purged runs. Nil: runs are not purged.
-	Tombstones ports.Tombstones
+	Tombstones kv.Store
 	// Validator checks output schemas; nil: they are checked to be objects.
 	Validator tool.Validator
 	// CheckScript checks scripts of scripted agents, CheckApproval approval
@@ -61,8 +62,8 @@ type Launcher struct {
 
 // New returns a Launcher.
 func New(cfg Config) (*Launcher, error) {
-	if cfg.Store == nil || cfg.Source == "" || cfg.Directory == nil || cfg.Agents == nil || cfg.Timers == nil || cfg.FirstCheck <= 0 {
-		return nil, errors.New("launch: Store, Source, Directory, Agents, Timers and FirstCheck are required")
+	if cfg.Store == nil || cfg.Source == "" || cfg.Directory == nil || cfg.KV == nil || cfg.Timers == nil || cfg.FirstCheck <= 0 {
+		return nil, errors.New("launch: Store, Source, Directory, KV, Timers and FirstCheck are required")
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
@@ -75,9 +76,9 @@ func (l *Launcher) Agent(ctx context.Context, ns, name string) ([]byte, error) {
 	if !events.ValidToken(name) {
 		return nil, noAgent(name, nil)
 	}
-	data, err := l.cfg.Agents.Agent(ctx, ns, name)
+	data, _, err := agentstore.Get(ctx, l.cfg.KV, ns, name)
 	if errors.Is(err, journal.ErrNotFound) {
-		names, err := l.cfg.Agents.AgentNames(ctx, ns)
+		names, err := agentstore.Names(ctx, l.cfg.KV, ns)
 		if err != nil {
 			names = nil // the refusal does without
 		}

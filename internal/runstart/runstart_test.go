@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -49,7 +50,7 @@ func newPad(t *testing.T) *pad {
 func (p *pad) launcherOn(t *testing.T, directory func(journal.Directory) journal.Directory) {
 	var err error
 	p.Launcher, err = runstart.New(runstart.Config{
-		Store: p.store, Source: "moorebus/test/1", Directory: directory(p.bus), Agents: p.bus, Timers: p.bus, Tombstones: p.bus, FirstCheck: time.Minute,
+		Store: p.store, Source: "moorebus/test/1", Directory: directory(p.bus), KV: p.bus, Timers: p.bus, Tombstones: p.bus, FirstCheck: time.Minute,
 		CheckScript:    p.checkScript,
 		CheckApproval:  func(a *events.Approval) error { return refuseIf(a != nil, "no such policy") },
 		CheckEstimator: func(name string) error { return refuseIf(name == "guess", "no such estimator") },
@@ -177,7 +178,7 @@ func TestDefinitionIsParsedOnce(t *testing.T) {
 		p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
 		for _, steps := range []int{3, 3, 4, 4, 3} {
 			stored := worker(func(a *events.Agent) { a.Config.MaxSteps = steps })
-			require.NoError(t, p.bus.PutAgent(t.Context(), "default", "worker", agentfile.Marshal(stored)))
+			require.NoError(t, agentstore.Put(t.Context(), p.bus, "default", "worker", agentfile.Marshal(stored)))
 			a, hash, err := p.Definition(t.Context(), "default", "worker")
 			require.NoError(t, err)
 			require.Equal(t, steps, a.Config.MaxSteps)
@@ -209,11 +210,11 @@ func TestDefinition(t *testing.T) {
 			require.ErrorAs(t, err, &refused)
 			require.Equal(t, refusal.CodeAgentNotFound, refused.Code)
 		}
-		require.NoError(t, p.bus.PutAgent(t.Context(), "default", "broken", []byte(`{"name": 1}`)))
+		require.NoError(t, agentstore.Put(t.Context(), p.bus, "default", "broken", []byte(`{"name": 1}`)))
 		_, _, err := p.Definition(t.Context(), "default", "broken")
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, refusal.CodeBadAgent, refused.Code)
-		require.NoError(t, p.bus.PutAgent(t.Context(), "default", "worker", agentfile.Marshal(worker(nil))))
+		require.NoError(t, agentstore.Put(t.Context(), p.bus, "default", "worker", agentfile.Marshal(worker(nil))))
 		a, hash, err := p.Definition(t.Context(), "default", "worker")
 		require.NoError(t, err)
 		require.Equal(t, agentfile.Hash(worker(nil)), agentfile.Hash(a))

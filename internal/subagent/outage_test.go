@@ -9,9 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
-	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -33,18 +34,11 @@ func (a *away) fails(store bool) error {
 	return nil
 }
 
-func (a *away) Agent(ctx context.Context, ns, name string) ([]byte, error) {
-	if err := a.fails(a.agents); err != nil {
-		return nil, err
+func (a *away) Get(ctx context.Context, of kv.Bucket, key string) (kv.Item, error) {
+	if err := a.fails(a.agents && of.Name == buckets.Agents.Name || a.stones && of.Name == buckets.Purged.Name); err != nil {
+		return kv.Item{}, err
 	}
-	return a.Process.Agent(ctx, ns, name)
-}
-
-func (a *away) Tombstone(ctx context.Context, run events.Run) (ports.Tombstone, error) {
-	if err := a.fails(a.stones); err != nil {
-		return ports.Tombstone{}, err
-	}
-	return a.Process.Tombstone(ctx, run)
+	return a.Process.Get(ctx, of, key)
 }
 
 func (a *away) SetTimer(ctx context.Context, run events.Run, kind string, at time.Time, data []byte) error {
@@ -125,7 +119,7 @@ func TestGivingUpFindsTheRun(t *testing.T) {
 
 		store := runlog.New(runlog.Options{Log: r.journal.NewProcess()})
 		l, err := runstart.New(runstart.Config{
-			Store: store, Source: "subagent/other", Directory: r.journal, Agents: r.journal, Timers: r.journal, FirstCheck: time.Minute,
+			Store: store, Source: "subagent/other", Directory: r.journal, KV: r.journal, Timers: r.journal, FirstCheck: time.Minute,
 		})
 		require.NoError(t, err)
 		start, err := l.Pin(t.Context(), def, runstart.Task{Text: "help", Mode: events.ModeTask})

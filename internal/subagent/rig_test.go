@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
@@ -149,7 +150,7 @@ func (r *rig) define(name, script string, change ...func(*events.Agent)) events.
 	for _, c := range change {
 		c(&a)
 	}
-	require.NoError(r.t, r.journal.PutAgent(r.t.Context(), "default", name, agentfile.Marshal(a)))
+	require.NoError(r.t, agentstore.Put(r.t.Context(), r.journal, "default", name, agentfile.Marshal(a)))
 	return a
 }
 

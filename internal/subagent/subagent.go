@@ -22,7 +22,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -43,10 +43,10 @@ type Config struct {
 	// Directory has the announced agents, Agents their definitions, and Timers takes the
 	// timers of runs. All are required.
 	Directory journal.Directory
-	Agents    journal.Agents
+	KV        kv.Store
 	Timers    journal.Timers
 	// Tombstones say which runs were purged. Nil: none are.
-	Tombstones ports.Tombstones
+	Tombstones kv.Store
 	// Tools are the agents that can be called. Without tools, calls are answered with
 	// not_found, and the ends of sub-runs still go to their parents.
 	Tools []Tool
@@ -102,7 +102,7 @@ func New(cfg Config) (*Subagents, error) {
 		return nil, err
 	}
 	s.launcher, err = runstart.New(runstart.Config{
-		Store: cfg.Store, Source: s.source, Directory: cfg.Directory, Agents: cfg.Agents, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
+		Store: cfg.Store, Source: s.source, Directory: cfg.Directory, KV: cfg.KV, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
 		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator, FirstCheck: firstCheck,
 	})
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/host"
-	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/subagent"
+	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -274,7 +274,7 @@ func TestPurgedChild(t *testing.T) {
 		}}))
 		run := r.start("boss")
 		r.wait(10 * time.Second)
-		require.NoError(t, r.journal.PutTombstone(context.Background(), child(run, "call_1_1"), ports.Tombstone{}))
+		require.NoError(t, tombstones.Put(context.Background(), r.journal, child(run, "call_1_1"), tombstones.Tombstone{}))
 		r.stop()
 		r.options.Subagents = helper
 		r.begin()

@@ -22,6 +22,8 @@ import (
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -42,12 +44,12 @@ type Sender interface {
 
 // Config configures an [Exporter].
 type Config struct {
-	// Log, Leases and Positions are the bus. Required.
-	Log       journal.Log
-	Leases    ports.Leases
-	Positions ports.Positions
-	Machine   *reducer.Machine
-	Sender    Sender
+	// Log, Leases and KV are the bus. Required.
+	Log     journal.Log
+	Leases  ports.Leases
+	KV      kv.Store
+	Machine *reducer.Machine
+	Sender  Sender
 	// Resource describes the sender; equal in all processes.
 	Resource *resourcepb.Resource
 	// Content is what spans hold of what was said; nil: nothing.
@@ -153,11 +155,11 @@ func (x *Exporter) lead(ctx context.Context) error {
 			return err
 		}
 		next, err := x.patient(ctx, "the position cannot be kept", func(ctx context.Context) (uint64, error) {
-			return x.cfg.Positions.PutPosition(ctx, Kept, value, revision)
+			return buckets.PutPosition(ctx, x.cfg.KV, Kept, value, revision)
 		})
 		if errors.Is(err, journal.ErrConflict) {
 			// An earlier try may have been stored although its answer was lost.
-			if stored, at, readErr := x.cfg.Positions.Position(ctx, Kept); readErr == nil && string(stored) == string(value) {
+			if stored, at, readErr := buckets.Position(ctx, x.cfg.KV, Kept); readErr == nil && string(stored) == string(value) {
 				next, err = at, nil
 			}
 		}
@@ -174,13 +176,13 @@ func (x *Exporter) position(ctx context.Context) (journal.Position, uint64, erro
 	if err != nil {
 		return nil, 0, err
 	}
-	value, revision, err := x.cfg.Positions.Position(ctx, Kept)
+	value, revision, err := buckets.Position(ctx, x.cfg.KV, Kept)
 	if errors.Is(err, journal.ErrNotFound) {
 		if value, err = json.Marshal(end); err != nil {
 			return nil, 0, err
 		}
 		x.cfg.Logger.Info("no position is kept: exporting from the log's end; --from exports what is older")
-		revision, err = x.cfg.Positions.PutPosition(ctx, Kept, value, 0)
+		revision, err = buckets.PutPosition(ctx, x.cfg.KV, Kept, value, 0)
 		return end, revision, err
 	}
 	if err != nil {

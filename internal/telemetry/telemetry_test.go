@@ -75,7 +75,7 @@ func (r *rig) config(to *otlptest.Receiver, protocol string) telemetry.Config {
 	resource, err := telemetry.Resource(r.t.Context())
 	require.NoError(r.t, err)
 	return telemetry.Config{
-		Log: r.bus, Leases: r.bus, Positions: r.bus, Machine: reducer.NewMachine(reducer.MachineOptions{}), Sender: client, Resource: resource,
+		Log: r.bus, Leases: r.bus, KV: r.bus, Machine: reducer.NewMachine(reducer.MachineOptions{}), Sender: client, Resource: resource,
 		Delay: 10 * time.Millisecond,
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -302,15 +303,6 @@ const (
 	AnnouncementRefresh = 10 * time.Second
 )
 
-// Agents stores agent definitions by namespace and name.
-type Agents interface {
-	PutAgent(ctx context.Context, namespace, name string, definition []byte) error
-	// Agent returns a definition, or ErrNotFound.
-	Agent(ctx context.Context, namespace, name string) ([]byte, error)
-	// AgentNames returns the names, sorted.
-	AgentNames(ctx context.Context, namespace string) ([]string, error)
-}
-
 // Blobs keeps what is too large for the log.
 type Blobs interface {
 	// PutBlob stores data under its digest in the pool's bucket; storing the
@@ -322,16 +314,16 @@ type Blobs interface {
 }
 
 // Bus is everything that the roles of an installation need of a journal. Its adapters
-// implement further ports, which only this module's processes use.
+// implement further ports, which only this module's processes use, as they alone use [kv.Store].
 type Bus interface {
 	Log
 	Feed
 	Queue
 	Timers
 	Directory
-	Agents
 	Blobs
 	Storage
+	kv.Store
 }
 
 // Subject returns the subject filter of a shard's records that match; a

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -33,7 +34,7 @@ type Bus interface {
 	journal.Queue
 	journal.Timers
 	journal.Directory
-	journal.Agents
+	kv.Store
 	journal.Blobs
 	journal.Storage
 }

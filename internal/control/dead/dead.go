@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -70,7 +71,7 @@ func New(a *runs.Editor, forker *forking.Forker) *Keeper { return &Keeper{a, for
 type log interface {
 	journal.Log
 	ports.Runless
-	ports.Dropped
+	kv.Store
 }
 
 func (k *Keeper) log() (log, error) {
@@ -92,13 +93,13 @@ func (k *Keeper) Dead(ctx context.Context, ns string, o Options) ([]Dead, error)
 	if err != nil {
 		return nil, err
 	}
-	dropped, err := log.Dropped(ctx)
+	hidden, err := dropped(ctx, log)
 	if err != nil {
 		return nil, err
 	}
 	all := []Dead{}
 	add := func(d Dead, key string) {
-		_, d.Dropped = slices.BinarySearch(dropped, key)
+		_, d.Dropped = slices.BinarySearch(hidden, key)
 		if !d.Dropped || o.Dropped {
 			all = append(all, d)
 		}
@@ -202,7 +203,7 @@ func (k *Keeper) DropDead(ctx context.Context, ns string, names []string) error 
 		return err
 	}
 	for _, key := range keys {
-		if err := log.Drop(ctx, key); err != nil {
+		if err := drop(ctx, log, key); err != nil {
 			return err
 		}
 	}

@@ -32,7 +32,7 @@ type rig struct {
 func newRig(t testing.TB, b controltest.Bus) *rig {
 	t.Helper()
 	c, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, KV: b,
 	})
 	require.NoError(t, err)
 	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))

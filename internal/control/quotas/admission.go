@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/tally"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -41,12 +42,11 @@ var lease = ports.Keep{Role: "gateway", Name: "admission"}
 type Config struct {
 	Runs   *runs.Editor
 	Lister *list.Lister
-	// Store has the quotas, Leases choose who admits, Positions keep the queue, so that not all
-	// of the log is read at a start. Any may be nil: there are no quotas, or nobody admits.
-	Store     ports.Quotas
-	Leases    ports.Leases
-	Positions ports.Positions
-	Logger    *slog.Logger
+	// KV has the quotas, and the queue, so that not all of the log is read at a start. Leases choose
+	// who admits. Nil: nobody does.
+	KV     kv.Store
+	Leases ports.Leases
+	Logger *slog.Logger
 }
 
 // Admission keeps quotas, and admits queued runs by them. It is safe for concurrent use.
@@ -107,9 +107,6 @@ func (a *Admission) wakeUp() {
 // current returns the quotas, at most two seconds old while the bus answers. One caller at a
 // time reads them, for all who wait.
 func (a *Admission) current(ctx context.Context) (set, error) {
-	if a.cfg.Store == nil {
-		return nil, nil
-	}
 	if all, fresh, _ := a.last(); fresh {
 		return all, nil
 	}
@@ -222,7 +219,7 @@ func (a *Admission) over(ctx context.Context, ns string, d *Daily, behind time.D
 // Run follows the log and, while it has the lease, admits queued runs, until ctx ends. Before the first
 // quota is stored it only looks for one now and then.
 func (a *Admission) Run(ctx context.Context) error {
-	if a.cfg.Store == nil || a.cfg.Leases == nil {
+	if a.cfg.Leases == nil {
 		return nil
 	}
 	return runs.UntilSetUp(ctx, a.cfg.Logger, "queued runs are not admitted by this gateway", func(ctx context.Context) error {

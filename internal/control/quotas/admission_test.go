@@ -13,12 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/quotas"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -49,8 +50,8 @@ func (r *rig) gateway() (c *control.Controller, stop func()) {
 	r.T.Helper()
 	b := r.bus
 	c, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, Agents: b,
-		Quotas: b, Leases: b, Positions: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, KV: b,
+		Leases: b,
 	})
 	require.NoError(r.T, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -265,21 +266,22 @@ func TestBudgetWithoutPrices(t *testing.T) {
 	r.start("x")
 }
 
-type store ports.Quotas
-
 // unreadable are quotas that this process reads once, and then no more.
 type unreadable struct {
-	store
+	kv.Store
 	reads atomic.Int32
 	data  []byte
 	err   error
 }
 
-func (u *unreadable) Quotas(context.Context) ([]byte, uint64, error) {
-	if u.reads.Add(1) == 1 {
-		return []byte(`{"other": {"active": 1}}`), 1, nil
+func (u *unreadable) Get(ctx context.Context, of kv.Bucket, key string) (kv.Item, error) {
+	if of.Name != buckets.Quotas.Name {
+		return u.Store.Get(ctx, of, key)
 	}
-	return u.data, 2, u.err
+	if u.reads.Add(1) == 1 {
+		return kv.Item{Value: []byte(`{"other": {"active": 1}}`), Revision: 1}, nil
+	}
+	return kv.Item{Value: u.data, Revision: 2}, u.err
 }
 
 // TestUnreadableQuotas: quotas that may not be read, or have a bound that this build does not know,
@@ -313,10 +315,10 @@ func TestUnreadableQuotas(t *testing.T) {
 }
 
 // reads is a gateway with these quotas.
-func (r *rig) reads(store ports.Quotas) *control.Controller {
+func (r *rig) reads(store *unreadable) *control.Controller {
+	store.Store = r.bus
 	c, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "other"}, Timers: r.bus, Directory: r.bus, Agents: r.bus,
-		Quotas: store,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "other"}, Timers: r.bus, Directory: r.bus, KV: store,
 	})
 	require.NoError(r.T, err)
 	return c

@@ -9,6 +9,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -38,9 +39,6 @@ const (
 
 // keep stores the queue, if it has changed.
 func (a *Admission) keep(ctx context.Context) {
-	if a.cfg.Positions == nil {
-		return
-	}
 	a.mu.Lock()
 	k := kept{After: append([]uint64{}, a.after...), Runs: make([]keptRun, 0, len(a.queue.runs))}
 	for _, e := range a.queue.runs {
@@ -56,9 +54,9 @@ func (a *Admission) keep(ctx context.Context) {
 	if err := errors.Join(json.NewEncoder(zip).Encode(k), zip.Close()); err != nil || packed.Len() > maxKept {
 		return
 	}
-	_, revision, err := a.cfg.Positions.Position(ctx, lease)
+	_, revision, err := buckets.Position(ctx, a.cfg.KV, lease)
 	if err == nil || errors.Is(err, journal.ErrNotFound) {
-		_, err = a.cfg.Positions.PutPosition(ctx, lease, packed.Bytes(), revision)
+		_, err = buckets.PutPosition(ctx, a.cfg.KV, lease, packed.Bytes(), revision)
 	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, journal.ErrConflict) {
 		a.cfg.Logger.Warn("the queue is not stored: a restart reads more of the log", "reason", err)
@@ -67,10 +65,7 @@ func (a *Admission) keep(ctx context.Context) {
 
 // load reads the stored queue. One that cannot be read, or that is ahead of the log, is left.
 func (a *Admission) load(ctx context.Context) {
-	if a.cfg.Positions == nil {
-		return
-	}
-	packed, _, err := a.cfg.Positions.Position(ctx, lease)
+	packed, _, err := buckets.Position(ctx, a.cfg.KV, lease)
 	if err != nil {
 		return
 	}

@@ -11,12 +11,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/codec"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -115,21 +118,18 @@ func (q Quota) check(scope string) error {
 
 // read returns the stored quotas and their revision. There is none before the first was put.
 func (a *Admission) read(ctx context.Context) (set, uint64, error) {
-	if a.cfg.Store == nil {
-		return nil, 0, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "this process has no quotas")
-	}
-	data, revision, err := a.cfg.Store.Quotas(ctx)
-	if errors.Is(err, journal.ErrNotFound) {
+	it, err := a.cfg.KV.Get(ctx, buckets.Quotas, buckets.Quotas.Keys)
+	if errors.Is(buckets.OrNone(err), journal.ErrNotFound) {
 		return set{}, 0, nil
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, fmt.Errorf("quotas: %w", err)
 	}
 	var all set
-	if err := codec.Strict(data, &all); err != nil { // a bound of a later build would not hold
+	if err := codec.Strict(it.Value, &all); err != nil { // a bound of a later build would not hold
 		return nil, 0, refusal.Wrap(err, refusal.Unavailable, refusal.CodeUnavailable, "the stored quotas cannot be read by this build, so it starts no runs: start gateways of the build that stored them, or remove the quotas with it")
 	}
-	return all, revision, nil
+	return all, it.Revision, nil
 }
 
 // change changes the stored quotas, also while others do.
@@ -153,14 +153,15 @@ func (a *Admission) change(ctx context.Context, do func(set) error) error {
 		if len(all) > maxQuotas || len(data) > maxDocument {
 			return refusal.New(refusal.TooLarge, refusal.CodeTooLarge, "there are %d quotas in %d bytes; at most %d in %d bytes may be", len(all), len(data), maxQuotas, maxDocument)
 		}
-		err = a.cfg.Store.PutQuotas(ctx, data, revision)
+		_, err = a.cfg.KV.Update(ctx, buckets.Quotas, kv.Item{Key: buckets.Quotas.Keys, Value: data, Revision: revision})
 		if errors.Is(err, journal.ErrConflict) && try < putTries {
 			continue
 		}
 		if err == nil {
 			a.use(all)
+			return nil
 		}
-		return err
+		return fmt.Errorf("quotas: %w", err)
 	}
 }
 

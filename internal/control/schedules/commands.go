@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -22,15 +23,12 @@ const (
 // runGrace is how long the process that was asked to run a schedule now has to do so.
 const runGrace = 10 * time.Second
 
-func (s *Scheduler) key(ns, name string) (ports.ScheduleKey, error) {
-	if s.cfg.Schedules == nil {
-		return ports.ScheduleKey{}, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "this bus keeps no schedules")
-	}
+func (s *Scheduler) key(ns, name string) (ports.AlarmKey, error) {
 	ns, err := s.a.CheckNamespace(ns)
 	if err == nil && !events.ValidToken(name) {
 		err = bad("%.100q is not the name of a schedule; use [a-z0-9][a-z0-9_-]{0,62}", name)
 	}
-	return ports.ScheduleKey{Namespace: ns, Name: name}, err
+	return ports.AlarmKey{Namespace: ns, Name: name}, err
 }
 
 func bad(format string, args ...any) error {
@@ -38,7 +36,7 @@ func bad(format string, args ...any) error {
 }
 
 // missing makes a refusal of the error that there is no such schedule.
-func missing(key ports.ScheduleKey, err error) error {
+func missing(key ports.AlarmKey, err error) error {
 	if !errors.Is(err, journal.ErrNotFound) {
 		return err
 	}
@@ -84,7 +82,7 @@ func (s *Scheduler) PutSchedule(ctx context.Context, ns, name string, d Definiti
 		if st, err = s.define(ctx, st, key.Name, d); err != nil {
 			return Schedule{}, err
 		}
-		_, err = s.put(ctx, key, st, revision)
+		err = s.put(ctx, key, st, revision)
 		if repeatable(err) && ctx.Err() == nil {
 			continue
 		}
@@ -151,7 +149,7 @@ func (s *Scheduler) Schedules(ctx context.Context, ns string) ([]Schedule, error
 	if err != nil {
 		return nil, err
 	}
-	keys, err := s.cfg.Schedules.ScheduleKeys(ctx, of.Namespace)
+	keys, err := s.keys(ctx, of.Namespace)
 	if err != nil && !errors.Is(err, journal.ErrNotReady) { // without the bucket there is none
 		return nil, err
 	}
@@ -178,11 +176,11 @@ func (s *Scheduler) Schedules(ctx context.Context, ns string) ([]Schedule, error
 func (s *Scheduler) RemoveSchedule(ctx context.Context, ns, name string) error {
 	key, err := s.key(ns, name)
 	for err == nil {
-		var revision uint64
-		if _, revision, err = s.cfg.Schedules.Schedule(ctx, key); err != nil {
+		var it kv.Item
+		if it, err = s.get(ctx, key); err != nil {
 			return missing(key, err)
 		}
-		if _, err = s.cfg.Schedules.PutSchedule(ctx, key, nil, revision); err == nil {
+		if err = s.remove(ctx, key, it.Revision); err == nil {
 			return s.arm(ctx, key)
 		}
 		if repeatable(err) {
@@ -251,7 +249,7 @@ func (s *Scheduler) RunSchedule(ctx context.Context, ns, name string) (Firing, e
 	})
 	if err == nil {
 		// Should this process die, a gateway starts the run.
-		err = s.cfg.Schedules.SetAlarm(ctx, key, f.At.Add(runGrace))
+		err = s.setAlarm(ctx, key, f.At.Add(runGrace))
 	}
 	if err == nil {
 		err = s.work(ctx, key)

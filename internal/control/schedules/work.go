@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/runs"
-	"github.com/moorebus/moorebus/internal/meter"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -57,8 +57,9 @@ type Config struct {
 	Runs *runs.Editor
 	// Feed tells of the ends of runs for which others wait.
 	Feed journal.Feed
-	// Schedules keep the schedules. Nil: there are none.
-	Schedules ports.Schedules
+	// KV keeps the schedules, Alarms wake them. Without Alarms none fires.
+	KV     kv.Store
+	Alarms ports.Alarms
 	// Start starts a run. A run of that id that exists is a refusal.CodeRunExists.
 	Start func(ctx context.Context, ns string, l Launch) error
 	// Concurrency is how many alarms are processed at once, Drain how long one may take at once,
@@ -76,7 +77,7 @@ type Scheduler struct {
 
 	mu sync.Mutex
 	// watched are the runs whose end is awaited, with what ends the watch. Nil: Run does not run.
-	watched map[ports.ScheduleKey]watch
+	watched map[ports.AlarmKey]watch
 }
 
 type watch struct {
@@ -89,17 +90,17 @@ func New(cfg Config) *Scheduler { return &Scheduler{cfg: cfg, a: cfg.Runs} }
 
 // Run processes alarms until ctx ends. Where the bus has no place for schedules, or the user may not use it, it says so and tries again from time to time.
 func (s *Scheduler) Run(ctx context.Context) error {
-	if s.cfg.Schedules == nil {
+	if s.cfg.Alarms == nil {
 		<-ctx.Done()
 		return nil
 	}
 	s.mu.Lock()
-	s.watched = map[ports.ScheduleKey]watch{}
+	s.watched = map[ports.AlarmKey]watch{}
 	s.mu.Unlock()
 	var rearming sync.WaitGroup
 	rearming.Go(func() { s.rearm(ctx) })
 	err := runs.UntilSetUp(ctx, s.cfg.Logger, "schedules do not fire", func(ctx context.Context) error {
-		return s.cfg.Schedules.ConsumeAlarms(ctx, s.cfg.Concurrency, func(a ports.ScheduleAlarm) {
+		return s.cfg.Alarms.ConsumeAlarms(ctx, s.cfg.Concurrency, func(a ports.Alarm) {
 			work, stop := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
 			defer stop()
 			s.deliver(work, a)
@@ -122,7 +123,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 func (s *Scheduler) rearm(ctx context.Context) {
 	for pause := time.Duration(0); retry.Wait(ctx, pause); {
 		pause = rearmEvery
-		keys, err := s.cfg.Schedules.ScheduleKeys(ctx, "")
+		keys, err := s.keys(ctx, "*")
 		for i := 0; i < len(keys) && err == nil; i++ {
 			err = s.arm(ctx, keys[i])
 		}
@@ -138,12 +139,12 @@ func (s *Scheduler) rearm(ctx context.Context) {
 }
 
 // deliver processes an alarm. It acknowledges it when the next one is set.
-func (s *Scheduler) deliver(ctx context.Context, a ports.ScheduleAlarm) {
-	if ahead := a.At().Sub(s.a.Store.Now()); ahead > 0 {
+func (s *Scheduler) deliver(ctx context.Context, a ports.Alarm) {
+	if ahead := a.At.Sub(s.a.Store.Now()); ahead > 0 {
 		_ = a.Retry(max(ahead, early)) // the clock of the bus is ahead of this one
 		return
 	}
-	err := s.work(ctx, a.Key())
+	err := s.work(ctx, a.Of)
 	if err == nil {
 		_ = a.Ack()
 		return
@@ -152,13 +153,13 @@ func (s *Scheduler) deliver(ctx context.Context, a ports.ScheduleAlarm) {
 	if errors.Is(err, journal.ErrFull) {
 		level = slog.LevelDebug // the bus logs it once
 	}
-	s.cfg.Logger.Log(ctx, level, "a schedule will be tried again", "namespace", a.Key().Namespace, "schedule", a.Key().Name, "reason", err)
+	s.cfg.Logger.Log(ctx, level, "a schedule will be tried again", "namespace", a.Of.Namespace, "schedule", a.Of.Name, "reason", err)
 	_ = a.Retry(retryAfter)
 }
 
 // work does what a schedule has to do now, and sets its alarm for what is next. A schedule that
 // does not exist has nothing to do.
-func (s *Scheduler) work(ctx context.Context, key ports.ScheduleKey) error {
+func (s *Scheduler) work(ctx context.Context, key ports.AlarmKey) error {
 	for {
 		st, more, err := s.decide(ctx, key)
 		if err != nil || st == nil {
@@ -187,7 +188,7 @@ func (s *Scheduler) work(ctx context.Context, key ports.ScheduleKey) error {
 
 // decide stores what a schedule decides now. It returns the schedule, or nil if there is none,
 // and whether it decided anything.
-func (s *Scheduler) decide(ctx context.Context, key ports.ScheduleKey) (st *state, decided bool, err error) {
+func (s *Scheduler) decide(ctx context.Context, key ports.AlarmKey) (st *state, decided bool, err error) {
 	st, err = s.change(ctx, key, func(st *state) (bool, error) {
 		t, err := timesOf(st.Definition, st.Anchor)
 		if err != nil {
@@ -206,7 +207,7 @@ func (s *Scheduler) decide(ctx context.Context, key ports.ScheduleKey) (st *stat
 }
 
 // busy reports whether the last run has not ended, where that matters.
-func (s *Scheduler) busy(ctx context.Context, key ports.ScheduleKey, st *state) (busy bool, err error) {
+func (s *Scheduler) busy(ctx context.Context, key ports.AlarmKey, st *state) (busy bool, err error) {
 	if st.Last == "" || st.Overlap == OverlapAllow {
 		return false, nil
 	}
@@ -224,7 +225,7 @@ func (s *Scheduler) busy(ctx context.Context, key ports.ScheduleKey, st *state) 
 }
 
 // start starts the run of a firing and returns what became of it.
-func (s *Scheduler) start(ctx context.Context, key ports.ScheduleKey, st *state, f Firing) Firing {
+func (s *Scheduler) start(ctx context.Context, key ports.AlarmKey, st *state, f Firing) Firing {
 	err := s.launch(ctx, key, st, f)
 	log := s.cfg.Logger.With("namespace", key.Namespace, "schedule", key.Name, "at", f.At, "run", f.RunID)
 	var refused *refusal.Error
@@ -248,7 +249,7 @@ func (s *Scheduler) start(ctx context.Context, key ports.ScheduleKey, st *state,
 }
 
 // launch starts the run of a firing, unless a process did that and died before it stored so.
-func (s *Scheduler) launch(ctx context.Context, key ports.ScheduleKey, st *state, f Firing) error {
+func (s *Scheduler) launch(ctx context.Context, key ports.AlarmKey, st *state, f Firing) error {
 	_, err := s.a.Log.Head(ctx, s.a.Store.Place(key.Namespace, f.RunID))
 	if !errors.Is(err, journal.ErrNotFound) {
 		return err
@@ -278,7 +279,7 @@ func reason(err error) string {
 // change reads a schedule and replaces it with what fn made of it, unless fn returns false or an
 // error. It tries again while others are faster. It returns the schedule as it is then, or
 // ErrNotFound.
-func (s *Scheduler) change(ctx context.Context, key ports.ScheduleKey, fn func(st *state) (bool, error)) (*state, error) {
+func (s *Scheduler) change(ctx context.Context, key ports.AlarmKey, fn func(st *state) (bool, error)) (*state, error) {
 	for try := 1; ; try++ {
 		st, revision, err := s.read(ctx, key)
 		if err != nil {
@@ -288,7 +289,7 @@ func (s *Scheduler) change(ctx context.Context, key ports.ScheduleKey, fn func(s
 		if err != nil || !changed {
 			return st, err
 		}
-		if _, err = s.put(ctx, key, st, revision); err == nil || !repeatable(err) || try == conflicts || ctx.Err() != nil {
+		if err = s.put(ctx, key, st, revision); err == nil || !repeatable(err) || try == conflicts || ctx.Err() != nil {
 			return st, err
 		}
 	}
@@ -300,42 +301,16 @@ func repeatable(err error) bool {
 	return errors.Is(err, journal.ErrConflict) || errors.Is(err, journal.ErrUnknownOutcome)
 }
 
-// read returns a schedule with its revision. ErrNotFound comes with a revision, too.
-func (s *Scheduler) read(ctx context.Context, key ports.ScheduleKey) (*state, uint64, error) {
-	value, revision, err := s.cfg.Schedules.Schedule(ctx, key)
-	if err != nil {
-		return nil, revision, err
-	}
-	var st state
-	if err := json.Unmarshal(value, &st); err != nil {
-		return nil, revision, fmt.Errorf("schedule %s of namespace %s: %w", key.Name, key.Namespace, err)
-	}
-	return &st, revision, nil
-}
-
-func (s *Scheduler) put(ctx context.Context, key ports.ScheduleKey, st *state, revision uint64) (uint64, error) {
-	data, err := json.Marshal(st)
-	if err != nil {
-		return 0, err
-	}
-	stored, err := s.cfg.Schedules.PutSchedule(ctx, key, data, revision)
-	for i := 0; i < len(st.settled) && err == nil; i++ {
-		f := st.settled[i]
-		meter.Add(s.a.Store.Meter(), meter.Firings, float64(max(1, f.Count)), string(f.Outcome))
-	}
-	return stored, err
-}
-
 // arm sets the schedule's alarm for when it has something to do. Whoever changes a schedule arms
 // it. So if it has changed meanwhile, it is armed again: the other alarm may be replaced.
-func (s *Scheduler) arm(ctx context.Context, key ports.ScheduleKey) error {
-	for seen := uint64(0); ; {
+func (s *Scheduler) arm(ctx context.Context, key ports.AlarmKey) error {
+	for seen, armed := uint64(0), false; ; {
 		st, revision, err := s.read(ctx, key)
 		gone := errors.Is(err, journal.ErrNotFound)
 		if err != nil && !gone {
 			return err
 		}
-		if seen != 0 && revision == seen || gone && revision == 0 {
+		if armed && revision == seen {
 			return nil
 		}
 		seen = revision
@@ -354,20 +329,17 @@ func (s *Scheduler) arm(ctx context.Context, key ports.ScheduleKey) error {
 				at = s.a.Store.Now()
 			}
 		}
-		if err := s.cfg.Schedules.SetAlarm(ctx, key, at); err != nil && !errors.Is(err, journal.ErrUnknownOutcome) {
+		err = s.setAlarm(ctx, key, at)
+		armed = err == nil
+		if err != nil && (!errors.Is(err, journal.ErrUnknownOutcome) || !retry.Wait(ctx, early)) {
 			return err
-		} else if err != nil {
-			seen = 0 // set it again
-			if !retry.Wait(ctx, early) {
-				return err
-			}
 		}
 	}
 }
 
 // watch rings the schedule's alarm when the run has ended for which its firings wait. It returns
 // whether it has begun to watch that run.
-func (s *Scheduler) watch(key ports.ScheduleKey, st *state) bool {
+func (s *Scheduler) watch(key ports.AlarmKey, st *state) bool {
 	run := st.Last
 	if st.pending(Waiting) == 0 || st.Paused {
 		run = ""
@@ -404,7 +376,7 @@ func (s *Scheduler) watch(key ports.ScheduleKey, st *state) bool {
 		defer close(done)
 		select {
 		case <-ended:
-			if err := s.cfg.Schedules.SetAlarm(ctx, key, s.a.Store.Now()); err != nil {
+			if err := s.setAlarm(ctx, key, s.a.Store.Now()); err != nil {
 				s.cfg.Logger.Debug("an alarm will ring later", "schedule", key.Name, "reason", err)
 			}
 		case <-ctx.Done():

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runstart"
@@ -77,10 +78,7 @@ func (t *Timers) arm(ctx context.Context, of ports.ArmedTimers) (set int, err er
 
 // readMark returns the mark that a gateway kept last, or this process's own.
 func (t *Timers) readMark(ctx context.Context) (last mark, revision uint64) {
-	if t.Positions == nil {
-		return t.marked, 0
-	}
-	value, revision, err := t.Positions.Position(ctx, kept)
+	value, revision, err := buckets.Position(ctx, t.KV, kept)
 	if err != nil || json.Unmarshal(value, &last) != nil {
 		return t.marked, revision
 	}
@@ -90,12 +88,9 @@ func (t *Timers) readMark(ctx context.Context) (last mark, revision uint64) {
 // keepMark keeps the mark for other gateways. Another one that kept its own meanwhile has set the
 // same timers.
 func (t *Timers) keepMark(ctx context.Context, revision uint64) {
-	if t.Positions == nil {
-		return
-	}
 	value, err := json.Marshal(t.marked)
 	if err == nil {
-		_, err = t.Positions.PutPosition(ctx, kept, value, revision)
+		_, err = buckets.PutPosition(ctx, t.KV, kept, value, revision)
 	}
 	if err != nil && !errors.Is(err, journal.ErrConflict) {
 		t.Logger.Warn("where the mark of the timers is could not be kept: the next gateway reads the log", "reason", err)

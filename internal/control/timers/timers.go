@@ -21,7 +21,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -38,14 +38,14 @@ const (
 	startGrace = time.Minute
 )
 
-// Config configures [Timers]. Everything but Positions is required.
+// Config configures [Timers]. Everything is required.
 type Config struct {
 	Runs    *runs.Editor
 	Subruns *subruns.Subruns
 	Queue   journal.Queue
 	Timers  journal.Timers
-	// Positions keep for all gateways whether somebody removed the timers; nil: each finds out.
-	Positions ports.Positions
+	// KV keeps for all gateways whether somebody removed the timers.
+	KV kv.Store
 	// Expire ends a run's wait for a reply of its client. A zero one is bounded anew.
 	Expire func(ctx context.Context, run events.Run, wait clientmodel.Wait) error
 	// Unserved tells since when pools have no actor.

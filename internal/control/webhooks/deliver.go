@@ -23,7 +23,7 @@ const lookEvery = 2 * time.Second
 // Run delivers while this process has the lease, until ctx ends. On a bus that cannot, it says so and
 // looks again from time to time.
 func (h *Hooks) Run(ctx context.Context) error {
-	if h.cfg.Store == nil || h.cfg.Leases == nil {
+	if h.cfg.Leases == nil {
 		<-ctx.Done()
 		return nil
 	}
@@ -97,9 +97,9 @@ func (h *Hooks) look(ctx context.Context, log journal.Log, running map[string]*d
 			hooks[key], revisions[key] = &w, revision
 		}
 	}
-	err := h.cfg.Store.WebhookValues(ctx, kindHook, take)
+	err := h.values(ctx, kindHook, take)
 	if err == nil && h.updates.Load() != nil {
-		err = h.cfg.Store.WebhookValues(ctx, kindPush, take)
+		err = h.values(ctx, kindPush, take)
 	}
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (h *Hooks) look(ctx context.Context, log journal.Log, running map[string]*d
 // handOn hands what is to be tried again to the readers.
 func (h *Hooks) handOn(ctx context.Context, running map[string]*delivery) error {
 	asked := map[string][]again{}
-	err := h.cfg.Store.WebhookValues(ctx, kindRetry, func(at string, value []byte, revision uint64) {
+	err := h.values(ctx, kindRetry, func(at string, value []byte, revision uint64) {
 		var p pending
 		if parts := strings.Split(at, "."); json.Unmarshal(value, &p) == nil && len(parts) == 4 {
 			of := key(kindHook, parts[1], parts[2])

@@ -135,7 +135,7 @@ func (h *Hooks) PutPush(ctx context.Context, ns string, p Push) (Push, error) {
 		}
 	}
 	w.From = make([]uint64, h.cfg.Runs.Log.Shards())
-	if w.Log, err = h.cfg.Store.Born(ctx); err != nil {
+	if w.Log, err = h.cfg.KV.Born(ctx); err != nil {
 		return p, err
 	}
 	return p, h.put(ctx, w, revision)
@@ -144,7 +144,7 @@ func (h *Hooks) PutPush(ctx context.Context, ns string, p Push) (Push, error) {
 // roomForPush refuses a push beyond those that a namespace may have. Each has a reader.
 func (h *Hooks) roomForPush(ctx context.Context, ns string) error {
 	count := 0
-	err := h.cfg.Store.WebhookValues(ctx, kindPush+"."+ns, func(string, []byte, uint64) { count++ })
+	err := h.values(ctx, kindPush+"."+ns, func(string, []byte, uint64) { count++ })
 	switch {
 	case errors.Is(err, journal.ErrNotReady):
 		return nil
@@ -172,7 +172,7 @@ func (h *Hooks) DeletePush(ctx context.Context, ns, run, id string) error {
 	}
 	all, revisions, err := h.pushes(ctx, ns, run)
 	if i := slices.IndexFunc(all, func(o Push) bool { return o.ID == id }); err == nil && i >= 0 {
-		err = h.cfg.Store.DeleteWebhookValue(ctx, key(kindPush, ns, run, hashed(id)), revisions[i])
+		err = h.deleteValue(ctx, key(kindPush, ns, run, hashed(id)), revisions[i])
 		h.wake()
 	}
 	return err
@@ -184,7 +184,7 @@ func (h *Hooks) pushes(ctx context.Context, ns, run string) (all []Push, revisio
 		revision uint64
 	}
 	var found []stored
-	err = h.cfg.Store.WebhookValues(ctx, key(kindPush, ns, run), func(_ string, value []byte, revision uint64) {
+	err = h.values(ctx, key(kindPush, ns, run), func(_ string, value []byte, revision uint64) {
 		var w hook
 		if json.Unmarshal(value, &w) == nil && w.Push != nil {
 			found = append(found, stored{*w.Push, revision})
@@ -272,7 +272,7 @@ func (r *reader) endPush(ctx context.Context) error {
 	if err := r.note(ctx); err != nil { // a process that starts it again meanwhile sends nothing twice
 		return err
 	}
-	err := r.cfg.Store.DeleteWebhookValue(ctx, r.hook.key(), r.hookRevision)
+	err := r.deleteValue(ctx, r.hook.key(), r.hookRevision)
 	if err != nil && !errors.Is(err, journal.ErrConflict) {
 		return err
 	}

@@ -113,7 +113,7 @@ func (r *reader) run(ctx context.Context) (err error) {
 	if r.state, r.revision, err = r.Hooks.state(ctx, r.hook); err != nil {
 		return err
 	}
-	born, err := r.cfg.Store.Born(ctx)
+	born, err := r.cfg.KV.Born(ctx)
 	if err != nil {
 		return err
 	}
@@ -432,7 +432,7 @@ func (r *reader) giveUp(ctx context.Context, p pending, typ string) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.cfg.Store.PutWebhookValue(ctx, key(kindDead, r.hook.Namespace, r.hook.Name, p.Event), data, 0, keepDead)
+	_, err = r.putValue(ctx, key(kindDead, r.hook.Namespace, r.hook.Name, p.Event), data, 0, keepDead)
 	if errors.Is(err, journal.ErrConflict) {
 		return nil // it was, before a crash
 	}
@@ -514,7 +514,7 @@ func (r *reader) note(ctx context.Context) error {
 	if r.hook.Push != nil {
 		lifetime = keepPush
 	}
-	revision, err := r.cfg.Store.PutWebhookValue(ctx, key(kindState, r.hook.Namespace, r.hook.Name), data, r.revision, lifetime)
+	revision, err := r.putValue(ctx, key(kindState, r.hook.Namespace, r.hook.Name), data, r.revision, lifetime)
 	if err != nil {
 		return err
 	}
@@ -522,7 +522,7 @@ func (r *reader) note(ctx context.Context) error {
 	asked := r.asked
 	r.asked = nil
 	for _, a := range asked {
-		if err := r.cfg.Store.DeleteWebhookValue(ctx, a.key, a.revision); err != nil && !errors.Is(err, journal.ErrConflict) {
+		if err := r.deleteValue(ctx, a.key, a.revision); err != nil && !errors.Is(err, journal.ErrConflict) {
 			return fmt.Errorf("a request to try again: %w", err) // it is found again
 		}
 	}

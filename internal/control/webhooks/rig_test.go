@@ -56,7 +56,7 @@ func newRig(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Ho
 func (r *rig) gateway(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Hooks)) (c *control.Controller, stop func()) {
 	c, err := control.New(control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "test", Logger: slog.New(slog.NewTextHandler(r.lines, nil))},
-		Timers: r.bus, Directory: r.bus, Agents: r.bus, Webhooks: settings, WebhookStore: r.bus, Leases: r.bus, Positions: r.bus,
+		Timers: r.bus, Directory: r.bus, KV: r.bus, Webhooks: settings, Leases: r.bus,
 	})
 	require.NoError(t, err)
 	for _, tweak := range tweak {

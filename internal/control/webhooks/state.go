@@ -59,7 +59,7 @@ type pending struct {
 
 // state returns how far delivery is, with its revision: at the beginning, if nothing is noted.
 func (h *Hooks) state(ctx context.Context, w *hook) (*state, uint64, error) {
-	data, revision, err := h.cfg.Store.WebhookValue(ctx, key(kindState, w.Namespace, w.Name))
+	data, revision, err := h.value(ctx, key(kindState, w.Namespace, w.Name))
 	if err != nil && !errors.Is(err, journal.ErrNotFound) {
 		return nil, 0, err
 	}

@@ -28,7 +28,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -69,13 +71,11 @@ type Config struct {
 	Settings
 	// Access reads the log. Required.
 	Runs *runs.Editor
-	// Store keeps webhooks. Nil: every request is refused, and nothing is delivered.
-	Store ports.Webhooks
-	// Leases choose the process that delivers. Nil: none does.
+	// KV keeps webhooks, and the networks that the process that delivers allows. Required.
+	KV kv.Store
+	// Leases choose that process. Nil: none does.
 	Leases ports.Leases
-	// Positions keep the networks that it allows. Nil: other processes do not know them.
-	Positions ports.Positions
-	Logger    *slog.Logger
+	Logger *slog.Logger
 }
 
 // Hooks keeps webhooks, and delivers to them in [Hooks.Run]. It is safe for concurrent use.
@@ -120,26 +120,26 @@ const (
 // noteReach keeps which networks this process allows, for commands in other processes.
 func (h *Hooks) noteReach(ctx context.Context) error {
 	data, err := json.Marshal(h.cfg.Allowed)
-	if err != nil || h.cfg.Positions == nil {
+	if err != nil {
 		return err
 	}
-	was, revision, err := h.cfg.Positions.Position(ctx, lease)
+	was, revision, err := buckets.Position(ctx, h.cfg.KV, lease)
 	switch {
 	case err != nil && !errors.Is(err, journal.ErrNotFound):
 		return err
 	case err == nil && bytes.Equal(was, data):
 		return nil
 	}
-	_, err = h.cfg.Positions.PutPosition(ctx, lease, data, revision)
+	_, err = buckets.PutPosition(ctx, h.cfg.KV, lease, data, revision)
 	return err
 }
 
 // reach returns the networks of the process that delivers, or delivered last.
 func (h *Hooks) reach(ctx context.Context) (webhook.Networks, error) {
-	if !h.cfg.Client || h.cfg.Positions == nil {
+	if !h.cfg.Client {
 		return h.cfg.Allowed, nil
 	}
-	data, _, err := h.cfg.Positions.Position(ctx, lease)
+	data, _, err := buckets.Position(ctx, h.cfg.KV, lease)
 	if errors.Is(err, journal.ErrNotFound) {
 		return h.cfg.Allowed, nil
 	}
@@ -176,8 +176,6 @@ func (h *Hooks) checked(ns, name string) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case h.cfg.Store == nil:
-		return "", refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "this bus keeps no webhooks")
 	case name != "" && !events.ValidToken(name):
 		return "", bad("name: %.100q is not [a-z0-9][a-z0-9_-]{0,62}", name)
 	}
@@ -190,7 +188,7 @@ func (h *Hooks) webhook(ctx context.Context, ns, name string) (*hook, uint64, er
 	if err != nil {
 		return nil, 0, err
 	}
-	data, revision, err := h.cfg.Store.WebhookValue(ctx, key(kindHook, ns, name))
+	data, revision, err := h.value(ctx, key(kindHook, ns, name))
 	if errors.Is(err, journal.ErrNotFound) {
 		return nil, 0, refusal.New(refusal.NotFound, refusal.CodeWebhookNotFound, "there is no webhook %q in namespace %s", name, ns)
 	}
@@ -237,7 +235,7 @@ func (h *Hooks) PutWebhook(ctx context.Context, ns, name string, c Change) (Info
 		if w.From, err = h.ends(ctx); err != nil {
 			return Info{}, err
 		}
-		if w.Log, err = h.cfg.Store.Born(ctx); err != nil {
+		if w.Log, err = h.cfg.KV.Born(ctx); err != nil {
 			return Info{}, err
 		}
 	}
@@ -252,7 +250,7 @@ func (h *Hooks) PutWebhook(ctx context.Context, ns, name string, c Change) (Info
 // room refuses a webhook beyond those that a namespace may have.
 func (h *Hooks) room(ctx context.Context, ns string) error {
 	count := 0
-	err := h.cfg.Store.WebhookValues(ctx, kindHook+"."+ns, func(string, []byte, uint64) { count++ })
+	err := h.values(ctx, kindHook+"."+ns, func(string, []byte, uint64) { count++ })
 	switch {
 	case errors.Is(err, journal.ErrNotReady):
 		return nil // to put the first one makes the bucket, where this user may
@@ -281,7 +279,7 @@ func (h *Hooks) put(ctx context.Context, w *hook, revision uint64) error {
 	if err != nil {
 		return err
 	}
-	_, err = h.cfg.Store.PutWebhookValue(ctx, w.key(), data, revision, 0)
+	_, err = h.putValue(ctx, w.key(), data, revision, 0)
 	if errors.Is(err, journal.ErrConflict) {
 		return refusal.Wrap(err, refusal.Conflict, refusal.CodeConflict, "somebody else changes the webhook %s; try again", w.Name)
 	}
@@ -307,7 +305,7 @@ func (h *Hooks) Webhook(ctx context.Context, ns, name string) (Info, error) {
 		return Info{}, err
 	}
 	count := 0
-	err = h.cfg.Store.WebhookValues(ctx, key(kindDead, w.Namespace, name), func(string, []byte, uint64) { count++ })
+	err = h.values(ctx, key(kindDead, w.Namespace, name), func(string, []byte, uint64) { count++ })
 	return w.info(s, count, time.Now()), err
 }
 
@@ -318,7 +316,7 @@ func (h *Hooks) Webhooks(ctx context.Context, ns string) ([]Info, error) {
 		return nil, err
 	}
 	var hooks []*hook
-	err = h.cfg.Store.WebhookValues(ctx, kindHook+"."+ns, func(_ string, value []byte, _ uint64) {
+	err = h.values(ctx, kindHook+"."+ns, func(_ string, value []byte, _ uint64) {
 		var w hook
 		if json.Unmarshal(value, &w) == nil {
 			hooks = append(hooks, &w)
@@ -328,7 +326,7 @@ func (h *Hooks) Webhooks(ctx context.Context, ns string) ([]Info, error) {
 		return nil, err
 	}
 	given := map[string]int{}
-	err = h.cfg.Store.WebhookValues(ctx, kindDead+"."+ns, func(key string, _ []byte, _ uint64) { given[strings.Split(key, ".")[2]]++ })
+	err = h.values(ctx, kindDead+"."+ns, func(key string, _ []byte, _ uint64) { given[strings.Split(key, ".")[2]]++ })
 	if err != nil {
 		return nil, err
 	}
@@ -351,22 +349,22 @@ func (h *Hooks) DeleteWebhook(ctx context.Context, ns, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := h.cfg.Store.DeleteWebhookValue(ctx, key(kindHook, w.Namespace, name), revision); err != nil {
+	if err := h.deleteValue(ctx, key(kindHook, w.Namespace, name), revision); err != nil {
 		return err
 	}
 	h.wake()
 	revisions := map[string]uint64{}
 	note := func(key string, _ []byte, revision uint64) { revisions[key] = revision }
 	for _, kind := range []string{kindDead, kindRetry} {
-		if err := h.cfg.Store.WebhookValues(ctx, key(kind, w.Namespace, name), note); err != nil {
+		if err := h.values(ctx, key(kind, w.Namespace, name), note); err != nil {
 			return err
 		}
 	}
-	if _, revision, err := h.cfg.Store.WebhookValue(ctx, key(kindState, w.Namespace, name)); err == nil {
+	if _, revision, err := h.value(ctx, key(kindState, w.Namespace, name)); err == nil {
 		revisions[key(kindState, w.Namespace, name)] = revision
 	}
 	for key, revision := range revisions {
-		if err := h.cfg.Store.DeleteWebhookValue(ctx, key, revision); err != nil && !errors.Is(err, journal.ErrConflict) {
+		if err := h.deleteValue(ctx, key, revision); err != nil && !errors.Is(err, journal.ErrConflict) {
 			return err
 		}
 	}
@@ -421,7 +419,7 @@ func (h *Hooks) letters(ctx context.Context, ns, name string, ids []string) (let
 		revision uint64
 	}
 	var found []stored
-	err = h.cfg.Store.WebhookValues(ctx, key(kindDead, w.Namespace, name), func(_ string, value []byte, revision uint64) {
+	err = h.values(ctx, key(kindDead, w.Namespace, name), func(_ string, value []byte, revision uint64) {
 		var l deadLetter
 		if json.Unmarshal(value, &l) == nil && (len(ids) == 0 || slices.Contains(ids, l.Event)) {
 			found = append(found, stored{l, revision})
@@ -461,7 +459,7 @@ func (h *Hooks) RetryWebhook(ctx context.Context, ns, name string, ids []string)
 		if err != nil {
 			return err
 		}
-		_, err = h.cfg.Store.PutWebhookValue(ctx, key(kindRetry, ns, name, l.Event), data, 0, 0)
+		_, err = h.putValue(ctx, key(kindRetry, ns, name, l.Event), data, 0, 0)
 		if errors.Is(err, journal.ErrConflict) {
 			return nil // it is asked for already
 		}
@@ -484,7 +482,7 @@ func (h *Hooks) takeLetters(ctx context.Context, ns, name string, ids []string, 
 	ns, err = h.checked(ns, name)
 	for i := 0; i < len(letters) && err == nil; i++ {
 		if err = keep(ns, letters[i]); err == nil {
-			err = h.cfg.Store.DeleteWebhookValue(ctx, key(kindDead, ns, name, letters[i].Event), revisions[i])
+			err = h.deleteValue(ctx, key(kindDead, ns, name, letters[i].Event), revisions[i])
 		}
 		if errors.Is(err, journal.ErrConflict) {
 			err = nil // somebody else took it

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
@@ -133,9 +134,10 @@ func TestGivenUp(t *testing.T) {
 	r.until("down", func(i webhooks.Info) bool { return i.Dead == 0 && i.Pending == 0 })
 	require.Empty(t, got.posts)
 	require.Eventually(t, func() bool {
-		asked := 0
-		err := r.bus.WebhookValues(t.Context(), "retry", func(string, []byte, uint64) { asked++ })
-		return err == nil && asked == 0
+		for range r.bus.Each(t.Context(), buckets.Webhooks, "retry.>") {
+			return false
+		}
+		return true
 	}, patience, 20*time.Millisecond)
 }
 
@@ -304,7 +306,7 @@ func TestOlderBus(t *testing.T) {
 	lines := bufio.NewScanner(logged)
 	c, err := control.New(control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "test", Logger: slog.New(slog.NewTextHandler(log, nil))},
-		Timers: r.bus, Directory: r.bus, Agents: r.bus, WebhookStore: r.bus, Leases: r.bus,
+		Timers: r.bus, Directory: r.bus, KV: r.bus, Leases: r.bus,
 	})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -327,7 +329,7 @@ func TestReachOfTheGateway(t *testing.T) {
 	r := newRig(t, webhooks.Settings{Allowed: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
 	c, err := control.New(control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "command"},
-		Timers: r.bus, Directory: r.bus, Agents: r.bus, Webhooks: webhooks.Settings{Allowed: loopback, Client: true}, WebhookStore: r.bus, Leases: r.bus, Positions: r.bus,
+		Timers: r.bus, Directory: r.bus, KV: r.bus, Webhooks: webhooks.Settings{Allowed: loopback, Client: true}, Leases: r.bus,
 	})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {

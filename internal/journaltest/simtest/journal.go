@@ -21,16 +21,12 @@ var (
 	_ journal.Queue     = (*Process)(nil)
 	_ journal.Timers    = (*Process)(nil)
 	_ journal.Directory = (*Process)(nil)
-	_ journal.Agents    = (*Process)(nil)
 	_ journal.Blobs     = (*Process)(nil)
 	_ ports.Peers       = (*Process)(nil)
 	_ ports.Questions   = (*Process)(nil)
 
-	_ ports.Snapshots  = (*Process)(nil)
-	_ ports.Tombstones = (*Process)(nil)
-	_ ports.Threads    = (*Process)(nil)
-	_ ports.Runless    = (*Process)(nil)
-	_ ports.Dropped    = (*Process)(nil)
+	_ ports.Snapshots = (*Process)(nil)
+	_ ports.Runless   = (*Process)(nil)
 )
 
 // Journal is the simulated bus. All methods are safe for concurrent use.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -41,12 +42,11 @@ func TestConformance(t *testing.T) {
 			t.Run("Directory", func(t *testing.T) {
 				journaltest.Directory(t, func(*testing.T) (journal.Directory, journal.Directory) { return j, j.NewProcess() })
 			})
-			t.Run("Agents", func(t *testing.T) { journaltest.Agents(t, func(*testing.T) journal.Agents { return j }) })
+			t.Run("KV", func(t *testing.T) {
+				journaltest.KV(t, func(t *testing.T) (kv.Store, kv.Store) { return j, j.NewProcess() })
+			})
 			t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return j }) })
 			t.Run("Snapshots", func(t *testing.T) { journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return j }) })
-			t.Run("Tombstones", func(t *testing.T) { journaltest.Tombstones(t, func(*testing.T) journaltest.LogTombstones { return j }) })
-			t.Run("Threads", func(t *testing.T) { journaltest.Threads(t, func(*testing.T) ports.Threads { return j }) })
-			t.Run("Dropped", func(t *testing.T) { journaltest.Dropped(t, func(*testing.T) ports.Dropped { return j }) })
 			t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return j }) })
 			t.Run("Runless", func(t *testing.T) {
 				journaltest.Runless(t, func(*testing.T) (journaltest.LogRunless, func(int, string, string)) {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -197,98 +196,4 @@ func (p *Process) Snapshotted(context.Context) ([]events.Run, error) {
 		}
 	})
 	return runs, err
-}
-
-// PutTombstone notes that the run was purged.
-func (p *Process) PutTombstone(_ context.Context, run events.Run, t ports.Tombstone) error {
-	if err := journalcheck.Run(p.Shards(), run); err != nil {
-		return fmt.Errorf("tombstone: %w", err)
-	}
-	text, err := json.Marshal(t)
-	if err != nil {
-		return fmt.Errorf("tombstone of run %s: %w", run.ID, err)
-	}
-	return p.locked(func(st *stores) { st.tombstones[runKey(run.Namespace, run.ID)] = text })
-}
-
-// Tombstone returns the run's tombstone, or ErrNotFound.
-func (p *Process) Tombstone(_ context.Context, run events.Run) (ports.Tombstone, error) {
-	var t ports.Tombstone
-	err := p.lookUp(run, func(st *stores) map[string][]byte { return st.tombstones }, &t)
-	if err != nil {
-		return ports.Tombstone{}, fmt.Errorf("tombstone of run %s: %w", run.ID, err)
-	}
-	return t, nil
-}
-
-// DeleteTombstone removes the run's tombstone, if there is one.
-func (p *Process) DeleteTombstone(_ context.Context, run events.Run) error {
-	return p.locked(func(st *stores) { delete(st.tombstones, runKey(run.Namespace, run.ID)) })
-}
-
-// thread is what is kept of one, and how often it was put.
-type thread struct {
-	value    []byte
-	revision uint64
-	stored   time.Time
-}
-
-// Thread returns what is kept of a thread, or ErrNotFound.
-func (p *Process) Thread(_ context.Context, of journal.StorageOf, name string) (value []byte, revision uint64, err error) {
-	if err := of.Check(); err != nil {
-		return nil, 0, err
-	}
-	var kept thread
-	if err := p.locked(func(st *stores) { kept = st.threads[of.String()+"/"+name] }); err != nil {
-		return nil, 0, err
-	}
-	if kept.revision == 0 {
-		return nil, 0, fmt.Errorf("thread %q: %w", name, journal.ErrNotFound)
-	}
-	return slices.Clone(kept.value), kept.revision, nil
-}
-
-// PutThread replaces what is kept of a thread, if it has the revision.
-func (p *Process) PutThread(_ context.Context, of journal.StorageOf, name string, value []byte, revision uint64) error {
-	if err := of.Check(); err != nil {
-		return err
-	}
-	conflict := false
-	err := p.locked(func(st *stores) {
-		key := of.String() + "/" + name
-		if conflict = st.threads[key].revision != revision; !conflict {
-			st.threads[key] = thread{slices.Clone(value), revision + 1, time.Now()}
-		}
-	})
-	if conflict {
-		return journal.ErrConflict
-	}
-	return err
-}
-
-// EachThread calls take for every thread. Its key is its name.
-func (p *Process) EachThread(_ context.Context, take func(of journal.StorageOf, key string, value []byte, revision uint64, stored time.Time)) error {
-	return p.locked(func(st *stores) {
-		for name, t := range st.threads {
-			if ns, rest, ok := strings.Cut(name, "/"); ok && t.value != nil {
-				agent, key, _ := strings.Cut(rest, "/")
-				take(journal.StorageOf{Namespace: ns, Agent: agent}, key, slices.Clone(t.value), t.revision, t.stored)
-			}
-		}
-	})
-}
-
-// ForgetThread removes a thread by its key.
-func (p *Process) ForgetThread(_ context.Context, of journal.StorageOf, key string, revision uint64) error {
-	conflict := false
-	err := p.locked(func(st *stores) {
-		name := of.String() + "/" + key
-		if conflict = st.threads[name].revision != revision; !conflict {
-			delete(st.threads, name)
-		}
-	})
-	if conflict {
-		return journal.ErrConflict
-	}
-	return err
 }

@@ -24,15 +24,12 @@ type stores struct {
 	offers    journal.Offers
 	claims    map[string][]journal.Claim
 	said      uint64 // how often providers were announced
-	agents    map[string][]byte
 	blobs     map[string][]byte
-	dropped   map[string]bool
-	// snapshots and tombstones are JSON by run.
-	snapshots  map[string][]byte
-	tombstones map[string][]byte
-	threads    map[string]thread
-	keeping    keeping
-	storage    storage
+	// snapshots are JSON by run.
+	snapshots map[string][]byte
+	keeping   keeping
+	storage   storage
+	buckets   bucketSet
 }
 
 // announcement is what an instance said, and when.
@@ -49,14 +46,11 @@ func newStores() stores {
 		tools:     make(map[string]announcement[events.ToolSpec]),
 		providers: make(map[string]announcement[string]),
 		claims:    make(map[string][]journal.Claim),
-		agents:    make(map[string][]byte),
 		blobs:     make(map[string][]byte),
-		dropped:   make(map[string]bool),
 
-		snapshots:  make(map[string][]byte),
-		tombstones: make(map[string][]byte),
-		threads:    make(map[string]thread),
-		storage:    newStorage(),
+		snapshots: make(map[string][]byte),
+		storage:   newStorage(),
+		buckets:   newBuckets(),
 	}
 }
 
@@ -213,44 +207,6 @@ func (p *Process) Pools(context.Context) ([]journal.Pool, error) {
 	return pools, err
 }
 
-// PutAgent stores an agent definition.
-func (p *Process) PutAgent(_ context.Context, namespace, name string, definition []byte) error {
-	if !events.ValidToken(namespace) || !events.ValidToken(name) {
-		return fmt.Errorf("agent %q in namespace %q: not tokens of [a-z0-9][a-z0-9_-]{0,62}", name, namespace)
-	}
-	if len(definition) > journal.MaxBody {
-		return fmt.Errorf("agent %s: %w", name, journal.ErrTooLarge)
-	}
-	return p.locked(func(s *stores) { s.agents[namespace+"."+name] = slices.Clone(definition) })
-}
-
-// Agent returns a definition, or ErrNotFound.
-func (p *Process) Agent(_ context.Context, namespace, name string) ([]byte, error) {
-	var definition []byte
-	found := false
-	if err := p.locked(func(s *stores) { definition, found = s.agents[namespace+"."+name] }); err != nil {
-		return nil, err
-	}
-	if !found {
-		return nil, fmt.Errorf("agent %s: %w", name, journal.ErrNotFound)
-	}
-	return slices.Clone(definition), nil
-}
-
-// AgentNames returns the names of a namespace's agents, sorted.
-func (p *Process) AgentNames(_ context.Context, namespace string) ([]string, error) {
-	names := []string{}
-	err := p.locked(func(s *stores) {
-		for key := range s.agents {
-			if name, ok := strings.CutPrefix(key, namespace+"."); ok {
-				names = append(names, name)
-			}
-		}
-	})
-	slices.Sort(names)
-	return names, err
-}
-
 // PutBlob stores data under its digest in the pool's bucket.
 func (p *Process) PutBlob(_ context.Context, pool string, data []byte) (events.Ref, error) {
 	if !events.ValidToken(pool) {
@@ -275,20 +231,4 @@ func (p *Process) Blob(_ context.Context, ref events.Ref) ([]byte, error) {
 		return nil, fmt.Errorf("result %s: the reference says another digest", ref.Key)
 	}
 	return slices.Clone(data), nil
-}
-
-// Drop remembers a key.
-func (p *Process) Drop(_ context.Context, key string) error {
-	if err := journalcheck.DropKey(key); err != nil {
-		return err
-	}
-	return p.locked(func(s *stores) { s.dropped[key] = true })
-}
-
-// Dropped returns every key, sorted.
-func (p *Process) Dropped(context.Context) ([]string, error) {
-	keys := []string{}
-	err := p.locked(func(s *stores) { keys = slices.AppendSeq(keys, maps.Keys(s.dropped)) })
-	slices.Sort(keys)
-	return keys, err
 }

@@ -2,46 +2,19 @@ package simtest
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// keeping is what [ports.Quotas] and [ports.Leases] keep.
+// keeping is what [ports.Leases] keep.
 type keeping struct {
-	quotas   []byte
-	revision uint64
-	leaders  map[ports.Keep]*Process
+	leaders map[ports.Keep]*Process
 }
 
 // leasePoll is how often a process looks whether a lease is free, or still its own.
 const leasePoll = time.Second
-
-// Quotas returns the document of all quotas.
-func (p *Process) Quotas(context.Context) (document []byte, revision uint64, err error) {
-	err = p.locked(func(s *stores) { document, revision = slices.Clone(s.keeping.quotas), s.keeping.revision })
-	if err == nil && revision == 0 {
-		err = journal.ErrNotFound
-	}
-	return document, revision, err
-}
-
-// PutQuotas replaces the document, if it has the revision.
-func (p *Process) PutQuotas(_ context.Context, document []byte, revision uint64) error {
-	conflict := false
-	err := p.locked(func(s *stores) {
-		if conflict = s.keeping.revision != revision; !conflict {
-			s.keeping.quotas, s.keeping.revision = slices.Clone(document), revision+1
-		}
-	})
-	if conflict {
-		return journal.ErrConflict
-	}
-	return err
-}
 
 // Lead calls work while this process has the lease. Nobody else has it before the process crashes or
 // work ends.

@@ -1,0 +1,98 @@
+// Package buckets is the table of the buckets of an installation: what each is named, and made like.
+// What is in one is the matter of the package that keeps it there.
+package buckets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/moorebus/moorebus/internal/kv"
+	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// The buckets of an installation. Who may write one key of a bucket can empty it, so what different
+// users write has buckets of its own.
+var (
+	// Agents has the definitions of agents, and a few older ones of each.
+	Agents = kv.Bucket{Name: "agents", About: "agent definitions", Keys: "*.*", History: 5, AnyReplica: true}
+	// Providers has what planners announce.
+	Providers = kv.Bucket{Name: "providers", About: "model providers that live", Keys: "*", Lifetime: journal.AnnouncementTTL, AnyReplica: true}
+	// Offers has what gateways remember of announcements.
+	Offers    = kv.Bucket{Name: "offers", About: "who announced each tool first", Keys: "known", AnyReplica: true}
+	Purged    = kv.Bucket{Name: "purged", About: "runs that were purged", Keys: "*.*"}
+	Dropped   = kv.Bucket{Name: "dropped", About: "dead runs and messages that are hidden", Keys: "*", AnyReplica: true}
+	Threads   = kv.Bucket{Name: "threads", About: "the runs of clients' threads", Keys: "*.*.*", Marks: true}
+	Schedules = kv.Bucket{Name: "schedules", About: "schedules of runs", Keys: "*.*"}
+	Webhooks  = kv.Bucket{Name: "webhooks", About: "webhooks, with their secrets", Keys: ">", Marks: true}
+	// Quotas has one key. So all quotas are read at once, and each change is held against all of them.
+	Quotas = kv.Bucket{Name: "quotas", About: "quotas of namespaces and agents", Keys: "all"}
+	// Restored has what was restored into this bus.
+	Restored = kv.Bucket{Name: "restored", About: "what was restored into this bus", Keys: "last"}
+)
+
+// ToolsPrefix begins the name of a bucket with what the actors of a pool announce; the pool follows.
+const ToolsPrefix = "tools_"
+
+// Tools is the bucket of a pool's announcements.
+func Tools(pool string) kv.Bucket {
+	return kv.Bucket{Name: ToolsPrefix + pool, About: "tools that live, of pool " + pool, Keys: "*", Lifetime: journal.AnnouncementTTL, AnyReplica: true}
+}
+
+// Positions is the bucket in which the processes of a role keep where they are in the log, and other
+// small things that they must not forget.
+func Positions(role string) kv.Bucket {
+	return kv.Bucket{Name: PositionsPrefix + role, About: "where readers of the log are, of role " + role, Keys: "*"}
+}
+
+// PositionsPrefix begins the names of such buckets.
+const PositionsPrefix = "positions_"
+
+// All returns the buckets that an installation with these pools has from its beginning.
+func All(pools []string) []kv.Bucket {
+	all := []kv.Bucket{Providers, Agents, Purged, Dropped, Offers, Threads, Schedules, Webhooks, Quotas}
+	for _, role := range KeepingRoles {
+		all = append(all, Positions(role))
+	}
+	for _, pool := range pools {
+		all = append(all, Tools(pool))
+	}
+	return all
+}
+
+// KeepingRoles are the roles that have leases and positions.
+var KeepingRoles = []string{"gateway", "telemetry"}
+
+// ErrMissing says that nobody has made a bucket: a [journal.ErrNotReady].
+var ErrMissing = fmt.Errorf("%w: a bucket is missing: run `moorebus init`", journal.ErrNotReady)
+
+// Missing is ErrMissing with the name of the bucket.
+func Missing(name string) error { return fmt.Errorf("bucket %s: %w", name, ErrMissing) }
+
+// OrNone makes [journal.ErrNotFound] of ErrMissing, for a bucket that whoever writes first makes.
+func OrNone(err error) error {
+	if errors.Is(err, ErrMissing) {
+		return fmt.Errorf("%w: %w", journal.ErrNotFound, err)
+	}
+	return err
+}
+
+// Position returns what the processes of a role keep under a name, or [journal.ErrNotFound].
+func Position(ctx context.Context, store kv.Store, of ports.Keep) (value []byte, revision uint64, err error) {
+	it, err := store.Get(ctx, Positions(of.Role), of.Name)
+	if err != nil {
+		return nil, 0, fmt.Errorf("position %s of %s: %w", of.Name, of.Role, OrNone(err))
+	}
+	return it.Value, it.Revision, nil
+}
+
+// PutPosition replaces what has the revision, 0: nothing, and returns the new revision. If there is
+// another one meanwhile, the error is [journal.ErrConflict].
+func PutPosition(ctx context.Context, store kv.Store, of ports.Keep, value []byte, revision uint64) (uint64, error) {
+	revision, err := store.Update(ctx, Positions(of.Role), kv.Item{Key: of.Name, Value: value, Revision: revision})
+	if err != nil {
+		return 0, fmt.Errorf("position %s of %s: %w", of.Name, of.Role, err)
+	}
+	return revision, nil
+}
