@@ -10,17 +10,13 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/kv"
-	"github.com/moorebus/moorebus/internal/natsbus/api"
-	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/nats-io/nats.go"
 )
 
 // Announce says that an instance runs these tools. It makes the pool's buckets
@@ -33,8 +29,14 @@ func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []event
 	if err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
-	msg := &nats.Msg{Subject: kvSubjectPrefix + buckets.ToolsPrefix + pool + "." + keyToken(instance), Data: body}
-	if err := b.announce(ctx, msg, func() error { return b.createPool(ctx, pool) }); err != nil {
+	there, err := b.isThere(ctx, buckets.Tools(pool))
+	if err == nil && !there {
+		err = b.createPool(ctx, pool)
+	}
+	if err == nil || errors.Is(err, journal.ErrDenied) {
+		err = b.announce(ctx, buckets.Tools(pool), kv.Item{Key: keyToken(instance), Value: body})
+	}
+	if err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
 	return nil
@@ -72,11 +74,7 @@ func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []st
 	if err != nil {
 		return fmt.Errorf("announce providers: %w", err)
 	}
-	msg := &nats.Msg{
-		Subject: kvSubjectPrefix + buckets.Providers.Name + "." + keyToken(instance), Data: body,
-		Header: nats.Header{claimsHeader: []string{string(said)}},
-	}
-	err = b.announce(ctx, msg, func() error { return b.createBucket(ctx, buckets.Providers) })
+	err = b.announce(ctx, buckets.Providers, kv.Item{Key: keyToken(instance), Value: body, Header: map[string]string{claimsHeader: string(said)}})
 	if err != nil {
 		return fmt.Errorf("announce providers: %w", err)
 	}
@@ -84,92 +82,69 @@ func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []st
 }
 
 // announce stores an announcement and notes what withdraw needs.
-func (b *Bus) announce(ctx context.Context, msg *nats.Msg, create func() error) error {
-	seq, err := b.putMsg(ctx, msg, create)
+func (b *Bus) announce(ctx context.Context, of kv.Bucket, it kv.Item) error {
+	seq, err := b.Put(ctx, of, it)
 	if err != nil {
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.announced[msg.Subject] = seq
+	b.announced[kvSubject(of.Name, it.Key)] = seq
 	return nil
 }
 
 // Withdraw takes back what this bus announced for an instance of a pool. What another
 // process announced for it since stays.
 func (b *Bus) Withdraw(ctx context.Context, pool, instance string) error {
-	return b.withdraw(ctx, buckets.ToolsPrefix+pool, instance)
+	return b.withdraw(ctx, buckets.Tools(pool), instance)
 }
 
 // WithdrawProviders does so for the model providers of an instance.
 func (b *Bus) WithdrawProviders(ctx context.Context, instance string) error {
-	return b.withdraw(ctx, buckets.Providers.Name, instance)
+	return b.withdraw(ctx, buckets.Providers, instance)
 }
 
 // withdraw stores the mark by which a key of a bucket is deleted, if this bus was the last
 // that wrote the key.
-func (b *Bus) withdraw(ctx context.Context, bucket, instance string) error {
-	msg := nats.NewMsg(kvSubjectPrefix + bucket + "." + keyToken(instance))
+func (b *Bus) withdraw(ctx context.Context, of kv.Bucket, instance string) error {
+	key := keyToken(instance)
 	b.mu.Lock()
-	seq, announced := b.announced[msg.Subject]
-	delete(b.announced, msg.Subject)
+	seq, announced := b.announced[kvSubject(of.Name, key)]
+	delete(b.announced, kvSubject(of.Name, key))
 	b.mu.Unlock()
 	if !announced {
 		return nil
 	}
-	msg.Header.Set(kvOperation, "DEL")
-	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(seq, 10))
-	_, err := b.store(ctx, msg)
+	err := b.Delete(ctx, of, key, seq)
 	if err == nil || errors.Is(err, journal.ErrConflict) || errors.Is(err, journal.ErrNotReady) {
 		return nil
 	}
-	return fmt.Errorf("withdraw what %s announced in %s: %w", instance, bucket, err)
+	return fmt.Errorf("withdraw what %s announced in %s: %w", instance, of.Name, err)
 }
 
 // Claims returns what every instance that lives means by its names, sorted by instance.
 func (b *Bus) Claims(ctx context.Context) ([]journal.Claim, error) {
 	var all []journal.Claim
-	err := b.entries(ctx, buckets.Providers.Name, ">", func(msg *nats.Msg, rec journal.Record) error {
-		said := api.Header(msg, claimsHeader)
+	for it, err := range b.Each(ctx, buckets.Providers, ">") {
+		if err != nil {
+			return nil, fmt.Errorf("list names: %w", err)
+		}
+		said := it.Header[claimsHeader]
 		if said == "" {
-			return nil // an older planner
+			continue // an older planner
 		}
 		var c claims
 		if err := json.Unmarshal([]byte(said), &c); err != nil {
-			b.Log.Warn("an announcement cannot be read", "bucket", buckets.Providers.Name, "subject", rec.Subject, "reason", err)
-			return nil
+			b.Log.Warn("an announcement cannot be read", "bucket", buckets.Providers.Name, "instance", it.Key, "reason", err)
+			continue
 		}
 		for _, claim := range c.Claims {
-			claim.Instance, claim.Seq = c.Instance, rec.Seq
+			claim.Instance, claim.Seq = c.Instance, it.Revision
 			all = append(all, claim)
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list names: %w", err)
 	}
 	slices.SortStableFunc(all, func(x, y journal.Claim) int { return cmp.Compare(x.Instance, y.Instance) })
 	return all, nil
-}
-
-// put stores a value under a key of a bucket, which is made if it is missing.
-func (b *Bus) put(ctx context.Context, bucket kv.Bucket, key string, body []byte) error {
-	msg := &nats.Msg{Subject: kvSubjectPrefix + bucket.Name + "." + key, Data: body}
-	_, err := b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, bucket) })
-	return err
-}
-
-// putMsg stores a message and returns its sequence number. If the bucket does not exist,
-// create is tried once. A bucket without a leader exists.
-func (b *Bus) putMsg(ctx context.Context, msg *nats.Msg, create func() error) (uint64, error) {
-	seq, err := b.store(ctx, msg)
-	if !errors.Is(err, journal.ErrNotReady) {
-		return seq, err
-	}
-	if made := create(); made != nil {
-		return 0, errors.Join(err, made)
-	}
-	return b.store(ctx, msg)
 }
 
 // Tools returns every tool that lives, sorted by name and pool.
@@ -196,13 +171,18 @@ func (b *Bus) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 
 // PoolTools returns the tools of one pool that live, sorted by name.
 func (b *Bus) PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error) {
-	bucket := buckets.ToolsPrefix + pool
 	var all []events.ToolSpec
-	err := b.values(ctx, bucket, ">", func(key string, value []byte) error {
+	for it, err := range b.Each(ctx, buckets.Tools(pool), ">") {
+		if errors.Is(err, journal.ErrNotReady) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list tools of pool %s: %w", pool, err)
+		}
 		var tools []events.ToolSpec
-		if err := json.Unmarshal(value, &tools); err != nil {
-			b.Log.Warn("an announcement cannot be read", "bucket", bucket, "instance", key, "reason", err)
-			return nil
+		if err := json.Unmarshal(it.Value, &tools); err != nil {
+			b.Log.Warn("an announcement cannot be read", "bucket", buckets.ToolsPrefix+pool, "instance", it.Key, "reason", err)
+			continue
 		}
 		for _, t := range tools {
 			// Who writes to a pool's bucket speaks for that pool alone.
@@ -210,10 +190,6 @@ func (b *Bus) PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, er
 				all = append(all, t)
 			}
 		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, journal.ErrNotReady) {
-		return nil, fmt.Errorf("list tools of pool %s: %w", pool, err)
 	}
 	sortTools(all)
 	return all, nil
@@ -228,18 +204,17 @@ func sortTools(all []events.ToolSpec) {
 // Providers returns the names of every provider that lives, sorted.
 func (b *Bus) Providers(ctx context.Context) ([]string, error) {
 	found := make(map[string]bool)
-	err := b.values(ctx, buckets.Providers.Name, ">", func(key string, value []byte) error {
+	for it, err := range b.Each(ctx, buckets.Providers, ">") {
+		if err != nil {
+			return nil, fmt.Errorf("list providers: %w", err)
+		}
 		var names []string
-		if err := json.Unmarshal(value, &names); err != nil {
-			b.Log.Warn("an announcement cannot be read", "bucket", buckets.Providers.Name, "instance", key, "reason", err)
+		if err := json.Unmarshal(it.Value, &names); err != nil {
+			b.Log.Warn("an announcement cannot be read", "bucket", buckets.Providers.Name, "instance", it.Key, "reason", err)
 		}
 		for _, name := range names {
 			found[name] = true
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list providers: %w", err)
 	}
 	return slices.Sorted(maps.Keys(found)), nil
 }
@@ -253,11 +228,10 @@ func (b *Bus) Pools(ctx context.Context) ([]journal.Pool, error) {
 	}
 	pools := make([]journal.Pool, 0, len(names))
 	for _, name := range names {
-		pool := journal.Pool{Name: name}
-		err := b.values(ctx, buckets.ToolsPrefix+name, ">", func(string, []byte) error {
-			pool.Living = true
-			return nil
-		})
+		pool, err := journal.Pool{Name: name}, error(nil)
+		for _, err = range b.Each(ctx, buckets.Tools(name), ">") {
+			pool.Living = err == nil
+		}
 		switch {
 		case errors.Is(err, journal.ErrDenied):
 			b.warnUnreadable(name, err)
@@ -302,55 +276,6 @@ func (b *Bus) livePools(ctx context.Context) ([]string, error) {
 	return pools, nil
 }
 
-// values calls take for the bucket's live keys that match and their values, for some of them
-// twice. It needs no consumer. If a replica lacks what the leader has, it asks again.
-func (b *Bus) values(ctx context.Context, bucket, keys string, take func(key string, value []byte) error) error {
-	prefix := kvSubjectPrefix + bucket + "."
-	return b.entries(ctx, bucket, keys, func(_ *nats.Msg, rec journal.Record) error {
-		return take(strings.TrimPrefix(rec.Subject, prefix), rec.Body)
-	})
-}
-
-// entries is like values, with the messages themselves.
-func (b *Bus) entries(ctx context.Context, bucket, keys string, take func(*nats.Msg, journal.Record) error) error {
-	var failed, err error
-	request := api.GetRequest{MultiLast: []string{kvSubjectPrefix + bucket + "." + keys}, Batch: maxLast}
-	for try := 1; ; try++ {
-		got := map[string]bool{}
-		_, err = b.Page(ctx, kvStreamPrefix+bucket, maxLast, request, func(msg *nats.Msg, rec journal.Record) bool {
-			got[rec.Subject] = true
-			if api.Header(msg, kvOperation) == "" {
-				failed = take(msg, rec)
-			}
-			return failed == nil
-		})
-		if err == nil {
-			err = b.lacksNothing(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+keys, got)
-		}
-		if !errors.Is(err, api.ErrGap) && !errors.Is(err, api.ErrLag) && !errors.Is(err, nats.ErrNoResponders) || try >= api.SilentPages || !retry.Wait(ctx, api.ReadRetry) {
-			break
-		}
-	}
-	if failed != nil {
-		return failed
-	}
-	if err != nil {
-		return b.Explain(ctx, kvStreamPrefix+bucket, err)
-	}
-	return nil
-}
-
-// keys returns the keys of a bucket that are the prefix and one token, without the prefix,
-// sorted.
-func (b *Bus) keys(ctx context.Context, bucket, prefix string) ([]string, error) {
-	keys, begin := []string{}, kvSubjectPrefix+bucket+"."+prefix
-	err := b.Subjects(ctx, kvStreamPrefix+bucket, begin+"*", func(subject string) {
-		keys = append(keys, strings.TrimPrefix(subject, begin))
-	})
-	slices.Sort(keys)
-	return slices.Compact(keys), err
-}
-
 // keyToken makes a key of one token out of any name: what a key may not hold
 // becomes an underscore.
 func keyToken(name string) string {
@@ -371,17 +296,17 @@ func keyToken(name string) string {
 // PutOffers makes, the error is [journal.ErrNotReady].
 func (b *Bus) Offers(ctx context.Context) (journal.Offers, error) {
 	var o journal.Offers
-	rec, err := b.LastOn(ctx, kvStreamPrefix+buckets.Offers.Name, kvSubjectPrefix+buckets.Offers.Name+"."+buckets.Offers.Keys)
+	it, err := b.Get(ctx, buckets.Offers, buckets.Offers.Keys)
 	if errors.Is(err, journal.ErrNotFound) {
 		return o, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(rec.Body, &o)
+		err = json.Unmarshal(it.Value, &o)
 	}
 	if err != nil {
 		return o, fmt.Errorf("what is remembered of announcements: %w", err)
 	}
-	o.Revision = rec.Seq
+	o.Revision = it.Revision
 	return o, nil
 }
 
@@ -391,10 +316,7 @@ func (b *Bus) PutOffers(ctx context.Context, o journal.Offers) error {
 	if err != nil {
 		return err
 	}
-	msg := nats.NewMsg(kvSubjectPrefix + buckets.Offers.Name + "." + buckets.Offers.Keys)
-	msg.Data = body
-	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(o.Revision, 10))
-	if _, err = b.putMsg(ctx, msg, func() error { return b.createBucket(ctx, buckets.Offers) }); err != nil {
+	if _, err = b.Update(ctx, buckets.Offers, kv.Item{Key: buckets.Offers.Keys, Value: body, Revision: o.Revision}); err != nil {
 		return fmt.Errorf("remember announcements: %w", err)
 	}
 	return nil

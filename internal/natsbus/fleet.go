@@ -7,10 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
@@ -133,40 +130,43 @@ func (b *Bus) Workers(ctx context.Context) ([]ports.Worker, error) {
 
 func (b *Bus) planners(ctx context.Context) ([]ports.Worker, error) {
 	found := map[string]ports.Worker{}
-	prefix := kvSubjectPrefix + buckets.Providers.Name + "."
-	err := b.entries(ctx, buckets.Providers.Name, ">", func(msg *nats.Msg, rec journal.Record) error {
-		w := ports.Worker{Role: "planner", Instance: strings.TrimPrefix(rec.Subject, prefix)}
+	for it, err := range b.Each(ctx, buckets.Providers, ">") {
+		if err != nil {
+			return nil, err
+		}
+		w := ports.Worker{Role: "planner", Instance: it.Key}
 		var said claims
-		if json.Unmarshal([]byte(api.Header(msg, claimsHeader)), &said) == nil && said.Instance != "" {
+		if json.Unmarshal([]byte(it.Header[claimsHeader]), &said) == nil && said.Instance != "" {
 			w.Instance = said.Instance // the key may have other characters
 		}
-		if json.Unmarshal(rec.Body, &w.Providers) == nil {
+		if json.Unmarshal(it.Value, &w.Providers) == nil {
 			slices.Sort(w.Providers)
-			found[rec.Subject] = w
+			found[it.Key] = w
 		}
-		return nil
-	})
-	return byInstance(found), err
+	}
+	return byInstance(found), nil
 }
 
 func (b *Bus) actors(ctx context.Context, pool string) ([]ports.Worker, error) {
 	found := map[string]ports.Worker{}
-	err := b.values(ctx, buckets.ToolsPrefix+pool, ">", func(key string, value []byte) error {
-		var tools []events.ToolSpec
-		if json.Unmarshal(value, &tools) != nil {
-			return nil // Tools tells of it
+	for it, err := range b.Each(ctx, buckets.Tools(pool), ">") {
+		if err != nil {
+			return nil, err
 		}
-		w := ports.Worker{Role: "actor", Instance: key, Pool: pool}
+		var tools []events.ToolSpec
+		if json.Unmarshal(it.Value, &tools) != nil {
+			continue // Tools tells of it
+		}
+		w := ports.Worker{Role: "actor", Instance: it.Key, Pool: pool}
 		for _, t := range tools {
 			if t.Pool == pool {
 				w.Tools = append(w.Tools, t.Name)
 			}
 		}
 		slices.Sort(w.Tools)
-		found[key] = w
-		return nil
-	})
-	return byInstance(found), err
+		found[it.Key] = w
+	}
+	return byInstance(found), nil
 }
 
 func byInstance(found map[string]ports.Worker) []ports.Worker {

@@ -266,6 +266,15 @@ func (b *Bus) reading(ctx context.Context, bucket string, read func(stream strin
 	return err
 }
 
+// isThere reports whether anybody has made a bucket.
+func (b *Bus) isThere(ctx context.Context, of kv.Bucket) (bool, error) {
+	err := b.reading(ctx, of.Name, func(string) error { return nil })
+	if errors.Is(err, buckets.ErrMissing) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // noBucket makes the one error of a missing bucket of that of its stream.
 func noBucket(bucket string, err error) error {
 	if code, ok := api.Code(err); ok && code == api.CodeStreamNotFound {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -96,19 +94,20 @@ func (b *Bus) saveEntry(ctx context.Context, of journal.StorageOf, by journal.Wr
 	if err != nil {
 		return err
 	}
-	bucket, key := kvSubjectPrefix+storageBucket(of, by)+".", journalcheck.TagsKey(e.Tags)
-	create := func() error {
-		if err := b.roomFor(ctx, of); err != nil {
-			return err
-		}
-		return b.createBucket(ctx, storageOfBucket(of, by))
+	bucket, key := storageOfBucket(of, by), journalcheck.TagsKey(e.Tags)
+	there, err := b.isThere(ctx, bucket)
+	if err == nil && !there {
+		err = b.roomFor(ctx, of)
+	}
+	if err != nil {
+		return err
 	}
 	for _, tag := range e.Tags {
-		if _, err := b.putMsg(ctx, &nats.Msg{Subject: bucket + tagKey(tag) + key, Data: tags}, create); err != nil {
+		if _, err := b.Put(ctx, bucket, kv.Item{Key: tagKey(tag) + key, Value: tags}); err != nil {
 			return err
 		}
 	}
-	if _, err = b.putMsg(ctx, &nats.Msg{Subject: bucket + key, Data: body}, create); err != nil {
+	if _, err = b.Put(ctx, bucket, kv.Item{Key: key, Value: body}); err != nil {
 		return err
 	}
 	return b.keepTags(ctx, bucket, e.Tags, tags)
@@ -116,24 +115,18 @@ func (b *Bus) saveEntry(ctx context.Context, of journal.StorageOf, by journal.Wr
 
 // keepTags stores an entry's index keys again if a deletion removed them since they were
 // written.
-func (b *Bus) keepTags(ctx context.Context, bucket string, of []string, tags []byte) error {
-	key := journalcheck.TagsKey(of)
+func (b *Bus) keepTags(ctx context.Context, bucket kv.Bucket, of []string, tags []byte) error {
 	for _, tag := range of {
-		subject := bucket + tagKey(tag) + key
-		rec, err := b.HeadOn(ctx, streamOf(bucket), subject)
-		if errors.Is(err, journal.ErrNotFound) || err == nil && len(rec.Body) == 0 {
-			_, err = b.store(ctx, &nats.Msg{Subject: subject, Data: tags})
+		it := kv.Item{Key: tagKey(tag) + journalcheck.TagsKey(of), Value: tags}
+		_, err := b.Get(ctx, bucket, it.Key)
+		if errors.Is(err, journal.ErrNotFound) {
+			_, err = b.Put(ctx, bucket, it)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// streamOf is the stream of the bucket whose keys begin with the subject.
-func streamOf(bucket string) string {
-	return kvStreamPrefix + strings.TrimSuffix(strings.TrimPrefix(bucket, kvSubjectPrefix), ".")
 }
 
 // mostDeletions is how often a deletion begins again because the entry is being stored.
@@ -148,7 +141,7 @@ func (b *Bus) DeleteEntry(ctx context.Context, of journal.StorageOf, tags []stri
 	}
 	found := false
 	for _, by := range writers {
-		deleted, err := b.deleteEntry(ctx, storageBucket(of, by), tags)
+		deleted, err := b.deleteEntry(ctx, storageOfBucket(of, by), tags)
 		if err != nil {
 			return storageError(of, err)
 		}
@@ -160,57 +153,38 @@ func (b *Bus) DeleteEntry(ctx context.Context, of journal.StorageOf, tags []stri
 	return nil
 }
 
-func (b *Bus) deleteEntry(ctx context.Context, bucket string, tags []string) (bool, error) {
-	if there, err := b.isThere(ctx, bucket); err != nil || !there {
-		return false, err
-	}
-	prefix, key := kvSubjectPrefix+bucket+".", journalcheck.TagsKey(tags)
+func (b *Bus) deleteEntry(ctx context.Context, bucket kv.Bucket, tags []string) (bool, error) {
+	key := journalcheck.TagsKey(tags)
 	list, err := json.Marshal(tags)
 	if err != nil {
 		return false, err
 	}
 	for range mostDeletions {
-		rec, err := b.HeadOn(ctx, kvStreamPrefix+bucket, prefix+key)
-		if errors.Is(err, journal.ErrNotFound) || b.removed(bucket, err) || err == nil && len(rec.Body) == 0 {
+		it, err := b.Get(ctx, bucket, key)
+		if errors.Is(buckets.OrNone(err), journal.ErrNotFound) {
 			return false, nil
 		}
 		if err != nil {
 			return false, err
 		}
 		for _, tag := range tags {
-			if err := b.deleteKey(ctx, bucket, prefix+tagKey(tag)+key, 0); err != nil && !errors.Is(err, journal.ErrConflict) {
+			index, err := b.Get(ctx, bucket, tagKey(tag)+key)
+			if err == nil {
+				err = b.Delete(ctx, bucket, index.Key, index.Revision)
+			}
+			if err != nil && !errors.Is(err, journal.ErrNotFound) && !errors.Is(err, journal.ErrConflict) {
 				return false, err
 			}
 		}
-		err = b.deleteKey(ctx, bucket, prefix+key, rec.Seq)
+		err = b.Delete(ctx, bucket, key, it.Revision)
 		if !errors.Is(err, journal.ErrConflict) {
 			return err == nil, err
 		}
-		if err := b.keepTags(ctx, prefix, tags, list); err != nil {
+		if err := b.keepTags(ctx, bucket, tags, list); err != nil {
 			return false, err
 		}
 	}
 	return false, fmt.Errorf("the entry is being stored all the time; try again: %w", journal.ErrConflict)
-}
-
-// deleteKey stores the mark by which a key of a bucket is deleted, if the key's last message is
-// still this one; 0: the one that it has now.
-func (b *Bus) deleteKey(ctx context.Context, bucket, subject string, seq uint64) error {
-	if seq == 0 {
-		rec, err := b.HeadOn(ctx, kvStreamPrefix+bucket, subject)
-		if errors.Is(err, journal.ErrNotFound) || err == nil && len(rec.Body) == 0 {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		seq = rec.Seq
-	}
-	msg := nats.NewMsg(subject)
-	msg.Header.Set(kvOperation, "DEL")
-	msg.Header.Set(api.HeaderExpectSeq, strconv.FormatUint(seq, 10))
-	_, err := b.store(ctx, msg)
-	return err
 }
 
 // roomFor reports whether storage may be made for one more agent. Those who may not
@@ -237,58 +211,24 @@ func (b *Bus) StoredEntry(ctx context.Context, of journal.StorageOf, tags []stri
 
 // storedEntry is the newer one of what both writers stored, by the server's clock.
 func (b *Bus) storedEntry(ctx context.Context, of journal.StorageOf, tags []string) (events.Entry, error) {
-	var newest journal.Record
+	var newest kv.Item
 	for _, by := range writers {
-		bucket := storageBucket(of, by)
-		there, err := b.isThere(ctx, bucket)
-		if err != nil {
-			return events.Entry{}, err
-		}
-		if !there {
-			continue
-		}
-		rec, err := b.HeadOn(ctx, kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+journalcheck.TagsKey(tags))
-		if errors.Is(err, journal.ErrNotFound) || b.removed(bucket, err) {
+		it, err := b.Get(ctx, storageOfBucket(of, by), journalcheck.TagsKey(tags))
+		if errors.Is(buckets.OrNone(err), journal.ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return events.Entry{}, err
 		}
-		if len(rec.Body) > 0 && !rec.Stored.Before(newest.Stored) {
-			newest = rec
+		if !it.Stored.Before(newest.Stored) {
+			newest = it
 		}
 	}
-	if newest.Body == nil {
+	if newest.Value == nil {
 		return events.Entry{}, journal.ErrNotFound
 	}
 	var e events.Entry
-	return e, json.Unmarshal(newest.Body, &e)
-}
-
-// isThere reports whether anybody has made a bucket. To read one that is not there
-// takes its time, since a server that nobody answers for may be about to start.
-func (b *Bus) isThere(ctx context.Context, bucket string) (bool, error) {
-	if _, seen := b.there.Load(bucket); seen {
-		return true, nil
-	}
-	_, err := b.Stream(ctx, kvStreamPrefix+bucket)
-	if errors.Is(err, journal.ErrNotReady) && !errors.Is(err, nats.ErrNoResponders) {
-		return false, nil
-	}
-	if err == nil {
-		b.there.Store(bucket, true)
-	}
-	return err == nil, err
-}
-
-// removed reports whether an error says that a bucket that was there is not any
-// more, and forgets it.
-func (b *Bus) removed(bucket string, err error) bool {
-	gone := errors.Is(err, journal.ErrNotReady) && !errors.Is(err, nats.ErrNoResponders)
-	if gone {
-		b.there.Delete(bucket)
-	}
-	return gone
+	return e, json.Unmarshal(newest.Value, &e)
 }
 
 // FindEntries returns entries that match. By tags alone it reads those entries
@@ -310,10 +250,9 @@ func (b *Bus) FindEntries(ctx context.Context, of journal.StorageOf, q journal.S
 func (b *Bus) findByTags(ctx context.Context, of journal.StorageOf, q journal.StorageQuery) (journal.Found, error) {
 	first := newFirst(q.Limit)
 	for _, by := range writers {
-		bucket := storageBucket(of, by)
-		err := b.eachKey(ctx, bucket, tagKey(q.Tags[0])+"*", func(_ string, rec journal.Record) {
+		err := b.eachKey(ctx, storageOfBucket(of, by), tagKey(q.Tags[0])+"*", func(it kv.Item) {
 			var tags []string
-			if json.Unmarshal(rec.Body, &tags) == nil && (journal.StorageQuery{Tags: q.Tags}).Match(events.Entry{Tags: tags}) {
+			if json.Unmarshal(it.Value, &tags) == nil && (journal.StorageQuery{Tags: q.Tags}).Match(events.Entry{Tags: tags}) {
 				first.add(tags)
 			}
 		})
@@ -344,55 +283,40 @@ func (b *Bus) findByTags(ctx context.Context, of journal.StorageOf, q journal.St
 // one. Beside what it returns it holds a key for each entry.
 func (b *Bus) findByValue(ctx context.Context, of journal.StorageOf, q journal.StorageQuery) (journal.Found, error) {
 	paged := map[string]time.Time{}
-	observer := storageBucket(of, journal.WrittenByObserver)
-	err := b.eachKey(ctx, observer, "*", func(key string, rec journal.Record) { paged[key] = rec.Stored })
+	observer := storageOfBucket(of, journal.WrittenByObserver)
+	err := b.eachKey(ctx, observer, "*", func(it kv.Item) { paged[it.Key] = it.Stored })
 	if err != nil {
 		return journal.Found{}, err
 	}
 	m := matches{q: q, first: newFirst(q.Limit), entries: map[string]events.Entry{}}
-	err = b.eachKey(ctx, storageBucket(of, journal.WrittenByActor), "*", func(key string, rec journal.Record) {
-		if at, both := paged[key]; both && !at.Before(rec.Stored) {
+	err = b.eachKey(ctx, storageOfBucket(of, journal.WrittenByActor), "*", func(it kv.Item) {
+		if at, both := paged[it.Key]; both && !at.Before(it.Stored) {
 			return
 		}
-		paged[key] = time.Time{}
-		m.add(rec.Body)
+		paged[it.Key] = time.Time{}
+		m.add(it.Value)
 	})
 	if err != nil {
 		return journal.Found{}, err
 	}
-	err = b.eachKey(ctx, observer, "*", func(key string, rec journal.Record) {
-		if at, known := paged[key]; !known || !at.IsZero() {
-			m.add(rec.Body)
+	err = b.eachKey(ctx, observer, "*", func(it kv.Item) {
+		if at, known := paged[it.Key]; !known || !at.IsZero() {
+			m.add(it.Value)
 		}
 	})
 	return m.found(), err
 }
 
-// eachKey hands the messages of a bucket on the keys that match to take, in the
-// order in which they were stored. A bucket that is not there has none.
-func (b *Bus) eachKey(ctx context.Context, bucket, keys string, take func(key string, rec journal.Record)) error {
-	there, err := b.isThere(ctx, bucket)
-	if err != nil || !there {
-		return err
-	}
-	stream, prefix := kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."
-	upTo, err := b.LeaderEnd(ctx, stream, prefix+keys)
-	if errors.Is(err, journal.ErrNotFound) || b.removed(bucket, err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for rec, err := range b.RecordsOn(ctx, stream, prefix+keys, 0, upTo) {
-		if b.removed(bucket, err) {
+// eachKey hands what is under the keys that match to take. A bucket that is not there has nothing.
+func (b *Bus) eachKey(ctx context.Context, bucket kv.Bucket, keys string, take func(kv.Item)) error {
+	for it, err := range b.Each(ctx, bucket, keys) {
+		if errors.Is(err, buckets.ErrMissing) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if len(rec.Body) > 0 { // else other tools deleted the key
-			take(strings.TrimPrefix(rec.Subject, prefix), rec)
-		}
+		take(it)
 	}
 	return nil
 }
@@ -503,11 +427,9 @@ func (e *examiner) checkStorage(ctx context.Context) {
 // writer.
 func (g *Grants) UseStorage(of journal.StorageOf, by journal.Writer) {
 	for _, w := range writers {
-		stream := kvStreamPrefix + storageBucket(of, w)
-		g.read(stream)
-		g.api("STREAM.MSG.GET." + stream)
+		g.ReadBucket(storageOfBucket(of, w))
 	}
-	g.publish[kvSubjectPrefix+storageBucket(of, by)+".>"] = true
+	g.WriteKeys(storageOfBucket(of, by), ">")
 }
 
 func (b *Bus) createPool(ctx context.Context, pool string) error {
