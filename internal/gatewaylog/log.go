@@ -18,15 +18,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// lines asks for a run's records from a number on, as lines.
-func (c *Client) lines(ctx context.Context, ns, id string, from uint64) (*http.Response, error) {
-	r, err := requests.RunEvents.Request(ctx, c.API, recordsOf(ns, id, from))
-	if err != nil {
-		return nil, err
-	}
-	return c.API.Send(r)
-}
-
 // recordsOf selects the records of a run from a number on.
 func recordsOf(ns, id string, from uint64) requests.EventsOf {
 	return requests.EventsOf{Run: requests.Run{Scope: requests.Scope{Namespace: ns}, ID: id}, From: from, View: new(requests.ViewRecords)}
@@ -34,7 +25,11 @@ func recordsOf(ns, id string, from uint64) requests.EventsOf {
 
 // Events yields the records of a run from a number on. The answer is open until they were ranged over.
 func (c *Client) Events(ctx context.Context, ns, id string, from uint64) (iter.Seq2[journal.Record, error], error) {
-	resp, err := c.lines(ctx, ns, id, from)
+	r, err := requests.RunEvents.Request(ctx, c.API, recordsOf(ns, id, from))
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.API.Send(r)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +101,7 @@ func (c *Client) Append(context.Context, events.Run, uint64, ...journal.Entry) (
 func (c *Client) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
 		n := c.mark(run, after)
-		resp, err := c.lines(ctx, run.Namespace, run.ID, n+1)
+		records, err := c.Events(ctx, run.Namespace, run.ID, n+1)
 		switch {
 		case runs.IsMissing(err) && after == 0:
 			return
@@ -114,7 +109,7 @@ func (c *Client) Read(ctx context.Context, run events.Run, after uint64) iter.Se
 			yield(journal.Record{}, missing(err))
 			return
 		}
-		for rec, err := range c.records(resp) {
+		for rec, err := range records {
 			if n++; err == nil && rec.Seq <= after {
 				continue
 			}
@@ -148,11 +143,11 @@ func (c *Client) Head(ctx context.Context, run events.Run) (last journal.Record,
 	if err != nil {
 		return last, missing(err)
 	}
-	resp, err := c.lines(ctx, run.Namespace, run.ID, state.N)
+	records, err := c.Events(ctx, run.Namespace, run.ID, state.N)
 	if err != nil {
 		return last, missing(err)
 	}
-	for last, err = range c.records(resp) {
+	for last, err = range records {
 		if err != nil {
 			return journal.Record{}, err
 		}

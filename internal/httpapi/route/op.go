@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
@@ -30,7 +31,7 @@ import (
 // sent; a pointer tells zero from what is not given. Out is what the answer holds: JSON, or bytes
 // as they are.
 type Op[In, Out any] struct {
-	form
+	Stream[In]
 	do      func(ctx context.Context, c *control.Controller, in In) (Out, error)
 	locates func(Out) string
 }
@@ -38,7 +39,7 @@ type Op[In, Out any] struct {
 // Define returns the request of a row. Query, Headers, Body and Answer follow from In and Out where the
 // row does not have them.
 func Define[In, Out any](row Route, do func(ctx context.Context, c *control.Controller, in In) (Out, error)) *Op[In, Out] {
-	o := &Op[In, Out]{form: newForm(row, reflect.TypeFor[In]()), do: do}
+	o := &Op[In, Out]{Stream: *DefineStream[In](row), do: do}
 	out := reflect.TypeFor[Out]()
 	if out.Kind() == reflect.Pointer {
 		out = out.Elem()
@@ -57,12 +58,7 @@ func (o *Op[In, Out]) Locates(at func(Out) string) *Op[In, Out] {
 
 // Row returns the request with its handler.
 func (o *Op[In, Out]) Row(c *control.Controller) Route {
-	row := o.row
-	row.Handle = func(w http.ResponseWriter, r *http.Request) error {
-		var in In
-		if err := o.read(&Request{r, w}, reflect.ValueOf(&in).Elem()); err != nil {
-			return err
-		}
+	return o.Stream.Row(func(w http.ResponseWriter, r *http.Request, in In) error {
 		out, err := o.do(r.Context(), c, in)
 		if err != nil {
 			return err
@@ -70,9 +66,8 @@ func (o *Op[In, Out]) Row(c *control.Controller) Route {
 		if o.locates != nil {
 			w.Header().Set("Location", o.locates(out))
 		}
-		return writeAnswer(w, cmp.Or(row.Status, http.StatusOK), out)
-	}
-	return row
+		return writeAnswer(w, cmp.Or(o.row.Status, http.StatusOK), out)
+	})
 }
 
 // writeAnswer writes JSON, or bytes as they are.
@@ -102,7 +97,7 @@ func writeAnswer(w http.ResponseWriter, status int, v any) error {
 // Call sends the request and returns the answer. What is refused is the *refusal.Error with the
 // code that the gateway gave.
 func (o *Op[In, Out]) Call(ctx context.Context, c Client, in In) (out Out, err error) {
-	r, err := o.request(ctx, c, reflect.ValueOf(&in).Elem())
+	r, err := o.Request(ctx, c, in)
 	if err == nil {
 		err = c.call(r, &out)
 	}
@@ -246,14 +241,18 @@ func (f *form) read(r *Request, in reflect.Value) error {
 }
 
 func (f *form) readBody(r *Request, into any) error {
-	own, is := into.(BodyReader)
-	switch {
-	case is:
+	if own, is := into.(BodyReader); is {
 		return own.ReadBody(r)
-	case f.row.OptionalBody:
-		return r.OptionalObject(into)
 	}
-	return r.Object(into)
+	data, err := r.Body()
+	if err != nil || f.row.OptionalBody && len(bytes.TrimSpace(data)) == 0 {
+		return err
+	}
+	node, err := strict.ParseJSON(data)
+	if err != nil {
+		return err
+	}
+	return DecodeObject(node, into)
 }
 
 // request returns the request that an In asks for. It has its pattern and the parts of its path, as

@@ -172,28 +172,6 @@ func (r *Request) Node() (*strict.Node, error) {
 	return strict.ParseJSON(data)
 }
 
-// Object reads the body as one JSON object into into.
-func (r *Request) Object(into any) error {
-	node, err := r.Node()
-	if err != nil {
-		return err
-	}
-	return DecodeObject(node, into)
-}
-
-// OptionalObject is Object for a body that may be empty.
-func (r *Request) OptionalObject(into any) error {
-	data, err := r.Body()
-	if err != nil || len(strings.TrimSpace(string(data))) == 0 {
-		return err
-	}
-	node, err := strict.ParseJSON(data)
-	if err != nil {
-		return err
-	}
-	return DecodeObject(node, into)
-}
-
 // DecodeObject decodes a JSON object into into. Unknown keys are errors.
 func DecodeObject(node *strict.Node, into any) error {
 	if node.Kind != strict.Object {
