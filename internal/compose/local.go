@@ -11,10 +11,10 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/schema"
-	"github.com/moorebus/moorebus/internal/spelling"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -161,7 +161,7 @@ func CheckProvider(a events.Agent, providersFile string, getenv func(string) str
 	slices.Sort(there)
 	there = slices.Compact(there)
 	return BadConfig(fmt.Errorf("the agent's model provider %q is unknown%s; known: %s; describe another one in a file for --providers",
-		name, spelling.DidYouMean(name, there), strings.Join(there, ", ")))
+		name, strict.DidYouMean(name, there), strings.Join(there, ", ")))
 }
 
 // AgentStore stores definitions of agents: a control.Controller, or a gateway's client.

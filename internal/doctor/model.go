@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/providers"
-	"github.com/moorebus/moorebus/internal/spelling"
 )
 
 // model looks for the provider's default model in its list of models, and asks a server that
@@ -35,7 +35,7 @@ func (d *Checks) model(ctx context.Context, v providers.Provider, base *url.URL,
 		if listed.HasMore { // it may be on a later page
 			return nil
 		}
-		return []natsbus.Finding{finding(natsbus.Warning, "set "+v.ModelVar+" to one of the server's models: "+strings.Join(spelling.Nearest(model, names, shown), ", "),
+		return []natsbus.Finding{finding(natsbus.Warning, "set "+v.ModelVar+" to one of the server's models: "+strings.Join(strict.Nearest(model, names, shown), ", "),
 			"the server does not list the model %s", model)}
 	}
 	host, err := providers.HostOf(v.Name, "", base.String(), nil)

@@ -32,6 +32,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/tracecontext"
+	"github.com/moorebus/moorebus/pkg/llm"
 )
 
 // Options are the options that all adapters have; see theirs.
@@ -73,9 +74,10 @@ type Client struct {
 	grace time.Duration
 }
 
-// New returns a Client for the provider's API. The error says which option to
-// set. It sends nothing.
-func New(row providers.Provider, opts Options) (*Client, error) {
+// New returns a Client for the API of a kind of provider, such as [providers.OpenAI]. The error
+// says which option to set. It sends nothing.
+func New(kind string, opts Options) (*Client, error) {
+	row, _ := providers.Find(kind)
 	opts, err := opts.withDefaults(row)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", row.Name, err)
@@ -123,9 +125,19 @@ func withoutQuery(err error) error {
 	return &url.Error{Op: at.Op, URL: address, Err: at.Err}
 }
 
-// Settings is equal for clients whose options beside address and key affect replies in the
+// Describe describes an adapter on the client. The identity is what its own options make of it,
+// formatted, with what further options change in replies.
+func (c *Client) Describe(model, format string, own ...any) llm.Description {
+	identity := fmt.Sprintf(format, own...)
+	if settings := c.settings(); settings != "" {
+		identity += " " + settings
+	}
+	return llm.Description{Identity: identity, DefaultModel: model}
+}
+
+// settings is equal for clients whose options beside address and key affect replies in the
 // same way, and empty if they have none. It holds no secrets.
-func (c *Client) Settings() string {
+func (c *Client) settings() string {
 	o := c.opts
 	if o.Like == "" && len(o.Capabilities) == 0 && len(c.extra) == 0 && len(o.Query) == 0 {
 		return ""

@@ -27,13 +27,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const testKey = "sk-secret-0123456789"
 
 // row returns the row of the provider with the name.
-func row(t testing.TB, name string) providers.Provider {
-	t.Helper()
-	p, ok := providers.Find(name)
-	require.True(t, ok)
-	return p
-}
-
 // serve starts a server and a Client of it.
 func serve(t *testing.T, handler http.HandlerFunc, opts Options) *Client {
 	t.Helper()
@@ -45,7 +38,7 @@ func serve(t *testing.T, handler http.HandlerFunc, opts Options) *Client {
 
 func open(t testing.TB, name string, opts Options) *Client {
 	t.Helper()
-	c, err := New(row(t, name), opts)
+	c, err := New(name, opts)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
@@ -137,7 +130,7 @@ func TestOptions(t *testing.T) {
 		"openai: the base URL has to be an": {BaseURL: "http://user:" + testKey + "@[/v1"},
 		"query":                             {BaseURL: "http://localhost/v1?key=" + testKey},
 	} {
-		_, err := New(row(t, providers.OpenAI), opts)
+		_, err := New(providers.OpenAI, opts)
 		require.ErrorContains(t, err, want)
 		require.NotContains(t, err.Error(), testKey)
 	}

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/spelling"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -211,7 +211,7 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.
 	for _, name := range a.Providers() {
 		if name != events.ClientProvider && !slices.Contains(o.providers, name) {
 			return nil, providerKey(name), refusal.New(refusal.Unprocessable, refusal.CodeUnknownProvider,
-				"no planner announces the provider %q%s; announced: %s", name, spelling.DidYouMean(name, o.providers), listed(o.providers)).With(map[string]any{"provider": name})
+				"no planner announces the provider %q%s; announced: %s", name, strict.DidYouMean(name, o.providers), listed(o.providers)).With(map[string]any{"provider": name})
 		}
 	}
 	found = make([]events.ToolSpec, 0, len(a.Tools)+len(a.ClientTools))
@@ -326,9 +326,9 @@ func (o *offers) pickTool(pool, name string) (events.ToolSpec, *refusal.Error) {
 	case len(found) == 0 && pool != "":
 		own := slices.DeleteFunc(slices.Clone(o.tools), func(t events.ToolSpec) bool { return t.Pool != pool })
 		return refuse(refusal.CodeUnknownTool, "no actor of pool %s announces the tool %q, or the operator has assigned it to another pool%s; announced there: %s",
-			pool, name, spelling.DidYouMean(name, namesOf(own)), listed(namesOf(own)))
+			pool, name, strict.DidYouMean(name, namesOf(own)), listed(namesOf(own)))
 	case len(found) == 0:
-		return refuse(refusal.CodeUnknownTool, "no actor announces the tool %q%s; announced: %s", name, spelling.DidYouMean(name, namesOf(o.tools)), listed(namesOf(o.tools)))
+		return refuse(refusal.CodeUnknownTool, "no actor announces the tool %q%s; announced: %s", name, strict.DidYouMean(name, namesOf(o.tools)), listed(namesOf(o.tools)))
 	}
 	services := servicesOf(found)
 	found, unclear := strictest(found)

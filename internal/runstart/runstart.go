@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
-	"github.com/moorebus/moorebus/internal/spelling"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -94,7 +94,7 @@ func noAgent(name string, stored []string) error {
 		there = "; stored: " + listed(stored)
 	}
 	return refusal.New(refusal.NotFound, refusal.CodeAgentNotFound, "there is no agent %q in this namespace%s; store it with PUT /v1/agents/NAME%s",
-		name, spelling.DidYouMean(name, stored), there)
+		name, strict.DidYouMean(name, stored), there)
 }
 
 // Definition returns a stored agent, not resolved, and its [agentfile.Hash]. The caller does not

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/moorebus/moorebus/internal/spelling"
 )
 
 // maxReported bounds how many problems of one document are reported.
@@ -202,7 +200,7 @@ func suggestion(key string, known []field) string {
 	for i, f := range known {
 		keys[i] = f.key
 	}
-	if meant := spelling.DidYouMean(key, keys); meant != "" {
+	if meant := DidYouMean(key, keys); meant != "" {
 		return meant
 	}
 	slices.Sort(keys)

@@ -105,8 +105,7 @@ var (
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
 func New(opts Options) (*Caller, error) {
-	row, _ := providers.Find(providers.Anthropic)
-	client, err := llmhttp.New(row, llmhttp.Options{
+	client, err := llmhttp.New(providers.Anthropic, llmhttp.Options{
 		APIKey: opts.APIKey, Keys: opts.Keys, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
 		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient, Like: opts.Like, Capabilities: opts.Capabilities,
 		ExtraBody: opts.ExtraBody, Query: opts.Query,
@@ -123,11 +122,7 @@ func New(opts Options) (*Caller, error) {
 // Describe returns the default model, and an identity of address, model and the options
 // that affect replies.
 func (c *Caller) Describe() llm.Description {
-	identity := fmt.Sprintf("anthropic %s/ %q %d", c.http.Address(), c.opts.Model, c.opts.MaxTokens)
-	if settings := c.http.Settings(); settings != "" {
-		identity += " " + settings
-	}
-	return llm.Description{Identity: identity, DefaultModel: c.opts.Model}
+	return c.http.Describe(c.opts.Model, "anthropic %s/ %q %d", c.http.Address(), c.opts.Model, c.opts.MaxTokens)
 }
 
 // Close closes idle connections. Calls in flight go on.

@@ -60,8 +60,7 @@ func cannedCaller(t testing.TB, tr canned, opts Options) *Caller {
 func TestQuirks(t *testing.T) {
 	llmtest.RunQuirks(t, "testdata/quirks", func(t *testing.T, url string, options json.RawMessage) llm.Caller {
 		c := open(t, url).(*Caller)
-		row, _ := providers.Find(providers.OpenAI)
-		client, err := llmhttp.New(row, llmhttp.Options{APIKey: testKey, BaseURL: url, Capabilities: options})
+		client, err := llmhttp.New(providers.OpenAI, llmhttp.Options{APIKey: testKey, BaseURL: url, Capabilities: options})
 		require.NoError(t, err)
 		t.Cleanup(client.Close)
 		c.http = client

@@ -1,5 +1,4 @@
-// Package spelling finds the names that somebody may have meant who wrote an unknown one.
-package spelling
+package strict
 
 import (
 	"cmp"
