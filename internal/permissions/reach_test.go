@@ -236,7 +236,8 @@ func TestForgedLoans(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer stop()
-	lender := r.connect(t, "actor_web", nil)
+	var byServer refusals
+	lender := r.connect(t, "actor_web", &byServer)
 	ask := func(key, reply string) {
 		body := `{"subject":"moore.0.default.planning.acting.web.x","key":"` + key + `","answer":"a","ack":"$JS.ACK.MOORE_0.acting_web.1.1.1.1.0"}`
 		require.NoError(t, lender.PublishMsg(&nats.Msg{Subject: "loan.web.ask.search", Reply: reply, Data: []byte(body)}))
@@ -246,7 +247,9 @@ func TestForgedLoans(t *testing.T) {
 		require.NoError(t, lender.Flush())
 		return len(taken) > 0
 	}, patience, 10*time.Millisecond)
-	forged := []string{"", "loan.web.answer.b", "loan.gpu.answer.a", "$JS.ACK.MOORE_0.acting_web.1.1.1.1.0", "_INBOX_actor_web.x"}
+	const ack = "$JS.ACK.MOORE_0.acting_web.1.1.1.1.0" // the server refuses this one, and the actor the others
+	ask("forged", ack)
+	forged := []string{"", "loan.web.answer.b", "loan.gpu.answer.a", "_INBOX_actor_web.x"}
 	for _, reply := range forged {
 		ask("forged", reply)
 	}
@@ -258,6 +261,7 @@ func TestForgedLoans(t *testing.T) {
 			require.Equal(t, "real", key)
 		}
 	}
+	require.Eventually(t, func() bool { return byServer.has(ack) }, patience, time.Millisecond)
 }
 
 // refusedLoans is a logger that counts the loans that the actor refuses.
