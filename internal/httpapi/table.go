@@ -29,7 +29,7 @@ func (s *Server) table() []route.Route {
 		}, s.getReady),
 		route.Route{
 			Pattern: "GET /{$}", Handle: func(w http.ResponseWriter, r *http.Request) error { s.pages.ServeHTTP(w, r); return nil }, Open: true,
-			Summary: "Returns the console, a page for people. Its other pages and its files lie beside /v1.", Streams: []string{"text/html"},
+			Summary: "Returns the console, a page for people. Its pages and files are outside /v1.", Streams: []string{"text/html"},
 		},
 	)
 	for i, row := range rows {

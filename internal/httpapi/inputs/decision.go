@@ -14,7 +14,7 @@ type DecisionBody struct {
 	CallID    string          `json:"call_id" jsonschema:"The call that waits."`
 	Decision  string          `json:"decision" jsonschema:"approved, modified or rejected."`
 	Arguments json.RawMessage `json:"arguments,omitempty" jsonschema:"The new arguments of a modified call: an object, or its JSON in a string."`
-	Reason    string          `json:"reason,omitempty" jsonschema:"Why. The model is told the reason of a rejection."`
+	Reason    string          `json:"reason,omitempty" jsonschema:"Why. The model gets the reason of a rejection."`
 	By        string          `json:"by" jsonschema:"Who decided."`
 }
 

@@ -88,7 +88,7 @@ var (
 		return c.Tools(ctx)
 	})
 	Blob = route.Define(route.Route{
-		Pattern: "GET /v1/blobs/{bucket}/{sha256}", Summary: "Returns a large result, a file of a message or long reasoning, as an event's reference names it.",
+		Pattern: "GET /v1/blobs/{bucket}/{sha256}", Summary: "Returns a large result, a file of a message or long reasoning, by an event's reference.",
 		Streams: []string{"application/octet-stream"}, Codes: []string{refusal.CodeUnknownRef},
 	}, func(ctx context.Context, c *control.Controller, in Ref) ([]byte, error) {
 		size, err := strconv.Atoi(in.Size)
@@ -98,7 +98,7 @@ var (
 		return c.Blob(ctx, events.Ref{Bucket: in.Bucket, Key: in.SHA256, Size: size, SHA256: in.SHA256}) // the digest is the key of every object
 	})
 	Version = route.Define(route.Route{
-		Pattern: "GET /v1/version", Summary: "Says what this gateway was built from, and which events it can read.",
+		Pattern: "GET /v1/version", Summary: "Returns the gateway's version, and the events that it can read.",
 	}, func(context.Context, *control.Controller, None) (buildinfo.Facts, error) {
 		return buildinfo.Read(), nil
 	})

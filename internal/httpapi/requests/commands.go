@@ -67,7 +67,7 @@ var (
 		return c.Inputs(ctx, in.Namespace, in.ID, in.Inputs)
 	})
 	Decide = route.Define(route.Route{
-		Pattern: "POST /v1/runs/{id}/decisions", Summary: "Decides on a call that waits for a human.",
+		Pattern: "POST /v1/runs/{id}/decisions", Summary: "Approves, changes or rejects a call that waits for a human.",
 		Body: inputs.DecisionBody{}, Answer: newState{}, Example: `{"call_id": "call_1", "decision": "approved", "by": "ada"}`, Codes: route.DecisionCodes,
 	}, func(ctx context.Context, c *control.Controller, in NewDecision) (runs.Result, error) {
 		return c.Decide(ctx, in.Namespace, in.ID, events.Decision(in.Decision))

@@ -48,7 +48,7 @@ type (
 // The requests that show what all runs and workers do.
 var (
 	Stats = ofNamespace(route.Route{
-		Pattern: "GET /v1/stats", Summary: "Counts the runs of the namespace by state, what happened by hour, what waits for workers, and the workers.",
+		Pattern: "GET /v1/stats", Summary: "Counts the runs of the namespace by state, and returns the activity by hour, the backlog and the workers.",
 	}, (*control.Controller).Stats)
 	Costs = route.Define(route.Route{
 		Pattern: "GET /v1/costs", Summary: "Sums up the tokens and costs of the namespace's runs.",

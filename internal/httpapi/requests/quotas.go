@@ -29,7 +29,7 @@ type (
 // The requests about quotas.
 var (
 	ListQuotas = route.Define(route.Route{
-		Pattern: "GET /v1/quotas", Summary: "Lists the quotas of all namespaces, with how they are used now.",
+		Pattern: "GET /v1/quotas", Summary: "Lists the quotas of all namespaces with their current use.",
 	}, func(ctx context.Context, c *control.Controller, _ None) (QuotaList, error) {
 		all, err := c.Quotas(ctx)
 		return QuotaList{all}, err
@@ -40,13 +40,13 @@ var (
 		return c.Quota(ctx, in.Scope)
 	})
 	PutQuota = route.Define(route.Route{
-		Pattern: "PUT /v1/quotas/{scope}", Summary: "Stores a quota in the place of the one that the scope has. Every gateway uses it within two seconds.",
+		Pattern: "PUT /v1/quotas/{scope}", Summary: "Stores or replaces the quota of a scope. Every gateway uses it within two seconds.",
 		Codes: []string{refusal.CodeBadQuota, refusal.CodeTooLarge}, Example: `{"weight": 2, "active": 50, "daily": {"cost_usd": 20, "time_zone": "Europe/Berlin"}}`,
 	}, func(ctx context.Context, c *control.Controller, in NewQuota) (quotas.Info, error) {
 		return c.PutQuota(ctx, in.Scope, in.Quota)
 	})
 	DeleteQuota = route.Define(route.Route{
-		Pattern: "DELETE /v1/quotas/{scope}", Summary: "Removes a quota. Runs that only it kept waiting are admitted.", Codes: []string{refusal.CodeNotFound},
+		Pattern: "DELETE /v1/quotas/{scope}", Summary: "Removes a quota. Runs that waited only for this quota are admitted.", Codes: []string{refusal.CodeNotFound},
 	}, func(ctx context.Context, c *control.Controller, in QuotaScope) (Deleted, error) {
 		return Deleted{true}, c.RemoveQuota(ctx, in.Scope)
 	})

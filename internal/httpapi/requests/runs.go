@@ -104,7 +104,7 @@ func (*RunList) CheckParameters(values map[string]string) error {
 // The requests that start runs and show them.
 var (
 	Start = route.Define(route.Route{
-		Pattern: "POST /v1/runs", Status: http.StatusCreated, Summary: "Starts a run. Without a task the agent's own task is started.",
+		Pattern: "POST /v1/runs", Status: http.StatusCreated, Summary: "Starts a run. Without a task, the agent's own task applies.",
 		Codes: with(route.PinCodes, refusal.CodeAgentNotFound), Example: `{"agent": "researcher", "task": "What is 1+1?"}`,
 	}, start).Locates(func(r control.StartResult) string { return runPath(r.RunID) })
 	ListRuns = route.Define(route.Route{
@@ -121,13 +121,13 @@ var (
 		return c.State(ctx, in.Namespace, in.ID, in.At)
 	})
 	Tree = ofRun(route.Route{
-		Pattern: "GET /v1/runs/{id}/tree", Summary: "Shows the runs that a run belongs to: those whose calls it and others answer, and forks.", Answer: runTree{}, Codes: route.RunCodes,
+		Pattern: "GET /v1/runs/{id}/tree", Summary: "Shows a run's tree: parents, sub-runs and forks.", Answer: runTree{}, Codes: route.RunCodes,
 	}, (*control.Controller).Tree)
 	Usage = ofRun(route.Route{
 		Pattern: "GET /v1/runs/{id}/usage", Summary: "Shows what a run used: tokens, cost and time, by step, tool, model and sub-run.", Answer: runUsage{}, Codes: route.RunCodes,
 	}, (*control.Controller).Usage)
 	ModelRequest = route.Define(route.Route{
-		Pattern: "GET /v1/runs/{id}/request", Summary: "Shows what the run's model is asked now, or what it was asked for a reply.",
+		Pattern: "GET /v1/runs/{id}/request", Summary: "Shows the pending model request, or the request of a reply.",
 		Answer: modelRequest{}, Codes: with(route.RunCodes, refusal.CodeNothingPending, refusal.CodeNoRequest),
 	}, func(ctx context.Context, c *control.Controller, in ReplyAt) (control.ModelRequest, error) {
 		req, err := c.Request(ctx, in.Namespace, in.ID, in.At)
@@ -146,7 +146,7 @@ var (
 		return c.Fork(ctx, in.Namespace, in.ID, in.Body)
 	}).Locates(func(r forking.Result) string { return runPath(r.RunID) })
 	Retry = route.Define(route.Route{
-		Pattern: "POST /v1/runs/{id}/retry", Status: http.StatusCreated, Summary: "Forks a run that ended by a FatalError just before what ended it.", Codes: with(forkCodes, refusal.CodeNotDead),
+		Pattern: "POST /v1/runs/{id}/retry", Status: http.StatusCreated, Summary: "Forks a run that ended with a FatalError from just before the event that ended it.", Codes: with(forkCodes, refusal.CodeNotDead),
 	}, func(ctx context.Context, c *control.Controller, in RetryOf) (result dead.Retried, err error) {
 		key, err := keyOf(in.Keys)
 		if err != nil {
@@ -155,7 +155,7 @@ var (
 		return c.Retry(ctx, in.Namespace, in.ID, key)
 	}).Locates(func(r dead.Retried) string { return runPath(r.RunID) })
 	Compare = route.Define(route.Route{
-		Pattern: "GET /v1/compare", Summary: "Compares two runs from the last event that both have: which calls of tools each of them makes, how they stand, and what they used.",
+		Pattern: "GET /v1/compare", Summary: "Compares two runs after their last common event: tool calls, states and usage.",
 		Codes: route.RunCodes,
 	}, func(ctx context.Context, c *control.Controller, in Pair) (*compare.Comparison, error) {
 		switch {

@@ -52,14 +52,14 @@ var (
 		return c.Schedule(ctx, in.Namespace, in.Name, cmp.Or(in.Next, schedules.DefaultNext))
 	})
 	PutSchedule = route.Define(route.Route{
-		Pattern: "PUT /v1/schedules/{name}", Summary: "Stores a schedule, in place of one of its name. New times count from now on.",
+		Pattern: "PUT /v1/schedules/{name}", Summary: "Stores or replaces a schedule. New times apply from now on.",
 		Body: scheduleBody{}, Answer: schedule{}, Codes: []string{refusal.CodeBadSchedule, refusal.CodeAgentNotFound, refusal.CodeBadAgent, refusal.CodeEmptyTask},
 		Example: `{"cron": "0 9 * * MON-FRI", "tz": "Europe/Berlin", "agent": "researcher", "task": "What is new?", "missed": "once", "overlap": "skip"}`,
 	}, func(ctx context.Context, c *control.Controller, in NewSchedule) (schedules.Schedule, error) {
 		return c.PutSchedule(ctx, in.Namespace, in.Name, in.Definition)
 	})
 	DeleteSchedule = route.Define(route.Route{
-		Pattern: "DELETE /v1/schedules/{name}", Summary: "Removes a schedule. Its runs go on.", Codes: scheduleCodes,
+		Pattern: "DELETE /v1/schedules/{name}", Summary: "Removes a schedule. Its runs continue.", Codes: scheduleCodes,
 	}, func(ctx context.Context, c *control.Controller, in Named) (Removed, error) {
 		return Removed{true}, c.RemoveSchedule(ctx, in.Namespace, in.Name)
 	})
@@ -67,11 +67,11 @@ var (
 		Pattern: "POST /v1/schedules/{name}/pause", Summary: "Stops the firings of a schedule until it is resumed.", Answer: schedule{}, Codes: scheduleCodes,
 	}, (*control.Controller).PauseSchedule)
 	ResumeSchedule = ofName(route.Route{
-		Pattern: "POST /v1/schedules/{name}/resume", Summary: "Lets a paused schedule fire again. What would have been due meanwhile does not count as missed.",
+		Pattern: "POST /v1/schedules/{name}/resume", Summary: "Resumes a schedule. Firings during the pause do not count as missed.",
 		Answer: schedule{}, Codes: scheduleCodes,
 	}, (*control.Controller).ResumeSchedule)
 	RunSchedule = ofName(route.Route{
-		Pattern: "POST /v1/schedules/{name}/run", Summary: "Starts a run of a schedule now, whether the last one has ended or not, and says what became of it.",
+		Pattern: "POST /v1/schedules/{name}/run", Summary: "Starts a run of a schedule now, whether the last one has ended or not, and returns its outcome.",
 		Answer: scheduleFiring{}, Codes: with(scheduleCodes, refusal.CodeTooManyQueued),
 	}, (*control.Controller).RunSchedule)
 )

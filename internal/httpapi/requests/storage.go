@@ -71,7 +71,7 @@ var (
 		return FoundEntries(all), err
 	})
 	PutStored = route.Define(route.Route{
-		Pattern: "PUT /v1/agents/{name}/storage", Summary: "Keeps a value under a set of tags, in the place of one with the same tags.",
+		Pattern: "PUT /v1/agents/{name}/storage", Summary: "Stores or replaces the value under a set of tags.",
 		Codes: storageCodes, Example: `{"tags": ["plan", "today"], "value": "Read on"}`,
 	}, func(ctx context.Context, c *control.Controller, in NewEntry) (events.Entry, error) {
 		tags, err := in.Entry.tags()

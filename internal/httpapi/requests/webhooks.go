@@ -48,13 +48,13 @@ var webhookCodes = []string{refusal.CodeWebhookNotFound, refusal.CodeBadWebhook}
 // The requests about webhooks.
 var (
 	ListWebhooks = route.Define(route.Route{
-		Pattern: "GET /v1/webhooks", Summary: "Lists the webhooks of the namespace, and how their delivery stands.",
+		Pattern: "GET /v1/webhooks", Summary: "Lists the webhooks of the namespace with the state of their delivery.",
 	}, func(ctx context.Context, c *control.Controller, in Scope) (WebhookList, error) {
 		all, err := c.Webhooks(ctx, in.Namespace)
 		return WebhookList{all}, err
 	})
 	PutWebhook = route.Define(route.Route{
-		Pattern: "PUT /v1/webhooks/{name}", Summary: "Makes or changes a webhook. A new one, and one that was disabled, gets the events from now on.", Body: webhookChange{}, Answer: webhookInfo{},
+		Pattern: "PUT /v1/webhooks/{name}", Summary: "Creates or changes a webhook. A new one, and one that was disabled, gets the events from now on.", Body: webhookChange{}, Answer: webhookInfo{},
 		Codes: []string{refusal.CodeBadWebhook, refusal.CodeConflict}, Example: `{"url": "https://hooks.example/moorebus", "on": ["waiting", "failed"]}`,
 	}, func(ctx context.Context, c *control.Controller, in NewWebhook) (webhooks.Info, error) {
 		return c.PutWebhook(ctx, in.Namespace, in.Name, in.Change)
@@ -63,21 +63,21 @@ var (
 		Pattern: "GET /v1/webhooks/{name}", Summary: "Shows a webhook, and how its delivery stands.", Answer: webhookInfo{}, Codes: webhookCodes,
 	}, (*control.Controller).Webhook)
 	DeleteWebhook = route.Define(route.Route{
-		Pattern: "DELETE /v1/webhooks/{name}", Summary: "Removes a webhook, with what was not delivered.", Codes: with(webhookCodes, refusal.CodeConflict),
+		Pattern: "DELETE /v1/webhooks/{name}", Summary: "Removes a webhook with its undelivered notices.", Codes: with(webhookCodes, refusal.CodeConflict),
 	}, func(ctx context.Context, c *control.Controller, in Named) (Deleted, error) {
 		return Deleted{true}, c.DeleteWebhook(ctx, in.Namespace, in.Name)
 	})
 	TestWebhook = ofName(route.Route{
-		Pattern: "POST /v1/webhooks/{name}/test", Summary: "Sends a notice of the type webhook.test from this gateway, once, and says how that went.", Answer: webhookTest{}, Codes: webhookCodes,
+		Pattern: "POST /v1/webhooks/{name}/test", Summary: "Sends a notice of the type webhook.test from this gateway, once, and returns the outcome.", Answer: webhookTest{}, Codes: webhookCodes,
 	}, (*control.Controller).TestWebhook)
 	WebhookDead = route.Define(route.Route{
-		Pattern: "GET /v1/webhooks/{name}/dead", Summary: "Lists the notices that were given up, the oldest first.", Answer: webhookDead{}, Codes: webhookCodes,
+		Pattern: "GET /v1/webhooks/{name}/dead", Summary: "Lists the given-up notices, the oldest first.", Answer: webhookDead{}, Codes: webhookCodes,
 	}, func(ctx context.Context, c *control.Controller, in Named) (WebhookLetters, error) {
 		all, err := c.WebhookDead(ctx, in.Namespace, in.Name)
 		return WebhookLetters{all}, err
 	})
-	RetryWebhook = letters("retry", "Delivers notices again that were given up.", (*control.Controller).RetryWebhook)
-	DropWebhook  = letters("drop", "Forgets notices that were given up.", (*control.Controller).DropWebhook)
+	RetryWebhook = letters("retry", "Delivers given-up notices again.", (*control.Controller).RetryWebhook)
+	DropWebhook  = letters("drop", "Removes given-up notices.", (*control.Controller).DropWebhook)
 )
 
 // letters defines a request that does something with notices that were given up.

@@ -64,7 +64,7 @@ const opBadge = op => h("span", { class: "badge is-" + ops[op][1] }, h("span", {
 /** @param {Comparison} c @param {string} a @param {string} b */
 function verdict(c, a, b) {
   const counts = Object.keys(ops).map(op => /** @type {[string, number]} */ ([op, c.calls.filter(call => call.op === op).length])).filter(([, n]) => n);
-  const point = c.fork_point === null ? "The runs have no event in common, so they are compared as a whole."
+  const point = c.fork_point === null ? "The runs have no event in common, so the comparison begins at their first events."
     : c.fork_run && c.fork_run !== a && c.fork_run !== b ? h("span", null, "Both are forks of ", runLink(c.fork_run), ". The last event that both have is ", runLink(c.fork_run, c.fork_point, `its event ${c.fork_point}`), ".")
       : h("span", null, "The last event that both have is ", runLink(c.fork_run ?? a, c.fork_point, `event ${c.fork_point}`), ".");
   return h("div", { class: "card stack" },
