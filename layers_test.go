@@ -126,6 +126,7 @@ var lower = map[string][]string{
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
 	"internal/worker":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {"internal/codec"},
+	"internal/script":           {"pkg/llm"},
 	"internal/keycommand":       {},
 	"internal/llmhttp":          {"internal/codec", "internal/media", "pkg/llm", "internal/providers", "internal/retry", "internal/tracecontext"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
@@ -154,7 +155,7 @@ var lower = map[string][]string{
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
-	"pkg/llm":         {"pkg/llm", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
+	"pkg/llm":         {"pkg/llm", "internal/script", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
 	"pkg/tool":        {"internal/codec", "pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
 	"pkg/journal":     {"pkg/journal", "internal/codec", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/kv", "internal/buckets", "internal/recordline"},
 	"internal/tokens": {"internal/tokens"},
@@ -255,7 +256,7 @@ func ofRole(role string) []string {
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest",
 	"pkg/actor", "internal/host", "internal/cli", "internal/datadir", "internal/print", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewaylog", "internal/lkj", "internal/mcppins", "internal/mcpserve", "internal/metrics",
-	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/roles", "internal/runprint", "internal/interactive", "internal/terminal", "internal/watch", "internal/compose", "internal/certs", "internal/upgrade", "internal/backup", "internal/telemetry/otlptest"}
+	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/role", "internal/modelrequests", "internal/runprint", "internal/interactive", "internal/terminal", "internal/watch", "internal/compose", "internal/certs", "internal/upgrade", "internal/backup", "internal/telemetry/otlptest"}
 
 // worlds are packages of tests that are large enough for ordinary files. Nobody imports
 // them.

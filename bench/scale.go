@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/spf13/pflag"
 )
@@ -93,7 +92,7 @@ const maxPlannerMemory = 1.5e9
 // scaleCalls starts runs while no planner is there, and then one planner, which
 // calls the model for all of them at once.
 func scaleCalls(ctx context.Context, s scaleSettings) (figures []figure, err error) {
-	if limit, known := compose.OpenFiles(); known && uint64(s.calls+otherFiles) > limit {
+	if limit, known := cli.OpenFiles(); known && uint64(s.calls+otherFiles) > limit {
 		return nil, cli.Usage("--calls %d needs %d open files in this process and in the planner's, which may have %d: raise the limit (ulimit -n), or lower --calls",
 			s.calls, s.calls+otherFiles, limit)
 	}

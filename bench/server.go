@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/moorebus/moorebus/internal/compose"
+	"github.com/moorebus/moorebus/internal/compose/providerfile"
+	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -170,11 +171,11 @@ func (in *installation) close() error {
 }
 
 func newHost(bus *natsbus.Bus, slots int) (*host.Host, error) {
-	registry, err := compose.Builtins()
+	registry, err := toolfile.Builtins()
 	if err != nil {
 		return nil, err
 	}
-	providers, err := compose.Providers("", func(string) string { return "" })
+	providers, err := providerfile.Providers("", func(string) string { return "" })
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,7 @@ package main
 
 import (
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/roles"
+	"github.com/moorebus/moorebus/internal/role/actor"
 )
 
-func main() { cli.Main(roles.Actor()) }
+func main() { cli.Main(actor.Command()) }

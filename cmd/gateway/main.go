@@ -4,7 +4,7 @@ package main
 
 import (
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/roles"
+	"github.com/moorebus/moorebus/internal/role/gateway"
 )
 
-func main() { cli.Main(roles.Gateway()) }
+func main() { cli.Main(gateway.Command()) }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
-	"github.com/moorebus/moorebus/internal/compose"
+	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/lkj"
@@ -53,7 +53,7 @@ stored. FILE - is stdin. Tools in a file are ignored: they belong to an actor.`,
 		for _, file := range files {
 			all, err := readDefinitions(cmd.InOrStdin(), file)
 			if err != nil {
-				return compose.BadConfig(err)
+				return toolfile.BadConfig(err)
 			}
 			definitions = append(definitions, all...)
 		}
@@ -206,15 +206,15 @@ those of its thinking log thinking_log. Texts with the same tags are replaced.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		data, err := readAll(cmd.InOrStdin(), args[0])
 		if err != nil {
-			return compose.BadConfig(err)
+			return toolfile.BadConfig(err)
 		}
 		a, unused, err := lkj.Import(data, o)
 		if err != nil {
-			return compose.BadConfig(fmt.Errorf("%s: %w", args[0], err))
+			return toolfile.BadConfig(fmt.Errorf("%s: %w", args[0], err))
 		}
 		entries, unusedMemory, err := readMemory(cmd.InOrStdin(), memory)
 		if err != nil {
-			return compose.BadConfig(err)
+			return toolfile.BadConfig(err)
 		}
 		for _, what := range append(unused, unusedMemory...) {
 			if _, err := fmt.Fprintln(cmd.ErrOrStderr(), "not used:", what); err != nil {

@@ -216,7 +216,7 @@ func (c *client) newControl(logger *slog.Logger) (err error) {
 		CheckScript: scripted.CheckScript,
 		StallAfter:  4 * firstCheck, // a gateway checks every quarter of it
 		Webhooks:    webhooks.Settings{Allowed: webhooks.Loopback(), Client: true},
-	})
+	}, nil)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose"
+	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
@@ -76,7 +77,7 @@ func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Docum
 		if c.offline() {
 			return nobody()
 		}
-		if len(docs.Others) > 0 || len(compose.Subagents(docs.Tools)) > 0 {
+		if len(docs.Others) > 0 || len(toolfile.Subagents(docs.Tools)) > 0 {
 			if err := compose.PutAgents(ctx, c, c.namespace, docs); err != nil {
 				return err
 			}

@@ -20,12 +20,17 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose"
+	"github.com/moorebus/moorebus/internal/compose/providerfile"
+	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/interactive"
 	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/retention"
+	gatewayrole "github.com/moorebus/moorebus/internal/role/gateway"
+	"github.com/moorebus/moorebus/internal/role/observer"
+	"github.com/moorebus/moorebus/internal/role/planner"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -37,7 +42,7 @@ type localFlags struct {
 	bus       *cli.BusFlags
 	serve     *datadir.ServeFlags
 	role      *cli.RoleFlags
-	gateway   *compose.GatewayFlags
+	gateway   *gatewayrole.Flags
 	log       *cli.LogFlags
 	agentFile string
 	toolsFile string
@@ -54,7 +59,7 @@ type localFlags struct {
 	snapshotEvery int
 	keep          limitFlags
 	// clients are the limits for HTTP clients, if the command serves HTTP.
-	clients *compose.HTTPFlags
+	clients *gatewayrole.HTTPFlags
 	// hosts are the host names that HTTP requests may use, tls its settings; nil: no TLS.
 	// encrypt are the flags of TLS; may be nil.
 	hosts   []string
@@ -74,14 +79,14 @@ func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 		bus:     bus,
 		serve:   datadir.AddServeFlags(cmd.Flags(), os.Getenv),
 		role:    cli.AddRoleFlags(cmd.Flags()),
-		gateway: compose.AddGatewayFlags(cmd.Flags()), clients: &compose.HTTPFlags{},
+		gateway: gatewayrole.AddFlags(cmd.Flags()), clients: &gatewayrole.HTTPFlags{},
 		log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
 	}
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON), - is stdin; the file may also contain its tools")
 	cmd.Flags().StringVar(&f.toolsFile, "tools", "", "`file` of tools (YAML or JSON)")
 	cmd.Flags().StringVar(&f.providers, "providers", "", "`file` of model providers (YAML or JSON)")
-	compose.AddPricesFlag(cmd.Flags(), &f.prices)
-	compose.AddSnapshotFlag(cmd.Flags(), &f.snapshotEvery)
+	planner.AddPricesFlag(cmd.Flags(), &f.prices)
+	observer.AddSnapshotFlag(cmd.Flags(), &f.snapshotEvery)
 	return f
 }
 
@@ -94,7 +99,7 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 		return agentfile.Documents{}, err
 	}
 	docs, err := compose.Documents(f.agentFile, f.toolsFile)
-	return docs, compose.BadConfig(err)
+	return docs, toolfile.BadConfig(err)
 }
 
 // host runs every role while body runs.
@@ -144,9 +149,9 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		exectool.Hide(f.encrypt.Key())
 	}
 	f.tools, f.dir = options.Tools, conn.Where
-	compose.Connect(f.tools, conn.Bus.Conn())
+	toolfile.Connect(f.tools, conn.Bus.Conn())
 	defer f.tools.Start(ctx, logger)()
-	compose.AwaitTools(ctx, f.tools, logger)
+	toolfile.AwaitTools(ctx, f.tools, logger)
 	options.Bus, options.Ready, options.Metrics = conn.Bus, conn.Bus.Ready, registry
 	options.Snapshots, options.SnapshotEvery, options.Tombstones = conn.Bus, f.snapshotEvery, conn.Bus
 	h, err := host.New(options)
@@ -232,25 +237,25 @@ func runHost(ctx context.Context, h *host.Host, body func(context.Context) error
 }
 
 func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, logger *slog.Logger) (host.Options, error) {
-	registry, secrets, err := compose.LocalTools(docs.Tools)
+	registry, secrets, err := toolfile.LocalTools(docs.Tools)
 	if err != nil {
-		return host.Options{}, compose.BadConfig(err)
+		return host.Options{}, toolfile.BadConfig(err)
 	}
-	providers, err := compose.Providers(f.providers, os.Getenv)
+	providers, err := providerfile.Providers(f.providers, os.Getenv)
 	if err != nil {
-		return host.Options{}, compose.BadConfig(err)
+		return host.Options{}, toolfile.BadConfig(err)
 	}
-	prices, err := compose.Prices(f.prices)
+	prices, err := providerfile.Prices(f.prices)
 	if err != nil {
-		return host.Options{}, compose.BadConfig(err)
+		return host.Options{}, toolfile.BadConfig(err)
 	}
 	hooks, err := f.gateway.Webhooks(listener)
 	if err != nil {
 		return host.Options{}, err
 	}
 	return host.Options{
-		Providers: providers, Prices: prices, Tools: registry, Subagents: compose.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
-		Instance: f.role.Instance, Listener: listener, TLS: f.tls, Token: os.Getenv(compose.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
+		Providers: providers, Prices: prices, Tools: registry, Subagents: toolfile.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
+		Instance: f.role.Instance, Listener: listener, TLS: f.tls, Token: os.Getenv(cli.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
 		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait(), Webhooks: hooks, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

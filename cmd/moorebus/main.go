@@ -8,7 +8,11 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/replaycmd"
-	"github.com/moorebus/moorebus/internal/roles"
+	"github.com/moorebus/moorebus/internal/role/actor"
+	gatewayrole "github.com/moorebus/moorebus/internal/role/gateway"
+	"github.com/moorebus/moorebus/internal/role/observer"
+	"github.com/moorebus/moorebus/internal/role/planner"
+	"github.com/moorebus/moorebus/internal/role/telemetry"
 	"github.com/spf13/cobra"
 )
 
@@ -40,8 +44,8 @@ bus. planner, actor, observer, gateway and replay are also separate programs.`,
 		exportCommand(), importCommand(), purgeCommand(),
 		deadCommand(), initCommand(), certsCommand(), doctorCommand(), upgradeCommand(),
 		backupCommand(), restoreCommand(),
-		roles.Planner(), roles.Actor(), roles.Observer(), roles.Gateway(), replaycmd.New(os.Getenv),
-		roles.Telemetry(),
+		planner.Command(), actor.Command(), observer.Command(), gatewayrole.Command(), replaycmd.New(os.Getenv),
+		telemetry.Command(),
 	)
 	for name, instead := range map[string]string{
 		"retry": "`moorebus dead retry RUN` runs a dead run again from before its failure, and `moorebus fork RUN --at N` any run from one of its events",

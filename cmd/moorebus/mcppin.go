@@ -20,7 +20,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/compose"
+	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/mcppins"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/tool/mcptool"
@@ -140,7 +140,7 @@ func pinning(cmd *cobra.Command, run func(*pins) error) *cobra.Command {
 			return cli.Usage("%s pins nothing: write mcp: {file: .mcp.json, pinned: mcp-pins.json} in it, or name another file with --tools", file)
 		}
 		p := &pins{ctx: cmd.Context(), logger: logger, out: cmd.OutOrStdout(), path: docs.Tools.MCP.Pinned, named: len(args) > 0}
-		if p.servers, _, err = compose.MCPServers(docs.Tools.MCP); err != nil {
+		if p.servers, _, err = toolfile.MCPServers(docs.Tools.MCP); err != nil {
 			return err
 		}
 		for _, o := range p.servers {

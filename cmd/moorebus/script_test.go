@@ -24,7 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/compose"
+	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/runs"
@@ -151,7 +151,7 @@ func startBus(dir string) (b *bus, stop func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	tools, err := compose.Builtins()
+	tools, err := toolfile.Builtins()
 	if err != nil {
 		return nil, nil, err
 	}

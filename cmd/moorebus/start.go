@@ -14,12 +14,14 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose"
+	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/interactive"
 	"github.com/moorebus/moorebus/internal/mcpserve"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/providers"
+	gatewayrole "github.com/moorebus/moorebus/internal/role/gateway"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/upgrade"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -113,7 +115,7 @@ model is configured.`,
 			if err := local.awaitTools(ctx, h); err != nil {
 				return err
 			}
-			if len(docs.Others) > 0 || len(compose.Subagents(docs.Tools)) > 0 {
+			if len(docs.Others) > 0 || len(toolfile.Subagents(docs.Tools)) > 0 {
 				if err := compose.PutAgents(ctx, h.Gateway(), local.namespace, docs); err != nil {
 					return err
 				}
@@ -200,9 +202,9 @@ moorebus purge.`,
 	}
 	local := addLocalFlags(cmd)
 	local.keep.add(cmd.Flags())
-	local.clients = compose.AddHTTPFlags(cmd.Flags())
+	local.clients = gatewayrole.AddHTTPFlags(cmd.Flags())
 	local.encrypt = cli.AddTLSFlags(cmd.Flags(), os.Getenv)
-	cmd.Flags().StringVar(&listen, "listen", compose.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
+	cmd.Flags().StringVar(&listen, "listen", gatewayrole.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		docs, err := local.documents()
 		if err != nil {
@@ -212,7 +214,7 @@ moorebus purge.`,
 		if err != nil {
 			return err
 		}
-		listener, config, err := local.encrypt.Listen(listen, compose.TokenVariable, logger)
+		listener, config, err := local.encrypt.Listen(listen, cli.TokenVariable, logger)
 		if err != nil {
 			return err
 		}
@@ -290,7 +292,7 @@ and when it ends another one takes over.`,
 			if err != nil {
 				return err
 			}
-			tcp, config, err := local.encrypt.Listen(listen, compose.TokenVariable, logger)
+			tcp, config, err := local.encrypt.Listen(listen, cli.TokenVariable, logger)
 			if err != nil {
 				return err
 			}
@@ -352,5 +354,5 @@ func serveMCP(ctx context.Context, listener net.Listener, config *tls.Config, o 
 		scheme = "https"
 	}
 	cli.Say("serving MCP at %s://%s%s", scheme, listener.Addr(), mcpserve.Path)
-	return s.ServeHTTP(ctx, listener, config, os.Getenv(compose.TokenVariable))
+	return s.ServeHTTP(ctx, listener, config, os.Getenv(cli.TokenVariable))
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/compose"
 	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
@@ -72,7 +71,7 @@ is the URL of a gateway.)`,
 		if secretFile != "" {
 			data, err := readUpTo(cmd.InOrStdin(), secretFile, maxSecretFile)
 			if err != nil {
-				return compose.BadConfig(err)
+				return cli.BadConfig(err)
 			}
 			change.Secret = strings.TrimSpace(string(data))
 		}

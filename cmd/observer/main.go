@@ -4,7 +4,7 @@ package main
 
 import (
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/roles"
+	"github.com/moorebus/moorebus/internal/role/observer"
 )
 
-func main() { cli.Main(roles.Observer()) }
+func main() { cli.Main(observer.Command()) }

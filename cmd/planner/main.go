@@ -4,7 +4,7 @@ package main
 
 import (
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/roles"
+	"github.com/moorebus/moorebus/internal/role/planner"
 )
 
-func main() { cli.Main(roles.Planner()) }
+func main() { cli.Main(planner.Command()) }

@@ -67,6 +67,12 @@ type Config struct {
 	Approval toolcall.Approval
 }
 
+// On returns the configuration with all that a bus gives an actor.
+func (c Config) On(bus journal.Bus) Config {
+	c.Queue, c.Feed, c.Directory, c.Blobs, c.Storage = bus, bus, bus, bus, bus
+	return c
+}
+
 // Actor is the role. Make it with [New], use it once.
 type Actor struct {
 	cfg    Config

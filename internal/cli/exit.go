@@ -81,6 +81,14 @@ func NotConfigured(format string, args ...any) error {
 	return &ExitError{Code: ExitConfig, Err: fmt.Errorf(format, args...)}
 }
 
+// BadConfig gives an error the exit code for wrong settings; nil stays nil.
+func BadConfig(err error) error {
+	if err == nil {
+		return nil
+	}
+	return NotConfigured("%w", err)
+}
+
 // SignalError is the cause of a context that a signal ended.
 type SignalError struct{ Signal syscall.Signal }
 

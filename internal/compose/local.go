@@ -1,3 +1,5 @@
+// Package compose builds what a process that runs every role is started with: the agent and the
+// tools of its files, or an assistant.
 package compose
 
 import (
@@ -12,13 +14,14 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/compose/providerfile"
+	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
-	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
@@ -46,7 +49,10 @@ func readAgent(file string, o agentfile.Options) (agentfile.Documents, error) {
 // agent is an assistant with the builtin tools. Tools may be in one of the two files.
 func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 	var docs agentfile.Documents
-	hideFiles(agentFile, toolFile)
+	toolfile.HideFiles(toolFile)
+	if agentFile != Stdin {
+		toolfile.HideFiles(agentFile)
+	}
 	if agentFile != "" {
 		var err error
 		if docs, err = readAgent(agentFile, agentfile.Options{CheckScript: scripted.CheckScript, CheckSchema: schema.Check}); err != nil {
@@ -106,38 +112,12 @@ func AssistantTools(file *agentfile.ToolFile, registry *toolset.Registry) []stri
 	return names
 }
 
-// LocalTools makes the registry of a process that runs every role: the file's tools,
-// and each builtin without settings unless the file has a tool of its name.
-func LocalTools(file *agentfile.ToolFile) (*toolset.Registry, []string, error) {
-	builtins, err := Builtins()
-	if file == nil || err != nil {
-		return builtins, nil, err
-	}
-	own, secrets, err := Tools(file)
-	if err != nil {
-		return nil, nil, err
-	}
-	var tools []tool.Tool
-	for _, def := range own.Definitions() {
-		t, _ := own.Lookup(def.Name)
-		tools = append(tools, t)
-	}
-	for _, def := range builtins.Definitions() {
-		if _, taken := own.Lookup(def.Name); !taken {
-			t, _ := builtins.Lookup(def.Name)
-			tools = append(tools, t)
-		}
-	}
-	registry, err := newRegistry(toolApproval(file), tools, own.Sources()...)
-	return registry, secrets, err
-}
-
 // CheckProvider returns an error with the exit code for missing settings if one of the
 // agent's providers is not configured. The error says what to set.
 func CheckProvider(a events.Agent, providersFile string, getenv func(string) string) error {
-	callers, err := Providers(providersFile, getenv)
+	callers, err := providerfile.Providers(providersFile, getenv)
 	if err != nil {
-		return BadConfig(err)
+		return toolfile.BadConfig(err)
 	}
 	names := a.Providers()
 	at := slices.IndexFunc(names, func(name string) bool { return callers[name] == nil })
@@ -148,11 +128,11 @@ func CheckProvider(a events.Agent, providersFile string, getenv func(string) str
 	row, known := providers.Find(name)
 	switch {
 	case name == events.ClientProvider:
-		return BadConfig(errors.New("the agent's model is its client, which answers over HTTP, and this command serves none: start `moorebus dev`, and the run there with POST /v1/runs"))
+		return toolfile.BadConfig(errors.New("the agent's model is its client, which answers over HTTP, and this command serves none: start `moorebus dev`, and the run there with POST /v1/runs"))
 	case name == providers.All()[0].Name:
-		return BadConfig(errors.New(providers.NoKey()))
+		return toolfile.BadConfig(errors.New(providers.NoKey()))
 	case known:
-		return BadConfig(fmt.Errorf("the agent's model provider %s is not configured: set %s, or %s for a server that is compatible", name, row.KeyVar, row.URLVar))
+		return toolfile.BadConfig(fmt.Errorf("the agent's model provider %s is not configured: set %s, or %s for a server that is compatible", name, row.KeyVar, row.URLVar))
 	}
 	there := append(slices.Sorted(maps.Keys(callers)), events.ClientProvider)
 	for _, p := range providers.All() {
@@ -160,7 +140,7 @@ func CheckProvider(a events.Agent, providersFile string, getenv func(string) str
 	}
 	slices.Sort(there)
 	there = slices.Compact(there)
-	return BadConfig(fmt.Errorf("the agent's model provider %q is unknown%s; known: %s; describe another one in a file for --providers",
+	return toolfile.BadConfig(fmt.Errorf("the agent's model provider %q is unknown%s; known: %s; describe another one in a file for --providers",
 		name, strict.DidYouMean(name, there), strings.Join(there, ", ")))
 }
 
@@ -173,4 +153,14 @@ type AgentStore interface {
 func PutAgent(ctx context.Context, g AgentStore, namespace string, a events.Agent) error {
 	_, err := g.PutAgent(ctx, namespace, a.Name, agentfile.Marshal(a), agentfile.JSON)
 	return err
+}
+
+// PutAgents stores all agents of the documents, so that they can call one another.
+func PutAgents(ctx context.Context, g AgentStore, namespace string, docs agentfile.Documents) error {
+	for _, a := range docs.Agents() {
+		if err := PutAgent(ctx, g, namespace, a); err != nil {
+			return err
+		}
+	}
+	return nil
 }

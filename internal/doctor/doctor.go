@@ -19,7 +19,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/compose"
+	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/natsbus"
@@ -192,11 +192,11 @@ func freeTools(ctx context.Context, directory journal.Directory) (found []natsbu
 	}
 	if len(free) > 0 {
 		found = append(found, finding(natsbus.Warning, "run their actor as a user of its own, with its key in "+natsconn.SeedVariable+"; docs/how-to/commands-as-tools.md says what that user can do",
-			"these tools have no sandbox and act as the user of their actor: %s", compose.Some(free)))
+			"these tools have no sandbox and act as the user of their actor: %s", toolfile.Some(free)))
 	}
 	if len(networked) > 0 {
 		found = append(found, finding(natsbus.Warning, "set MOOREBUS_TOKEN and NATS_TOKEN for what listens on their machine, or run their actor elsewhere",
-			"these tools have no network of their own (network: host, or a system without namespaces) and may reach every listener of their actor's machine, on loopback too: %s", compose.Some(networked)))
+			"these tools have no network of their own (network: host, or a system without namespaces) and may reach every listener of their actor's machine, on loopback too: %s", toolfile.Some(networked)))
 	}
 	return found
 }
@@ -395,7 +395,7 @@ func flushed(findings []natsbus.Finding) []natsbus.Finding {
 // Listener checks MOOREBUS_LISTEN, if it is set.
 func (d *Checks) Listener(r *Report) {
 	address := d.Getenv("MOOREBUS_LISTEN")
-	if address == "" || d.Getenv(compose.TokenVariable) != "" || d.Getenv(cli.ClientCAVariable) != "" {
+	if address == "" || d.Getenv(cli.TokenVariable) != "" || d.Getenv(cli.ClientCAVariable) != "" {
 		return
 	}
 	at, err := net.ResolveTCPAddr("tcp", address)

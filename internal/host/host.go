@@ -312,9 +312,7 @@ func (c *crew) run(ctx context.Context) error {
 
 // addGateway adds the gateway with its HTTP.
 func (h *Host) addGateway(process *Process, o Options) (err error) {
-	config := o.control()
-	config.Requests = process.Requests(o.Providers)
-	if h.gateway, err = process.Controller(config); err != nil {
+	if h.gateway, err = process.Controller(o.control(), o.Providers); err != nil {
 		return err
 	}
 	face := agui.On(h.gateway, o.Bus, o.Logger)
@@ -425,7 +423,7 @@ func (h *Host) runCrews(ctx context.Context) error {
 // NewClient returns a host without roles, for a bus that other processes serve.
 func NewClient(o Options) (*Host, error) {
 	process := o.prepare(nil)
-	gateway, err := process.Controller(o.control())
+	gateway, err := process.Controller(o.control(), nil)
 	return &Host{store: process.Store, gateway: gateway}, err
 }
 

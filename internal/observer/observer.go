@@ -36,6 +36,12 @@ type Config struct {
 	Estimators tokens.Set
 }
 
+// On returns the configuration with all that a bus gives an observer, but for snapshots.
+func (c Config) On(bus journal.Bus) Config {
+	c.Queue, c.Feed, c.Storage = bus, bus, bus
+	return c
+}
+
 // DefaultSnapshotEvery is what the commands have for SnapshotEvery.
 const DefaultSnapshotEvery = 100
 

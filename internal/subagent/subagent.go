@@ -64,6 +64,12 @@ type Config struct {
 	CheckEstimator func(name string) error
 }
 
+// On returns the configuration with all that a bus gives the role, but for tombstones.
+func (c Config) On(bus journal.Bus) Config {
+	c.Queue, c.Feed, c.Directory, c.KV, c.Timers, c.Blobs = bus, bus, bus, bus, bus, bus
+	return c
+}
+
 // Subagents is the role. Make it with [New], use it once.
 type Subagents struct {
 	cfg    Config

@@ -1,9 +1,13 @@
 package scripted
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/moorebus/moorebus/internal/script"
+)
 
 // Parse returns how many replies a script has.
 func Parse(settings json.RawMessage) (int, error) {
-	s, err := parse(settings)
+	s, err := script.Parse(settings)
 	return len(s), err
 }

@@ -27,11 +27,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -47,7 +47,7 @@ type Caller struct {
 	mu sync.Mutex
 	// parsed caches scripts, since many requests carry the same one. No reply
 	// depends on it.
-	parsed map[string]replies
+	parsed map[string]script.Replies
 	bytes  int // of the settings in parsed
 }
 
@@ -67,8 +67,15 @@ const (
 	cacheScripts = 256
 )
 
+// CheckScript refuses the `script` of an agent that [Caller] cannot play. The error says
+// where, as in "script[2].calls[0]".
+func CheckScript(script json.RawMessage) error { return check(script) }
+
+// check is that of package script, whose name the parameter hides.
+var check = script.Check
+
 // Call returns the script's entry numbered req.Replies, counted from 0. It returns an
-// *llm.Error of KindInvalid for settings that [Parse] refuses, for a used-up script, for
+// *llm.Error of KindInvalid for settings whose script cannot be, for a used-up script, for
 // a reference to a missing observation, and for a reflection, which scripts do not hold.
 func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	if err := ctx.Err(); err != nil {
@@ -77,11 +84,11 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	if req.Purpose == llm.PurposeReflect {
 		return nil, invalid("a script holds no reflections")
 	}
-	script, err := c.script(req.Settings)
+	s, err := c.script(req.Settings)
 	if err != nil {
 		return nil, invalid(err.Error())
 	}
-	res, err := script.reply(req)
+	res, err := reply(s, req)
 	if err != nil {
 		return nil, err
 	}
@@ -93,74 +100,74 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return res, nil
 }
 
-func (c *Caller) script(settings json.RawMessage) (replies, error) {
+func (c *Caller) script(settings json.RawMessage) (script.Replies, error) {
 	c.mu.Lock()
-	script, ok := c.parsed[string(settings)]
+	s, ok := c.parsed[string(settings)]
 	c.mu.Unlock()
 	if ok {
-		return script, nil
+		return s, nil
 	}
-	script, err := parse(settings)
+	s, err := script.Parse(settings)
 	if err == nil {
-		c.keep(string(settings), script)
+		c.keep(string(settings), s)
 	}
-	return script, err
+	return s, err
 }
 
 // keep caches a script. A full cache is emptied first.
-func (c *Caller) keep(settings string, script replies) {
+func (c *Caller) keep(settings string, parsed script.Replies) {
 	if len(settings) > cacheBytes {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.parsed == nil || len(c.parsed) >= cacheScripts || c.bytes+len(settings) > cacheBytes {
-		c.parsed, c.bytes = map[string]replies{}, 0
+		c.parsed, c.bytes = map[string]script.Replies{}, 0
 	}
 	if _, ok := c.parsed[settings]; !ok {
-		c.parsed[settings] = script
+		c.parsed[settings] = parsed
 		c.bytes += len(settings)
 	}
 }
 
 // reply makes the response to req. The error is an *llm.Error.
-func (s replies) reply(req llm.Request) (llm.Response, error) {
+func reply(s script.Replies, req llm.Request) (llm.Response, error) {
 	if req.Replies < 0 || req.Replies >= len(s) {
 		return nil, invalid(fmt.Sprintf("%s: the script has %d, and number %d was asked for",
 			usedUp, len(s), req.Replies+1))
 	}
 	e := s[req.Replies]
 	if req.Rest {
-		if e.rest == nil {
-			e.rest = &entry{finish: e.finish, confidence: e.confidence}
+		if e.Rest == nil {
+			e.Rest = &script.Entry{Finish: e.Finish, Confidence: e.Confidence}
 		}
-		e = *e.rest
+		e = *e.Rest
 	}
-	if e.failure != nil {
-		failure := *e.failure
+	if e.Failure != nil {
+		failure := *e.Failure
 		return nil, &failure
 	}
-	res, err := e.respond(req)
+	res, err := respond(e, req)
 	if err != nil {
 		return nil, invalid(fmt.Sprintf("script[%d]: %v", req.Replies, err))
 	}
 	return res, nil
 }
 
-func (e entry) respond(req llm.Request) (llm.Response, error) {
-	meta := llm.Meta{Model: modelOf(req), Usage: e.usage, Confidence: e.confidence, ZeroConfidence: e.confidence == 0, Finish: e.finish, Reasoning: e.reasoning}
-	text, err := expand(e.text, req.Observations)
+func respond(e script.Entry, req llm.Request) (llm.Response, error) {
+	meta := llm.Meta{Model: modelOf(req), Usage: e.Usage, Confidence: e.Confidence, ZeroConfidence: e.Confidence == 0, Finish: e.Finish, Reasoning: e.Reasoning}
+	text, err := expand(e.Text, req.Observations)
 	if err != nil {
 		return nil, err
 	}
-	if len(e.calls) == 0 {
-		if len(req.OutputSchema) > 0 && e.finish != llm.FinishRefusal {
+	if len(e.Calls) == 0 {
+		if len(req.OutputSchema) > 0 && e.Finish != llm.FinishRefusal {
 			return llm.Structured{Meta: meta, Content: text}, nil
 		}
 		return llm.Text{Meta: meta, Content: text}, nil
 	}
-	calls := make([]llm.Call, len(e.calls))
-	for i, c := range e.calls {
+	calls := make([]llm.Call, len(e.Calls))
+	for i, c := range e.Calls {
 		if c.Arguments, err = expandJSON(c.Arguments, req.Observations); err != nil {
 			return nil, err
 		}
@@ -181,27 +188,6 @@ func modelOf(req llm.Request) string {
 
 func invalid(message string) *llm.Error {
 	return &llm.Error{Kind: llm.KindInvalid, Message: message}
-}
-
-// placeholder is a reference to an observation; opening finds what was meant to
-// be one.
-var (
-	placeholder = regexp.MustCompile(`\{\{\s*observation\s+(-?[0-9]{1,9})\s*\}\}`)
-	opening     = regexp.MustCompile(`\{\{\s*observation\b`)
-)
-
-// checkPlaceholders refuses references that could never be replaced.
-func checkPlaceholders(text string) error {
-	found := placeholder.FindAllStringSubmatch(text, -1)
-	if len(found) != len(opening.FindAllString(text, -1)) {
-		return fmt.Errorf("a reference has to be like {{observation -1}} (the last one) or {{observation 1}} (the first)")
-	}
-	for _, f := range found {
-		if n, _ := strconv.Atoi(f[1]); n == 0 {
-			return fmt.Errorf("%s: observations count from 1, or from the end from -1", f[0])
-		}
-	}
-	return nil
 }
 
 // expand replaces every reference in text by the observation that it names.
@@ -228,7 +214,7 @@ func replace(text string, observations []string, put func(before, observation st
 	if !strings.Contains(text, "{{") {
 		return text, nil
 	}
-	found := placeholder.FindAllStringSubmatchIndex(text, -1)
+	found := script.Placeholder.FindAllStringSubmatchIndex(text, -1)
 	if found == nil {
 		return text, nil
 	}

@@ -1,0 +1,81 @@
+// Package actor is the command of the role actor. Of the adapters it links those of tools.
+package actor
+
+import (
+	"context"
+	"slices"
+
+	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/compose/toolfile"
+	"github.com/moorebus/moorebus/internal/role"
+	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/script"
+	"github.com/moorebus/moorebus/internal/subagent"
+	"github.com/moorebus/moorebus/internal/toolset"
+	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Command returns the command of the role actor.
+func Command() *cobra.Command {
+	var file string
+	var pools, redact []string
+	var services bool
+	var registry *toolset.Registry
+	var secrets []string
+	var agents []subagent.Tool
+	return role.Command("actor", "Run tools: the states Acting and ParallelActing",
+		`Actor consumes the tool calls of the pools that it serves, runs them, and appends
+each call's result. Without --tools it has the builtins ask_human, calculator,
+current_time and those of memory. A tool file may name MCP servers (the key mcp) and
+NATS services (entries {service: NAME}), whose tools come and go with them. --services
+adds those of every NATS service. Tools that are agents (the keys agent and handoff)
+belong to the pool agents: a call starts a run, whose answer is the call's result. A
+call that needs approval runs only if the log holds the approval.`,
+		func(flags *pflag.FlagSet) {
+			flags.StringVar(&file, "tools", "", "`file` of tools (YAML or JSON); an agent may stand in it too")
+			flags.BoolVar(&services, "services", false, "also serve the tools of every NATS service: endpoints whose metadata has moorebus.tool")
+			flags.StringSliceVar(&pools, "pool", nil, "pool of tools to serve, may be repeated; default: those of all its tools")
+			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are removed from results, may be repeated")
+		},
+		func() (err error) {
+			if registry, secrets, err = toolfile.ActorTools(file, pools, services); err != nil {
+				return toolfile.BadConfig(err)
+			}
+			agents, err = toolfile.ActorSubagents(file, pools)
+			return toolfile.BadConfig(err)
+		},
+		func(ctx context.Context, p role.Process) error {
+			toolfile.Connect(registry, p.Bus.Conn())
+			defer registry.Start(ctx, p.Logger)()
+			toolfile.AwaitTools(ctx, registry, p.Logger)
+			policies := approval.New()
+			var roles, checks []func(context.Context) error
+			if own := slices.DeleteFunc(slices.Clone(pools), isAgents); len(own) > 0 || len(pools) == 0 {
+				a, err := actor.New(actor.Config{
+					Base: p.Base, Tools: registry, Pools: own, Results: actor.Results{Secrets: secrets, Patterns: redact}, Approval: policies,
+				}.On(p.Bus))
+				if err != nil {
+					return err
+				}
+				roles, checks = append(roles, a.Run), append(checks, a.Ready)
+			}
+			if len(agents) > 0 {
+				s, err := subagent.New(subagent.Config{
+					Base: p.Base, Tombstones: p.Bus, Tools: agents, Validator: schema.New(schema.Options{}), Approval: policies,
+					CheckScript: script.Check, CheckApproval: policies.Check, CheckEstimator: p.Estimators.Check,
+				}.On(p.Bus))
+				if err != nil {
+					return err
+				}
+				roles, checks = append(roles, s.Run), append(checks, s.Ready)
+			}
+			p.Ready(checks...)
+			return worker.RunAll(ctx, roles...)
+		})
+}
+
+func isAgents(pool string) bool { return pool == events.AgentsPool }

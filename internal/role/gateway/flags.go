@@ -1,0 +1,133 @@
+package gateway
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/spf13/pflag"
+)
+
+// ListenAddress is where HTTP is served unless a flag says otherwise.
+func ListenAddress(getenv func(string) string) string {
+	if address := getenv("MOOREBUS_LISTEN"); address != "" {
+		return address
+	}
+	return "127.0.0.1:8080"
+}
+
+// HTTPFlags bound what clients of a gateway's HTTP may do.
+type HTTPFlags struct {
+	// Max and PerClient are how many event streams may be open.
+	Max, PerClient int
+	// A2AAgent is the stored agent that programs find which speak A2A.
+	A2AAgent string
+	hosts    []string
+}
+
+// AddHTTPFlags adds --max-streams, --max-client-streams, --host and --a2a-agent.
+func AddHTTPFlags(flags *pflag.FlagSet) *HTTPFlags {
+	f := &HTTPFlags{}
+	flags.StringSliceVar(&f.hosts, "host", nil, "further `names` by which clients without a token may address --listen; its own host, localhost and IP addresses are always allowed")
+	flags.IntVar(&f.Max, "max-streams", httpapi.MaxStreams, "most open event streams, and never more than half of the files that the process may have open; a further one is refused with 429")
+	flags.IntVar(&f.PerClient, "max-client-streams", httpapi.MaxClientStreams, "most open event streams of one address; a further one is refused with 429")
+	flags.StringVar(&f.A2AAgent, "a2a-agent", os.Getenv("MOOREBUS_A2A_AGENT"),
+		"stored `agent` of the default namespace whose A2A card is public at /.well-known/agent-card.json (MOOREBUS_A2A_AGENT, else, without a token, the only one)")
+	cli.Positive(flags, "max-streams", "max-client-streams")
+	return f
+}
+
+// Streams returns how many event streams may be open. Each is a connection, so half of the
+// files that this process may have open stay for requests, the bus and the disk.
+func (f *HTTPFlags) Streams(logger *slog.Logger) int {
+	limit, known := cli.OpenFiles()
+	most := boundStreams(f.Max, limit, known)
+	if most < f.Max {
+		logger.Warn("fewer event streams may be open than --max-streams says: raise the limit of open files (ulimit -n, LimitNOFILE)", "open_files", limit)
+	}
+	return most
+}
+
+func boundStreams(wanted int, files uint64, known bool) int {
+	if !known || uint64(wanted) <= files/2 {
+		return wanted
+	}
+	return max(1, int(files/2))
+}
+
+// Hosts are the names by which clients may address a listener.
+func (f *HTTPFlags) Hosts(listen string) []string {
+	return append(cli.HostNames(listen), f.hosts...)
+}
+
+// Flags are --stall, --pool-wait, and those of webhooks, for processes with a gateway.
+type Flags struct {
+	StallAfter time.Duration
+
+	poolWait   time.Duration
+	flags      *pflag.FlagSet
+	consoleURL string
+	allowed    []string
+	retries    []time.Duration
+}
+
+// AddFlags adds --stall, --pool-wait, --console-url, --webhook-allow and --webhook-retries.
+func AddFlags(flags *pflag.FlagSet) *Flags {
+	f := &Flags{flags: flags}
+	flags.DurationVar(&f.StallAfter, "stall", control.StallAfter,
+		"a run with work to do and no event for this long is driven again, twice at most, and ended after as long again; must be longer than any call of a model or a tool")
+	flags.DurationVar(&f.poolWait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor; 0: they wait until there is one")
+	flags.StringVar(&f.consoleURL, "console-url", os.Getenv("MOOREBUS_CONSOLE_URL"), "`URL` under which people find the console, for links in webhooks (MOOREBUS_CONSOLE_URL)")
+	flags.StringSliceVar(&f.allowed, "webhook-allow", nil, "`networks` that webhooks may reach besides public addresses, such as 10.1.0.0/16 (default: loopback, if HTTP is served on loopback or not at all)")
+	flags.DurationSliceVar(&f.retries, "webhook-retries", webhooks.Schedule(), "`pauses` after failed attempts to deliver to a webhook; after one attempt more, the notice is given up")
+	cli.Positive(flags, "stall")
+	cli.NotNegative(flags, "pool-wait")
+	return f
+}
+
+// PoolWait returns the gateway's setting, see control.Config.
+func (f *Flags) PoolWait() time.Duration {
+	if f.poolWait == 0 {
+		return control.Unlimited
+	}
+	return f.poolWait
+}
+
+// Webhooks returns the settings of webhooks. listener serves HTTP; nil: nothing does.
+func (f *Flags) Webhooks(listener net.Listener) (webhooks.Settings, error) {
+	s := webhooks.Settings{ConsoleURL: f.consoleURL, Schedule: f.retries}
+	for _, text := range f.allowed {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return s, cli.Usage("--webhook-allow: %q is not a network such as 10.1.0.0/16", text)
+		}
+		s.Allowed = append(s.Allowed, network.Masked())
+	}
+	if u, err := url.Parse(f.consoleURL); f.consoleURL != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
+		return s, cli.Usage("--console-url: %q is not a URL of the form https://host", f.consoleURL)
+	}
+	for _, pause := range f.retries {
+		if pause <= 0 {
+			return s, cli.Usage("--webhook-retries: must be positive, and one is %s", pause)
+		}
+	}
+	if f.flags.Changed("webhook-allow") {
+		return s, nil
+	}
+	local := listener == nil
+	if !local {
+		at, is := listener.Addr().(*net.TCPAddr)
+		local = is && at.IP.IsLoopback()
+	}
+	if local {
+		s.Allowed = webhooks.Loopback()
+	}
+	return s, nil
+}
