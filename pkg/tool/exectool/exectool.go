@@ -253,7 +253,7 @@ func (t *execTool) Run(ctx context.Context, call tool.Call) (string, error) {
 func (t *execTool) run(ctx context.Context, call tool.Call) (is State, result string, err error) {
 	stdout := &head{max: t.opts.MaxOutput}
 	stderr := &tail{max: maxErrorOutput}
-	cmd, box, err := t.start(ctx, call, stdout, stderr)
+	cmd, box, out, err := t.start(ctx, call, stdout, stderr)
 	if box != nil {
 		defer func() { _ = box.close() }() // what stays is in the temporary directory
 	}
@@ -261,6 +261,7 @@ func (t *execTool) run(ctx context.Context, call tool.Call) (is State, result st
 		return is, "", t.startFailure(ctx, err)
 	}
 	err = cmd.Wait()
+	out.end(cmd.WaitDelay)
 	killGroup(cmd)
 	if ctx.Err() != nil && err != nil {
 		return is, "", fmt.Errorf("the command was stopped: %w", ctx.Err())
@@ -288,36 +289,38 @@ var errFlat = errors.New("left out")
 
 // start starts the command, in its sandbox if it is to have one. Where the system gives
 // it no namespaces of its own, the sandbox does without. The sandbox is to be closed
-// also if it fails.
-func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.Writer) (*exec.Cmd, *sandbox, error) {
+// also if it fails. If it does not fail, the output is to be ended.
+func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.Writer) (*exec.Cmd, *sandbox, *output, error) {
 	var without shortfall
 	if t.opts.flat {
 		without.namespaces = errFlat
 	}
 	if err := t.opts.sameDir(); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	for {
 		cmd := t.command(ctx, call)
-		cmd.Stdout, cmd.Stderr = stdout, stderr
 		if t.opts.Sandbox == Off || runtime.GOOS != "linux" || cmd.Err != nil {
-			return cmd, nil, feed(cmd, call.Arguments)
+			out, err := feed(cmd, call.Arguments, stdout, stderr)
+			return cmd, nil, out, err
 		}
 		box, err := enclose(cmd, &t.opts, without)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
-		err = feed(cmd, call.Arguments)
+		out, err := feed(cmd, call.Arguments, stdout, stderr)
 		box.started()
 		if err == nil {
-			err = box.admit(cmd)
+			if err = box.admit(cmd); err != nil {
+				out.end(0) // the command is gone
+			}
 		}
 		var ended *notStarted
 		if err == nil || ctx.Err() != nil || retry.Short(err) || errors.As(err, &ended) || !without.more(box, t.opts.Sandbox, err) { // for a shortage nobody gets a weaker sandbox
-			return cmd, box, err
+			return cmd, box, out, err
 		}
 		if err := box.close(); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 	}
 }
@@ -335,18 +338,26 @@ func (o *Options) sameDir() error {
 	return err
 }
 
-// feed starts a command with its input.
-func feed(cmd *exec.Cmd, arguments string) error {
+// feed starts a command with its input, and reads its output.
+func feed(cmd *exec.Cmd, arguments string, stdout, stderr io.Writer) (*output, error) {
 	stdin, err := input(arguments)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if file, ok := stdin.(*os.File); ok {
+		defer func() { _ = file.Close() }() // the command has its own
 	}
 	cmd.Stdin = stdin
-	err = cmd.Start()
-	if file, ok := stdin.(*os.File); ok {
-		_ = file.Close() // the command has its own
+	out, err := attach(cmd, stdout, stderr)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	if err := cmd.Start(); err != nil {
+		out.close(cmd)
+		return nil, err
+	}
+	out.begin(cmd)
+	return out, nil
 }
 
 func (t *execTool) command(ctx context.Context, call tool.Call) *exec.Cmd {
