@@ -71,6 +71,7 @@ func (f *Face) forget(ctx context.Context) error {
 		var t thread
 		if !it.Stored.After(before) && len(found) < forgetAtOnce && json.Unmarshal(it.Value, &t) == nil && len(t.Runs) > 0 {
 			namespace, _, _ := strings.Cut(it.Key, ".")
+			it.Value = nil // of thousands, too much to keep
 			found = append(found, old{it, f.cfg.Control.Store.Place(namespace, t.Runs[len(t.Runs)-1])})
 		}
 	}

@@ -15,7 +15,8 @@ import (
 // (buckets.ErrMissing), ErrDenied, ErrTooLarge, ErrFull, or the bus's. After any other error than these
 // a write may have happened.
 type Store interface {
-	// Get returns what is kept under a key, or ErrNotFound.
+	// Get returns what is kept under a key, or ErrNotFound. With that, the item has the revision of the
+	// mark of a deletion, or of an empty value, if there is one.
 	Get(ctx context.Context, of Bucket, key string) (Item, error)
 	// Put keeps a value, whatever the key has, and returns its revision. It makes a bucket that is
 	// missing. A key with an empty value is listed by Keys alone.

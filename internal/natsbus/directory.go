@@ -29,14 +29,8 @@ func (b *Bus) Announce(ctx context.Context, pool, instance string, tools []event
 	if err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
-	there, err := b.isThere(ctx, buckets.Tools(pool))
-	if err == nil && !there {
-		err = b.createPool(ctx, pool)
-	}
-	if err == nil || errors.Is(err, journal.ErrDenied) {
-		err = b.announce(ctx, buckets.Tools(pool), kv.Item{Key: keyToken(instance), Value: body})
-	}
-	if err != nil {
+	create := func(ctx context.Context, _ kv.Bucket) error { return b.createPool(ctx, pool) }
+	if err := b.announce(ctx, buckets.Tools(pool), kv.Item{Key: keyToken(instance), Value: body}, create); err != nil {
 		return fmt.Errorf("announce tools of pool %s: %w", pool, err)
 	}
 	return nil
@@ -74,7 +68,7 @@ func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []st
 	if err != nil {
 		return fmt.Errorf("announce providers: %w", err)
 	}
-	err = b.announce(ctx, buckets.Providers, kv.Item{Key: keyToken(instance), Value: body, Header: map[string]string{claimsHeader: string(said)}})
+	err = b.announce(ctx, buckets.Providers, kv.Item{Key: keyToken(instance), Value: body, Header: map[string]string{claimsHeader: string(said)}}, b.createBucket)
 	if err != nil {
 		return fmt.Errorf("announce providers: %w", err)
 	}
@@ -82,8 +76,8 @@ func (b *Bus) AnnounceProviders(ctx context.Context, instance string, names []st
 }
 
 // announce stores an announcement and notes what withdraw needs.
-func (b *Bus) announce(ctx context.Context, of kv.Bucket, it kv.Item) error {
-	seq, err := b.Put(ctx, of, it)
+func (b *Bus) announce(ctx context.Context, of kv.Bucket, it kv.Item, create func(context.Context, kv.Bucket) error) error {
+	seq, err := b.putItem(ctx, of, it, nil, create)
 	if err != nil {
 		return err
 	}
@@ -297,10 +291,12 @@ func keyToken(name string) string {
 func (b *Bus) Offers(ctx context.Context) (journal.Offers, error) {
 	var o journal.Offers
 	it, err := b.Get(ctx, buckets.Offers, buckets.Offers.Keys)
-	if errors.Is(err, journal.ErrNotFound) {
+	switch {
+	case errors.Is(err, journal.ErrNotFound) && it.Revision == 0:
 		return o, nil
-	}
-	if err == nil {
+	case errors.Is(err, journal.ErrNotFound):
+		err = errors.New("it was deleted with another tool") // who announced a name first would be decided anew
+	case err == nil:
 		err = json.Unmarshal(it.Value, &o)
 	}
 	if err != nil {

@@ -42,7 +42,7 @@ func (b *Bus) Get(ctx context.Context, of kv.Bucket, key string) (it kv.Item, er
 		return err
 	})
 	if err == nil && len(it.Value) == 0 {
-		return kv.Item{}, journal.ErrNotFound
+		return kv.Item{Revision: it.Revision}, journal.ErrNotFound
 	}
 	return it, err
 }
@@ -91,12 +91,12 @@ func itemOf(key string, msg *nats.Msg, rec journal.Record) kv.Item {
 
 // Put keeps a value.
 func (b *Bus) Put(ctx context.Context, of kv.Bucket, it kv.Item) (uint64, error) {
-	return b.putItem(ctx, of, it, nil)
+	return b.putItem(ctx, of, it, nil, b.createBucket)
 }
 
 // Update keeps a value if the key has the revision. The mark that a deletion left is nothing, too.
 func (b *Bus) Update(ctx context.Context, of kv.Bucket, it kv.Item) (uint64, error) {
-	revision, err := b.putItem(ctx, of, it, &it.Revision)
+	revision, err := b.putItem(ctx, of, it, &it.Revision, b.createBucket)
 	if it.Revision > 0 || !errors.Is(err, journal.ErrConflict) {
 		return revision, err
 	}
@@ -104,11 +104,12 @@ func (b *Bus) Update(ctx context.Context, of kv.Bucket, it kv.Item) (uint64, err
 	if asked != nil || len(mark.Value) > 0 {
 		return 0, err
 	}
-	return b.putItem(ctx, of, it, &mark.Revision)
+	return b.putItem(ctx, of, it, &mark.Revision, b.createBucket)
 }
 
-// putItem stores an item, under the condition that its key has a revision, if that is given.
-func (b *Bus) putItem(ctx context.Context, of kv.Bucket, it kv.Item, revision *uint64) (uint64, error) {
+// putItem stores an item, under the condition that its key has a revision, if that is given. create
+// makes a bucket that is missing.
+func (b *Bus) putItem(ctx context.Context, of kv.Bucket, it kv.Item, revision *uint64, create func(context.Context, kv.Bucket) error) (uint64, error) {
 	if err := journalcheck.Key(it.Key); err != nil {
 		return 0, err
 	}
@@ -126,7 +127,7 @@ func (b *Bus) putItem(ctx context.Context, of kv.Bucket, it kv.Item, revision *u
 	if !errors.Is(err, buckets.ErrMissing) {
 		return seq, err
 	}
-	if made := b.createBucket(ctx, of); made != nil {
+	if made := create(ctx, of); made != nil {
 		return 0, errors.Join(err, made)
 	}
 	return b.store(ctx, msg)
@@ -264,15 +265,6 @@ func (b *Bus) reading(ctx context.Context, bucket string, read func(stream strin
 		b.there.Delete(bucket) // it was removed
 	}
 	return err
-}
-
-// isThere reports whether anybody has made a bucket.
-func (b *Bus) isThere(ctx context.Context, of kv.Bucket) (bool, error) {
-	err := b.reading(ctx, of.Name, func(string) error { return nil })
-	if errors.Is(err, buckets.ErrMissing) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 // noBucket makes the one error of a missing bucket of that of its stream.

@@ -95,19 +95,18 @@ func (b *Bus) saveEntry(ctx context.Context, of journal.StorageOf, by journal.Wr
 		return err
 	}
 	bucket, key := storageOfBucket(of, by), journalcheck.TagsKey(e.Tags)
-	there, err := b.isThere(ctx, bucket)
-	if err == nil && !there {
-		err = b.roomFor(ctx, of)
-	}
-	if err != nil {
-		return err
+	create := func(ctx context.Context, bucket kv.Bucket) error {
+		if err := b.roomFor(ctx, of); err != nil {
+			return err
+		}
+		return b.createBucket(ctx, bucket)
 	}
 	for _, tag := range e.Tags {
-		if _, err := b.Put(ctx, bucket, kv.Item{Key: tagKey(tag) + key, Value: tags}); err != nil {
+		if _, err := b.putItem(ctx, bucket, kv.Item{Key: tagKey(tag) + key, Value: tags}, nil, create); err != nil {
 			return err
 		}
 	}
-	if _, err = b.Put(ctx, bucket, kv.Item{Key: key, Value: body}); err != nil {
+	if _, err = b.putItem(ctx, bucket, kv.Item{Key: key, Value: body}, nil, create); err != nil {
 		return err
 	}
 	return b.keepTags(ctx, bucket, e.Tags, tags)

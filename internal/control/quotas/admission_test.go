@@ -291,6 +291,7 @@ func TestUnreadableQuotas(t *testing.T) {
 	r := newRig(t)
 	for want, store := range map[string]*unreadable{
 		"may not read the quotas":      {err: journal.ErrDenied},
+		"deleted with another tool":    {err: journal.ErrNotFound},
 		"cannot be read by this build": {data: []byte(`{"default": {"active": 1, "hourly": 7}}`)},
 		"":                             {err: errors.New("the bus is away")},
 	} {

@@ -120,6 +120,10 @@ func (q Quota) check(scope string) error {
 func (a *Admission) read(ctx context.Context) (set, uint64, error) {
 	it, err := a.cfg.KV.Get(ctx, buckets.Quotas, buckets.Quotas.Keys)
 	if errors.Is(buckets.OrNone(err), journal.ErrNotFound) {
+		if it.Revision > 0 { // Moorebus deletes no document, and without it no bound would hold
+			return nil, 0, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "the stored quotas were deleted with another tool, so no runs start; restore key %s of bucket %s, or store {} there to have no quotas",
+				buckets.Quotas.Keys, buckets.Quotas.Name)
+		}
 		return set{}, 0, nil
 	}
 	if err != nil {

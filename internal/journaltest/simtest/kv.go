@@ -73,8 +73,9 @@ func (p *Process) Get(ctx context.Context, of kv.Bucket, key string) (it kv.Item
 		return it, err
 	}
 	err = p.inBucket(ctx, of, func(_ *bucketSet, keys map[string]kept) error {
-		k, there := keys[key]
-		if !there || len(k.Value) == 0 {
+		k := keys[key]
+		if len(k.Value) == 0 {
+			it.Revision = k.Revision
 			return journal.ErrNotFound
 		}
 		it = k.copy()
@@ -138,11 +139,12 @@ func (p *Process) Delete(ctx context.Context, of kv.Bucket, key string, revision
 	if err := journalcheck.Key(key); err != nil {
 		return err
 	}
-	return p.inBucket(ctx, of, func(_ *bucketSet, keys map[string]kept) error {
+	return p.inBucket(ctx, of, func(b *bucketSet, keys map[string]kept) error {
 		if keys[key].Revision != revision {
 			return journal.ErrConflict
 		}
-		delete(keys, key)
+		b.revision++
+		keys[key] = kept{Item: kv.Item{Key: key, Revision: b.revision}} // the mark
 		return nil
 	})
 }
