@@ -106,6 +106,9 @@ func getStorageCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if len(found.Entries) == 0 {
+				return c.api.NotAGateway("no entry")
+			}
 			e := found.Entries[0]
 			if c.format != print.Table {
 				return print.Write(c.out, c.format, e)

@@ -2,6 +2,7 @@ package route
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -23,6 +24,10 @@ func NewInProcess(rows []Route) InProcess {
 
 // RoundTrip calls the handler of a request that an [Op] or a [Stream] made.
 func (p InProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	handle := p[r.Pattern]
+	if handle == nil {
+		return nil, fmt.Errorf("nothing in this process answers %s", r.Pattern)
+	}
 	ctx, stop := context.WithCancel(r.Context())
 	reader, writer := io.Pipe()
 	a := &ownAnswer{resp: &http.Response{Request: r}, header: http.Header{}, began: make(chan struct{}), ended: make(chan struct{}), pipe: writer}
@@ -30,7 +35,7 @@ func (p InProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	go func() {
 		defer close(a.ended)
 		defer stop()
-		err := a.handle(p[r.Pattern], r.WithContext(ctx))
+		err := a.handle(handle, r.WithContext(ctx))
 		if err == nil {
 			a.WriteHeader(http.StatusOK)
 		}
@@ -39,6 +44,9 @@ func (p InProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	<-a.began
 	if a.err != nil {
 		<-a.ended
+		if a.panicked != nil {
+			panic(a.panicked) // where whoever asked can clean up
+		}
 		return nil, a.err
 	}
 	return a.resp, nil
@@ -53,6 +61,8 @@ type ownAnswer struct {
 	pipe         *io.PipeWriter
 	// err is what failed before the answer began.
 	err error
+	// panicked is the value of the handler's panic.
+	panicked any
 }
 
 // handle calls a handler. One that breaks its answer off returns io.ErrUnexpectedEOF.
@@ -63,7 +73,8 @@ func (a *ownAnswer) handle(handle Endpoint, r *http.Request) (err error) {
 		case http.ErrAbortHandler:
 			err = io.ErrUnexpectedEOF
 		default:
-			panic(p)
+			a.panicked = p
+			err = fmt.Errorf("the handler of %s panicked: %v", r.Pattern, p)
 		}
 	}()
 	return handle(a, r)

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/control"
@@ -258,6 +259,10 @@ func (f *form) readBody(r *Request, into any) error {
 // request returns the request that an In asks for. It has its pattern and the parts of its path, as
 // one that a server got.
 func (f *form) request(ctx context.Context, c Client, in reflect.Value) (*http.Request, error) {
+	if !validText(in) {
+		// JSON would have other characters in their place, and nobody would see that.
+		return nil, BadRequest("the request is not valid UTF-8")
+	}
 	method, path, _ := strings.Cut(f.row.Pattern, " ")
 	query, header, parts := url.Values{}, http.Header{}, map[string]string{}
 	var body []byte
@@ -308,4 +313,36 @@ func bodyOf(v reflect.Value) ([]byte, string, error) {
 	}
 	data, err := json.Marshal(v.Interface())
 	return data, "application/json", err
+}
+
+// validText reports whether every text in a value is valid UTF-8.
+func validText(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.String:
+		return utf8.ValidString(v.String())
+	case reflect.Pointer, reflect.Interface:
+		return v.IsNil() || validText(v.Elem())
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			if !validText(field) {
+				return false
+			}
+		}
+	case reflect.Slice, reflect.Array:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return true // bytes
+		}
+		for i := range v.Len() {
+			if !validText(v.Index(i)) {
+				return false
+			}
+		}
+	case reflect.Map:
+		for key, value := range v.Seq2() {
+			if !validText(key) || !validText(value) {
+				return false
+			}
+		}
+	}
+	return true
 }

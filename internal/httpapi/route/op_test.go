@@ -87,6 +87,11 @@ func TestOpCarriesBothWays(t *testing.T) {
 		var e *refusal.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, []any{refusal.Conflict, refusal.CodeConflict, "no", map[string]any{"run": in.ID}}, []any{e.Kind, e.Code, e.Message, e.Fields})
+		for _, bad := range []sent{{ID: "a", Body: body{"caf\xe9"}}, {ID: "\xff"}, {ID: "a", Text: "\xff"}, {ID: "a", Keys: []string{"\xff"}}} {
+			_, err = echo.Call(t.Context(), c, bad)
+			require.True(t, refusal.Is(err, refusal.CodeBadRequest), "%v", err)
+			require.ErrorContains(t, err, "not valid UTF-8")
+		}
 	}
 }
 
@@ -167,4 +172,21 @@ func TestInProcessErrors(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.NoError(t, resp.Body.Close())
+}
+
+// A handler that panics takes along who asked, as in a call, unless its answer has begun.
+func TestInProcessPanics(t *testing.T) {
+	require.PanicsWithValue(t, "a fault", func() {
+		_, _ = open(t, t.Context(), func(http.ResponseWriter, *http.Request) error { panic("a fault") })
+	})
+	resp, err := open(t, t.Context(), func(w http.ResponseWriter, _ *http.Request) error {
+		_, _ = io.WriteString(w, "one")
+		panic("a fault")
+	})
+	require.NoError(t, err)
+	_, err = io.ReadAll(resp.Body)
+	require.ErrorContains(t, err, "panicked: a fault")
+	require.NoError(t, resp.Body.Close())
+	_, err = route.InProcess{}.RoundTrip(resp.Request)
+	require.ErrorContains(t, err, "nothing in this process answers GET /v1/lines")
 }
