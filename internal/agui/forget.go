@@ -25,7 +25,7 @@ const (
 )
 
 // lease lets one gateway forget threads.
-var lease = ports.Keep{Role: "gateway", Name: "threads"}
+var lease = ports.RoleKey{Role: "gateway", Name: "threads"}
 
 // Run forgets threads that ended long ago, while this process has the lease, until ctx ends.
 // Without leases it only waits.

@@ -165,7 +165,7 @@ func TestAllThatIsBeside(t *testing.T) {
 	require.NoError(t, err)
 	_, err = one.bus.Put(t.Context(), buckets.Dropped, kv.Item{Key: "key"})
 	require.NoError(t, err)
-	reader := ports.Keep{Role: "telemetry", Name: "spans"}
+	reader := ports.RoleKey{Role: "telemetry", Name: "spans"}
 	_, err = buckets.PutPosition(t.Context(), one.bus, reader, []byte("7"), 0)
 	require.NoError(t, err)
 	_, err = one.bus.Put(t.Context(), buckets.Webhooks, kv.Item{Key: "dead.default.pager.event", Value: []byte("1"), Lifetime: time.Hour})

@@ -79,7 +79,7 @@ type Increment struct {
 
 // Bucket is a bucket and the file with its values, or the names of its new objects.
 type Bucket struct {
-	ports.KeptBucket
+	ports.ArchivedBucket
 	File *File `json:"file,omitempty"`
 }
 

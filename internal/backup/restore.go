@@ -23,7 +23,7 @@ import (
 // Target is where a backup is restored.
 type Target interface {
 	retention.Target
-	ports.Keeper
+	ports.Archive
 }
 
 // RestoreOptions say how a backup is restored.
@@ -263,7 +263,7 @@ func (r *restorer) values(ctx context.Context, late bool) error {
 			r.done.Values += lines(b)
 			continue
 		}
-		if err := r.to.MakeBucket(ctx, b.KeptBucket); err != nil {
+		if err := r.to.MakeBucket(ctx, b.ArchivedBucket); err != nil {
 			return err
 		}
 		if b.Objects || b.File == nil {

@@ -29,7 +29,7 @@ type Bus interface {
 	journal.Log
 	journal.Blobs
 	kv.Store
-	ports.Keeper
+	ports.Archive
 }
 
 // Options say how a backup is taken.
@@ -296,7 +296,7 @@ func (t *taker) buckets(ctx context.Context) error {
 		if i := slices.IndexFunc(t.before.Buckets, func(o Bucket) bool { return o.Name == b.Name }); i >= 0 {
 			before = t.before.Buckets[i]
 		}
-		now := Bucket{KeptBucket: b}
+		now := Bucket{ArchivedBucket: b}
 		switch {
 		case b.Objects:
 			now.File, err = t.objects(ctx, b, before.Last)
@@ -317,7 +317,7 @@ func (t *taker) bucketPath(name string) string {
 	return fmt.Sprintf("%s/%06d-%s.jsonl.s2", bucketFolder, t.inc.Number, name)
 }
 
-func (t *taker) values(ctx context.Context, b ports.KeptBucket) (*File, error) {
+func (t *taker) values(ctx context.Context, b ports.ArchivedBucket) (*File, error) {
 	f, err := writeLines(t.dir, t.bucketPath(b.Name), func(put func([]byte) error) error {
 		for v, err := range t.bus.Values(ctx, b.Name) {
 			if err != nil {
@@ -346,7 +346,7 @@ func putJSON(put func([]byte) error, v any) error {
 }
 
 // objects reads the objects that a store got since, several at once.
-func (t *taker) objects(ctx context.Context, b ports.KeptBucket, after uint64) (*File, error) {
+func (t *taker) objects(ctx context.Context, b ports.ArchivedBucket, after uint64) (*File, error) {
 	var refs []events.Ref
 	for object, err := range t.bus.Objects(ctx, b.Name, after) {
 		if err != nil {

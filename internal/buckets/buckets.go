@@ -79,7 +79,7 @@ func OrNone(err error) error {
 }
 
 // Position returns what the processes of a role keep under a name, or [journal.ErrNotFound].
-func Position(ctx context.Context, store kv.Store, of ports.Keep) (value []byte, revision uint64, err error) {
+func Position(ctx context.Context, store kv.Store, of ports.RoleKey) (value []byte, revision uint64, err error) {
 	it, err := store.Get(ctx, Positions(of.Role), of.Name)
 	if err != nil {
 		return nil, 0, fmt.Errorf("position %s of %s: %w", of.Name, of.Role, OrNone(err))
@@ -89,7 +89,7 @@ func Position(ctx context.Context, store kv.Store, of ports.Keep) (value []byte,
 
 // PutPosition replaces what has the revision, 0: nothing, and returns the new revision. If there is
 // another one meanwhile, the error is [journal.ErrConflict].
-func PutPosition(ctx context.Context, store kv.Store, of ports.Keep, value []byte, revision uint64) (uint64, error) {
+func PutPosition(ctx context.Context, store kv.Store, of ports.RoleKey, value []byte, revision uint64) (uint64, error) {
 	revision, err := store.Update(ctx, Positions(of.Role), kv.Item{Key: of.Name, Value: value, Revision: revision})
 	if err != nil {
 		return 0, fmt.Errorf("position %s of %s: %w", of.Name, of.Role, err)

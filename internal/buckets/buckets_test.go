@@ -14,7 +14,7 @@ import (
 // A position is replaced by whoever knows its revision. A role without a bucket has none yet.
 func TestPositions(t *testing.T) {
 	bus := simtest.New(simtest.Options{})
-	for _, of := range []ports.Keep{{Role: "gateway", Name: "test"}, {Role: "new", Name: "test"}} {
+	for _, of := range []ports.RoleKey{{Role: "gateway", Name: "test"}, {Role: "new", Name: "test"}} {
 		_, _, err := buckets.Position(t.Context(), bus, of)
 		require.ErrorIs(t, err, journal.ErrNotFound)
 		first, err := buckets.PutPosition(t.Context(), bus, of, []byte("7"), 0)

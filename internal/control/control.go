@@ -164,7 +164,7 @@ type Controller struct {
 	*subruns.Subruns
 	*forking.Forker
 	*decisions.Decisions
-	*dead.Keeper
+	*dead.Letters
 	*schedules.Scheduler
 	*webhooks.Hooks
 	*quotas.Admission
@@ -209,7 +209,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg: cfg, Editor: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
-	c.Keeper = dead.New(a, c.Forker)
+	c.Letters = dead.New(a, c.Forker)
 	c.Hooks = webhooks.New(webhooks.Config{Settings: cfg.Webhooks, Runs: a, KV: cfg.KV, Leases: cfg.Leases, Logger: cfg.Logger})
 	c.Admission = quotas.New(quotas.Config{
 		Runs: a, Lister: lister, KV: cfg.KV, Leases: cfg.Leases, Logger: cfg.Logger,
@@ -262,7 +262,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	defer c.chunks.close()
 	defer stop()
-	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.timers.KeepArmed, c.pools.Run, c.Scheduler.Run, c.Hooks.Run, c.Admission.Run)
+	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.timers.Rearm, c.pools.Run, c.Scheduler.Run, c.Hooks.Run, c.Admission.Run)
 }
 
 // launch starts the run of a schedule.

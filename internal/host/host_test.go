@@ -247,7 +247,7 @@ func TestMessagesOfATransition(t *testing.T) {
 	def.Name, def.LLM.Provider, def.Tools = "counted", "mock", []string{"echo"}
 	def.Config.ReflectEveryNSteps, def.Config.MaxSteps = 0, steps+1
 	require.Eventually(t, func() bool { // the gateway has looked whether somebody removed timers
-		_, _, err := buckets.Position(t.Context(), nats, ports.Keep{Role: "gateway", Name: "timers"})
+		_, _, err := buckets.Position(t.Context(), nats, ports.RoleKey{Role: "gateway", Name: "timers"})
 		return err == nil
 	}, time.Minute, 10*time.Millisecond)
 	before, looked := conn.Stats(), bus.reads.Load()

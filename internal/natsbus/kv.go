@@ -357,8 +357,8 @@ func (g *Grants) WriteKeys(of kv.Bucket, pattern string) {
 	g.publish[kvSubject(of.Name, pattern)] = true
 }
 
-// KeepIn allows to read and write a bucket.
-func (g *Grants) KeepIn(of kv.Bucket) {
+// UseBucket allows to read and write a bucket.
+func (g *Grants) UseBucket(of kv.Bucket) {
 	g.ReadBucket(of)
 	g.WriteKeys(of, of.Keys)
 }

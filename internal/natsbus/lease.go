@@ -35,8 +35,8 @@ func leases(role string) kv.Bucket {
 }
 
 // Lead calls work while this process has the lease.
-func (b *Bus) Lead(ctx context.Context, of ports.Keep, work func(ctx context.Context) error) error {
-	if err := checkKeep(of); err != nil {
+func (b *Bus) Lead(ctx context.Context, of ports.RoleKey, work func(ctx context.Context) error) error {
+	if err := checkRoleKey(of); err != nil {
 		return err
 	}
 	l := lease{b: b, of: of, holder: nats.NewInbox()}
@@ -59,7 +59,7 @@ func (b *Bus) Lead(ctx context.Context, of ports.Keep, work func(ctx context.Con
 	}
 }
 
-func checkKeep(of ports.Keep) error {
+func checkRoleKey(of ports.RoleKey) error {
 	if !events.ValidToken(of.Role) || !events.ValidToken(of.Name) {
 		return fmt.Errorf("%q of role %q: not names of [a-z0-9][a-z0-9_-]{0,62}", of.Name, of.Role)
 	}
@@ -69,7 +69,7 @@ func checkKeep(of ports.Keep) error {
 // lease is a lease that this process has or wants. A key without a value is free.
 type lease struct {
 	b  *Bus
-	of ports.Keep
+	of ports.RoleKey
 	// holder tells this process's values from those of others.
 	holder string
 	// revision is that of the key when it was last this process's, sent when that was asked for.
@@ -176,8 +176,8 @@ func (l *lease) giveBack(ctx context.Context) {
 	_ = l.put(ctx, "")
 }
 
-// Keep allows to hold a lease, and to keep positions of its name.
-func (g *Grants) Keep(of ports.Keep) {
+// UseLease allows to hold a lease, and to keep positions of its name.
+func (g *Grants) UseLease(of ports.RoleKey) {
 	for _, bucket := range []kv.Bucket{leases(of.Role), buckets.Positions(of.Role)} {
 		g.ReadBucket(bucket)
 		g.WriteKeys(bucket, of.Name)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var ofTest = ports.Keep{Role: "gateway", Name: "test"}
+var ofTest = ports.RoleKey{Role: "gateway", Name: "test"}
 
 // lead leads until stop is called. began gets the context of each call of the work.
 func lead(t *testing.T, bus *Bus, work func(ctx context.Context) error) (began <-chan context.Context, stop func() error) {
@@ -74,7 +74,7 @@ func TestWorkFails(t *testing.T) {
 	began, stop := lead(t, bus, untilLost)
 	<-began
 	require.NoError(t, stop())
-	require.Error(t, bus.Lead(t.Context(), ports.Keep{Role: "a.b", Name: "c"}, untilLost))
+	require.Error(t, bus.Lead(t.Context(), ports.RoleKey{Role: "a.b", Name: "c"}, untilLost))
 }
 
 // Who died is followed when the server has forgotten the lease.

@@ -220,7 +220,7 @@ func inbox(pool string, states ...events.State) journal.Inbox {
 func (l Layout) planner(g *natsbus.Grants) {
 	l.worker(g, owned[Planner], "")
 	g.Consume(inbox(events.DefaultPool, owned[Planner]...))
-	g.KeepIn(buckets.Providers)
+	g.UseBucket(buckets.Providers)
 	g.StoreResults(events.DefaultPool) // reasoning that is too large for the log
 	g.PublishChunks()
 	g.WatchAsks()
@@ -237,7 +237,7 @@ func (l Layout) planner(g *natsbus.Grants) {
 func (l Layout) actor(g *natsbus.Grants, pool string) {
 	l.worker(g, owned[ActorPrefix], pool)
 	g.Consume(inbox(pool, owned[ActorPrefix]...))
-	g.KeepIn(buckets.Tools(pool))
+	g.UseBucket(buckets.Tools(pool))
 	g.Lend(pool)
 	g.StoreResults(pool)
 	if pool == events.AgentsPool {
@@ -306,8 +306,8 @@ func (l Layout) gateway(g *natsbus.Grants) {
 			g.Inspect(inbox(pool, l.ends()...)) // to find runs that wait for a sub-run whose end was lost
 		}
 	}
-	g.KeepIn(buckets.Quotas)
-	g.Keep(ports.Keep{Role: Gateway, Name: "admission"}) // to admit queued runs
+	g.UseBucket(buckets.Quotas)
+	g.UseLease(ports.RoleKey{Role: Gateway, Name: "admission"}) // to admit queued runs
 	g.Ready()
 	g.Inspect(inbox(events.DefaultPool, l.own()...)) // to tell how much work waits
 	g.Watch(journal.Filter{})
@@ -317,19 +317,19 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.PublishChunks() // what client models are writing
 	g.WatchAsks()
 	l.readDirectory(g)
-	g.KeepIn(buckets.Offers)
-	g.KeepIn(buckets.Agents)
+	g.UseBucket(buckets.Offers)
+	g.UseBucket(buckets.Agents)
 	g.StoreResults(events.DefaultPool) // images and files of messages
 	g.ReadBucket(buckets.Purged)
-	g.KeepIn(buckets.Threads)
-	g.Keep(ports.Keep{Role: Gateway, Name: "threads"}) // to forget those that have ended
-	g.KeepIn(buckets.Webhooks)
-	g.Keep(ports.Keep{Role: Gateway, Name: "webhooks"})
+	g.UseBucket(buckets.Threads)
+	g.UseLease(ports.RoleKey{Role: Gateway, Name: "threads"}) // to forget those that have ended
+	g.UseBucket(buckets.Webhooks)
+	g.UseLease(ports.RoleKey{Role: Gateway, Name: "webhooks"})
 	g.ListKeys(buckets.Dropped)
 	g.WriteKeys(buckets.Dropped, buckets.Dropped.Keys)
 	g.Timers()
-	g.Keep(ports.Keep{Role: Gateway, Name: "timers"}) // to notice that somebody removed them
-	g.KeepIn(buckets.Schedules)
+	g.UseLease(ports.RoleKey{Role: Gateway, Name: "timers"}) // to notice that somebody removed them
+	g.UseBucket(buckets.Schedules)
 	g.Alarms()
 	for _, of := range l.Storage { // people edit it, what was paged out too
 		g.UseStorage(of, journal.WrittenByActor)
@@ -351,7 +351,7 @@ func (l Layout) tap(g *natsbus.Grants) {
 // telemetry reads the log, and keeps where it is.
 func telemetry(g *natsbus.Grants) {
 	g.Watch(journal.Filter{})
-	g.Keep(ports.Keep{Role: Telemetry, Name: "traces"})
+	g.UseLease(ports.RoleKey{Role: Telemetry, Name: "traces"})
 }
 
 // Custom is the name of the user that serves the states of an application's own graph.

@@ -200,7 +200,7 @@ func TestTelemetryKeepsItsPlace(t *testing.T) {
 	bus := newRig(t).open(t, Telemetry)
 	_, err := journaltest.Collect(bus.Scan(t.Context(), 0, journal.Filter{}, 0))
 	require.NoError(t, err)
-	keep := ports.Keep{Role: Telemetry, Name: "traces"}
+	keep := ports.RoleKey{Role: Telemetry, Name: "traces"}
 	require.NoError(t, bus.Lead(t.Context(), keep, func(ctx context.Context) error {
 		_, err := buckets.PutPosition(ctx, bus, keep, []byte("[1]"), 0)
 		return err

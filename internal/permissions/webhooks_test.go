@@ -33,7 +33,7 @@ func TestWebhooks(t *testing.T) {
 	require.NoError(t, err)
 	led := errors.New("this process leads")
 	lead := func(context.Context) error { return led }
-	require.ErrorIs(t, gateway.Lead(ctx, ports.Keep{Role: Gateway, Name: "webhooks"}, lead), led)
+	require.ErrorIs(t, gateway.Lead(ctx, ports.RoleKey{Role: Gateway, Name: "webhooks"}, lead), led)
 
 	tap := r.open(t, Tap)
 	_, err = tap.Get(ctx, buckets.Webhooks, it.Key)

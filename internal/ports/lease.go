@@ -2,9 +2,9 @@ package ports
 
 import "context"
 
-// Keep names something small that the processes of one role keep on the bus: a lease or a
+// RoleKey names something small that the processes of one role keep on the bus: a lease or a
 // position. Both are tokens.
-type Keep struct {
+type RoleKey struct {
 	// Role is whose processes may write it. Name is unique within the role.
 	Role, Name string
 }
@@ -21,5 +21,5 @@ type Leases interface {
 	// back, and Lead returns what work returned. Lead returns nil when ctx ends. It waits
 	// through outages. Other errors: [journal.ErrDenied], and [journal.ErrNotReady] on a bus
 	// that was set up by a build without leases.
-	Lead(ctx context.Context, of Keep, work func(ctx context.Context) error) error
+	Lead(ctx context.Context, of RoleKey, work func(ctx context.Context) error) error
 }

@@ -34,7 +34,7 @@ import (
 )
 
 // Kept is the lease of the process that exports, and its position.
-var Kept = ports.Keep{Role: "telemetry", Name: "traces"}
+var Kept = ports.RoleKey{Role: "telemetry", Name: "traces"}
 
 // Sender sends spans. It returns when the receiver has acknowledged them, or with the reason
 // why it has not.

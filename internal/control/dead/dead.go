@@ -58,14 +58,14 @@ var systemCodes = []string{
 // agent, so that the run is in the list of the dead.
 func BySystem(code string) bool { return slices.Contains(systemCodes, code) }
 
-// Keeper lists, drops and retries the dead. It is safe for concurrent use.
-type Keeper struct {
+// Letters lists, drops and retries the dead. It is safe for concurrent use.
+type Letters struct {
 	a      *runs.Editor
 	forker *forking.Forker
 }
 
-// New returns a Keeper of the dead runs of a. forker makes the runs that retry them.
-func New(a *runs.Editor, forker *forking.Forker) *Keeper { return &Keeper{a, forker} }
+// New returns the Letters of the dead runs of a. forker makes the runs that retry them.
+func New(a *runs.Editor, forker *forking.Forker) *Letters { return &Letters{a, forker} }
 
 // log is the log with the operator's ports.
 type log interface {
@@ -74,7 +74,7 @@ type log interface {
 	kv.Store
 }
 
-func (k *Keeper) log() (log, error) {
+func (k *Letters) log() (log, error) {
 	if l, has := k.a.Log.(log); has {
 		return l, nil
 	}
@@ -84,7 +84,7 @@ func (k *Keeper) log() (log, error) {
 // Dead lists the dead runs of the namespace and the messages of no run, which belong to no
 // namespace: oldest first, each run once. It reads only the records that end runs and folds no
 // run, so it believes an end that is not legal in its run. `replay verify` finds that out.
-func (k *Keeper) Dead(ctx context.Context, ns string, o Options) ([]Dead, error) {
+func (k *Letters) Dead(ctx context.Context, ns string, o Options) ([]Dead, error) {
 	ns, err := k.a.CheckNamespace(ns)
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func Key(name string) (string, error) {
 
 // DropDead hides listed runs and messages, all or none: a name that is not in the list of all dead runs
 // and messages is a CodeNotDead. What is hidden stays in the log.
-func (k *Keeper) DropDead(ctx context.Context, ns string, names []string) error {
+func (k *Letters) DropDead(ctx context.Context, ns string, names []string) error {
 	listed, err := k.Dead(ctx, ns, Options{All: true, Dropped: true})
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ type Retried struct {
 // the first failed attempt of the work that ended the run. key is that of [forking.Request].
 // Refusals are those of a fork, and these conflicts: not_dead if the run did not end so,
 // run_poisoned if nothing precedes the poison.
-func (k *Keeper) Retry(ctx context.Context, ns, id, key string) (Retried, error) {
+func (k *Letters) Retry(ctx context.Context, ns, id, key string) (Retried, error) {
 	run, err := k.a.Place(ns, id)
 	if err != nil {
 		return Retried{}, err
@@ -240,7 +240,7 @@ func (k *Keeper) Retry(ctx context.Context, ns, id, key string) (Retried, error)
 	return Retried{fork, at}, err
 }
 
-func (k *Keeper) retryAt(ctx context.Context, run events.Run) (uint64, error) {
+func (k *Letters) retryAt(ctx context.Context, run events.Run) (uint64, error) {
 	var n uint64
 	var last *events.Event
 	failures := map[string]uint64{}

@@ -36,7 +36,7 @@ const (
 )
 
 // lease is what the gateway holds that admits.
-var lease = ports.Keep{Role: "gateway", Name: "admission"}
+var lease = ports.RoleKey{Role: "gateway", Name: "admission"}
 
 // Config configures an [Admission].
 type Config struct {

@@ -18,8 +18,8 @@ import (
 // roll-ups. So what was removed is set again from the log.
 const rearmEvery = 5 * time.Minute
 
-// KeepArmed sets the missing timers of open runs at once and then every five minutes until ctx ends.
-func (t *Timers) KeepArmed(ctx context.Context) error {
+// Rearm sets the missing timers of open runs at once and then every five minutes until ctx ends.
+func (t *Timers) Rearm(ctx context.Context) error {
 	armed, knows := t.Timers.(ports.ArmedTimers)
 	if !knows {
 		<-ctx.Done()
@@ -43,7 +43,7 @@ func (t *Timers) KeepArmed(ctx context.Context) error {
 
 // kept is where gateways keep the place of the mark. It is not beside the timers: whoever may set a
 // timer can have the server store another message there.
-var kept = ports.Keep{Role: role, Name: "timers"}
+var kept = ports.RoleKey{Role: role, Name: "timers"}
 
 const role = "gateway"
 

@@ -66,7 +66,7 @@ type Config struct {
 type Timers struct {
 	Config
 	a *runs.Editor
-	// marked is the mark that KeepArmed stored last.
+	// marked is the mark that Rearm stored last.
 	marked mark
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // lease is what the process has that delivers.
-var lease = ports.Keep{Role: "gateway", Name: "webhooks"}
+var lease = ports.RoleKey{Role: "gateway", Name: "webhooks"}
 
 // lookEvery is how often the process that delivers looks for changes of webhooks.
 const lookEvery = 2 * time.Second

@@ -28,7 +28,7 @@ const (
 	valuesBytes = 4 << 20
 )
 
-var _ ports.Keeper = (*Bus)(nil)
+var _ ports.Archive = (*Bus)(nil)
 
 // keptHeaders are the headers of values that mean something on another bus.
 var keptHeaders = []string{kvOperation, headerSchedule, headerTarget, headerTTL}
@@ -57,13 +57,13 @@ func (b *Bus) Born(ctx context.Context) (time.Time, error) {
 
 // Buckets returns every bucket and store that this package declares, and the stream of timers,
 // but for what has a lifetime.
-func (b *Bus) Buckets(ctx context.Context) ([]ports.KeptBucket, error) {
+func (b *Bus) Buckets(ctx context.Context) ([]ports.ArchivedBucket, error) {
 	names, err := b.StreamNames(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list buckets: %w", err)
 	}
 	slices.Sort(names)
-	var all []ports.KeptBucket
+	var all []ports.ArchivedBucket
 	for _, name := range names {
 		if !isKept(name) {
 			continue
@@ -82,7 +82,7 @@ func (b *Bus) Buckets(ctx context.Context) ([]ports.KeptBucket, error) {
 		if err != nil {
 			return nil, fmt.Errorf("bucket %s: %w", name, err)
 		}
-		all = append(all, ports.KeptBucket{
+		all = append(all, ports.ArchivedBucket{
 			Name: name, Objects: strings.HasPrefix(name, objectStreamPrefix), Config: config,
 			First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs,
 		})
@@ -240,7 +240,7 @@ func (b *Bus) Objects(ctx context.Context, bucket string, after uint64) iter.Seq
 }
 
 // MakeBucket makes a bucket's stream, with the replicas of this log.
-func (b *Bus) MakeBucket(ctx context.Context, bucket ports.KeptBucket) error {
+func (b *Bus) MakeBucket(ctx context.Context, bucket ports.ArchivedBucket) error {
 	_, err := b.Stream(ctx, bucket.Name)
 	if !errors.Is(err, journal.ErrNotReady) {
 		return err

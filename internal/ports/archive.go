@@ -8,10 +8,10 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// KeptBucket is what a bus keeps beside the log under one name: values, or objects.
-type KeptBucket struct {
+// ArchivedBucket is what a bus keeps beside the log under one name: values, or objects.
+type ArchivedBucket struct {
 	Name string `json:"name"`
-	// Objects says that [Keeper.Objects] reads it, and not [Keeper.Values].
+	// Objects says that [Archive.Objects] reads it, and not [Archive.Values].
 	Objects bool `json:"objects,omitempty"`
 	// First, Last and Messages say what it has. If they are the same later, nothing has changed.
 	First    uint64 `json:"first"`
@@ -35,12 +35,12 @@ type Object struct {
 	Seq uint64
 }
 
-// Keeper reads all that is beside the log, to keep it elsewhere, and puts it back: an operator's
+// Archive reads all that is beside the log, to keep it elsewhere, and puts it back: an operator's
 // permission. What lives for a short time, such as announcements, and what follows from the log,
 // such as snapshots and the timers of runs, is not among it.
-type Keeper interface {
+type Archive interface {
 	// Buckets returns every bucket, sorted by name.
-	Buckets(ctx context.Context) ([]KeptBucket, error)
+	Buckets(ctx context.Context) ([]ArchivedBucket, error)
 	// Values yields the bucket's values, in the order in which they were put. A value that is
 	// replaced meanwhile comes in its old form, its new one, or both, the new one last.
 	Values(ctx context.Context, bucket string) iter.Seq2[Value, error]
@@ -48,7 +48,7 @@ type Keeper interface {
 	// meanwhile may be among it.
 	Objects(ctx context.Context, bucket string, after uint64) iter.Seq2[Object, error]
 	// MakeBucket makes a bucket that is not there.
-	MakeBucket(ctx context.Context, b KeptBucket) error
+	MakeBucket(ctx context.Context, b ArchivedBucket) error
 	// PutValue puts a value where it belongs. Its bucket has to be there.
 	PutValue(ctx context.Context, v Value) error
 }
