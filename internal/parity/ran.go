@@ -55,10 +55,7 @@ func (r *Results) apply(e event) {
 	case "output":
 		r.printed(test, e.Output)
 	case "pass", "fail", "skip":
-		// A test that several runs have, or a kernel beside this one, needs to pass in one of them.
-		if e.Action == "fail" || r.outcomes[test] == "" || r.outcomes[test] == "skip" {
-			r.outcomes[test] = e.Action
-		}
+		r.outcomes[test] = e.Action
 		if e.Action == "fail" {
 			r.failed(test)
 		}
