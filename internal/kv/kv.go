@@ -33,8 +33,6 @@ type Store interface {
 	Keys(ctx context.Context, of Bucket, pattern string) ([]string, error)
 	// Born returns when the installation was made, which tells it from every other one.
 	Born(ctx context.Context) (time.Time, error)
-	// BucketNames returns the names of the buckets that begin so, sorted.
-	BucketNames(ctx context.Context, prefix string) ([]string, error)
 }
 
 // Item is what a key has.

@@ -234,22 +234,6 @@ func (b *Bus) Keys(ctx context.Context, of kv.Bucket, pattern string) ([]string,
 	return slices.Compact(keys), err
 }
 
-// BucketNames returns the names of the buckets that begin so.
-func (b *Bus) BucketNames(ctx context.Context, prefix string) ([]string, error) {
-	streams, err := b.StreamNames(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list buckets: %w", err)
-	}
-	var names []string
-	for _, stream := range streams {
-		if name, ok := strings.CutPrefix(stream, kvStreamPrefix); ok && strings.HasPrefix(name, prefix) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
-}
-
 // reading reads from a bucket's stream if that is there. To read from one that is not takes its
 // time, since a server that nobody answers for may be about to start. So it is looked for first.
 func (b *Bus) reading(ctx context.Context, bucket string, read func(stream string) error) error {

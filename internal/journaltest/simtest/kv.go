@@ -203,19 +203,6 @@ func matches(pattern, key string) bool {
 	return len(want) == len(has)
 }
 
-// BucketNames returns the names of the buckets that begin so.
-func (p *Process) BucketNames(_ context.Context, prefix string) (names []string, err error) {
-	err = p.locked(func(s *stores) {
-		for name := range s.buckets.keys {
-			if strings.HasPrefix(name, prefix) {
-				names = append(names, name)
-			}
-		}
-	})
-	slices.Sort(names)
-	return names, err
-}
-
 // Born returns when the journal was made.
 func (p *Process) Born(context.Context) (born time.Time, err error) {
 	err = p.locked(func(s *stores) { born = s.buckets.born })
