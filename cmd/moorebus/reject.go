@@ -28,7 +28,7 @@ The first decision on a call is final; a second one fails and shows the first.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		d := decision(events.DecisionRejected, args, by())
 		if strings.TrimSpace(d.Reason) == "" {
-			return cli.Usage("--reason: is required: the model is told why the call does not run")
+			return cli.Usage("--reason: is required: the model reads why the call does not run")
 		}
 		return flags.decide(cmd, args[0], d, nil)
 	}
