@@ -24,6 +24,14 @@ type LogTimers interface {
 // the factory is called for every test, and its journal must hold no timers. Its
 // ack wait should be two seconds or less.
 func Timers(t *testing.T, open func(t *testing.T) LogTimers) {
+	timers(t, open)
+	t.Run("refused", func(t *testing.T) {
+		t.Parallel()
+		testTimerRefused(t, open(t))
+	})
+}
+
+func timers(t *testing.T, open func(t *testing.T) LogTimers) {
 	for name, test := range map[string]func(*testing.T, LogTimers){
 		"fires at its time":              testTimerFires,
 		"fires at once if it is late":    testTimerLate,
@@ -37,7 +45,6 @@ func Timers(t *testing.T, open func(t *testing.T) LogTimers) {
 		"two consumers share":            testTimerShare,
 		"slots":                          testTimerSlots,
 		"the end waits for the handlers": testTimerEnd,
-		"refused":                        testTimerRefused,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -198,6 +198,9 @@ func TestConformance(t *testing.T) {
 	t.Run("Timers", func(t *testing.T) {
 		journaltest.Timers(t, func(t *testing.T) journaltest.LogTimers { return newBus(t, 3) })
 	})
+	t.Run("Alarms", func(t *testing.T) {
+		journaltest.Alarms(t, func(t *testing.T) journaltest.LogAlarms { return newBus(t, 1) })
+	})
 }
 
 // TestReadsWithinReads has more readers than there are turns to ask for a page, each

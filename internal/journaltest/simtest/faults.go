@@ -79,6 +79,8 @@ type Faults struct {
 	Storage float64
 	// Fetch fails what is fetched by its number.
 	Fetch float64
+	// Lease takes a lease from the process that has it, within four ack waits.
+	Lease float64
 }
 
 // Options says how the simulation behaves; the zero value is one shard without

@@ -24,6 +24,8 @@ var (
 	_ journal.Blobs     = (*Process)(nil)
 	_ ports.Peers       = (*Process)(nil)
 	_ ports.Questions   = (*Process)(nil)
+	_ ports.Alarms      = (*Process)(nil)
+	_ ports.Leases      = (*Process)(nil)
 
 	_ ports.Snapshots = (*Process)(nil)
 	_ ports.Runless   = (*Process)(nil)
@@ -46,6 +48,7 @@ type Journal struct {
 	watchers map[*watcher]struct{}
 	stores   stores
 	timers   timers
+	alarms   timers
 	// offers are who takes loans, by pool and name.
 	offers map[string][]*offer
 	// answerers are who answers questions, by topic.
@@ -89,7 +92,7 @@ func New(o Options) *Journal {
 		offers: make(map[string][]*offer), answerers: make(map[string][]*answerer),
 	}
 	j.changed.channel = make(chan struct{})
-	j.timers = newTimers(&j.changed)
+	j.timers, j.alarms = newTimers("timers", &j.changed), newTimers("alarms", &j.changed)
 	for range j.opts.Shards {
 		j.shards = append(j.shards, &shard{runs: make(map[string][]int), grown: make(chan struct{}), disk: make(chan struct{}, 1)})
 	}

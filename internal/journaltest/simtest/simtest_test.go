@@ -65,6 +65,11 @@ func TestConformance(t *testing.T) {
 					return New(Options{Shards: shards, AckWait: time.Second})
 				})
 			})
+			t.Run("Alarms", func(t *testing.T) {
+				journaltest.Alarms(t, func(*testing.T) journaltest.LogAlarms {
+					return New(Options{Shards: shards, AckWait: time.Second})
+				})
+			})
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -27,7 +28,7 @@ type stores struct {
 	blobs     map[string][]byte
 	// snapshots are JSON by run.
 	snapshots map[string][]byte
-	keeping   keeping
+	leases    map[ports.RoleKey]held
 	storage   storage
 	buckets   bucketSet
 }
@@ -49,6 +50,7 @@ func newStores() stores {
 		blobs:     make(map[string][]byte),
 
 		snapshots: make(map[string][]byte),
+		leases:    make(map[ports.RoleKey]held),
 		storage:   newStorage(),
 		buckets:   newBuckets(),
 	}
