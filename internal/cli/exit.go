@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -250,6 +251,8 @@ func Execute(ctx context.Context, root *cobra.Command) error {
 	switch {
 	case err == nil, started:
 		return err
+	case errors.Is(err, errVersion):
+		return nil
 	case errors.As(err, &exit):
 		return exit // without what the library says of it
 	}
@@ -263,16 +266,24 @@ func each(c *cobra.Command, fn func(*cobra.Command)) {
 	}
 }
 
+// errVersion is what parsing flags ends with after --version was printed.
+var errVersion = errors.New("the version is printed")
+
 // addVersion adds --version to a program and each of its commands, and the command version.
+// It does without [cobra.Command.Version], whose text needs a template: a program with
+// text/template in it keeps every exported method, which makes the observer a fifth larger.
 func addVersion(root *cobra.Command) {
 	addVersionCommand(root)
-	text := buildinfo.Read().Text(root.Name())
 	each(root, func(c *cobra.Command) {
-		c.Version = text
-		c.SetVersionTemplate("{{.Version}}")
-		if c.Flags().Lookup("version") == nil {
-			c.Flags().Bool("version", false, "print version, commit, table and schemas, as "+root.Name()+" version does")
-		}
+		c.Flags().BoolFunc("version", "print version, commit, table and schemas, as "+root.Name()+" version does", func(value string) error {
+			if on, err := strconv.ParseBool(value); err != nil || !on {
+				return err
+			}
+			if _, err := fmt.Fprint(c.OutOrStdout(), buildinfo.Read().Text(root.Name())); err != nil {
+				return err
+			}
+			return errVersion
+		})
 	})
 }
 
