@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,6 +40,24 @@ type process struct {
 	log  *tail
 	// done is closed when the process has ended.
 	done <-chan struct{}
+
+	mu sync.Mutex
+	// sent are the start and the signals, with their times.
+	sent []string
+}
+
+// note remembers what was done to the process, and when.
+func (p *process) note(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = append(p.sent, what+" at "+time.Now().UTC().Format("15:04:05.000"))
+}
+
+// history is what was done to the process.
+func (p *process) history() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.sent, ", ")
 }
 
 // launch starts a command of bin with exactly the environment given. The caller
@@ -53,25 +72,28 @@ func launch(t *testing.T, name string, env []string, command string, args ...str
 
 func startProcess(t *testing.T, name string, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{name: name, cmd: cmd, log: &tail{}}
+	p := &process{name: name, cmd: cmd, log: &tail{begun: make(chan struct{})}}
 	cmd.Stdout, cmd.Stderr = p.log, p.log
 	var err error
 	p.done, err = commandtest.Start(cmd)
 	require.NoError(t, err, name)
+	p.note("started")
 	return p
 }
 
 // kill ends the process as a power cut would (kill -9), and waits for it.
 func (p *process) kill() {
+	p.note("SIGKILL")
 	_ = p.cmd.Process.Kill() // it may be over already
 	<-p.done
 }
 
 // reap kills the process if it still runs, and shows its log if the test failed.
 func (p *process) reap(t *testing.T) {
+	history := p.history()
 	p.kill()
 	if t.Failed() {
-		t.Logf("--- log of %s (%s)\n%s", p.name, p.cmd.ProcessState, p.log)
+		t.Logf("--- log of %s (%s; %s)\n%s", p.name, p.cmd.ProcessState, history, p.log)
 	}
 }
 
@@ -80,23 +102,31 @@ func (p *process) reap(t *testing.T) {
 func (p *process) terminate() error {
 	code, err := p.end()
 	if err == nil && code != 0 {
-		err = errors.New(p.name + " ended after SIGTERM with: " + p.cmd.ProcessState.String())
+		err = fmt.Errorf("%s ended with %s: %s", p.name, p.cmd.ProcessState, p.history())
 	}
 	return err
 }
 
 // end asks the process to end and returns its exit code. That it does not end
-// in time is an error.
+// in time is an error. Until a program has begun, SIGTERM kills it. So it waits for the first
+// line of the log, which may be late if the process was just started.
 func (p *process) end() (code int, err error) {
+	select {
+	case <-p.log.begun:
+	case <-p.done:
+	case <-time.After(startTime):
+		return 0, fmt.Errorf("%s has said nothing within %s: %s", p.name, startTime, p.history())
+	}
+	p.note("SIGTERM")
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return 0, errors.New(p.name + " had ended by itself")
+		return 0, fmt.Errorf("%s had ended by itself with %s: %s", p.name, p.cmd.ProcessState, p.history())
 	}
 	select {
 	case <-p.done:
 		return p.cmd.ProcessState.ExitCode(), nil
 	case <-time.After(stopTime):
 		p.kill()
-		return 0, errors.New(p.name + " did not end within " + stopTime.String() + " of SIGTERM")
+		return 0, fmt.Errorf("%s did not end within %s: %s", p.name, stopTime, p.history())
 	}
 }
 
@@ -167,6 +197,8 @@ func freeAddresses(t *testing.T, n int) []string {
 type tail struct {
 	mu   sync.Mutex
 	text []byte
+	// begun is closed at the first write.
+	begun chan struct{}
 }
 
 const tailSize = 16 << 10
@@ -174,6 +206,9 @@ const tailSize = 16 << 10
 func (l *tail) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.text) == 0 {
+		close(l.begun)
+	}
 	l.text = append(l.text, p...)
 	if over := len(l.text) - tailSize; over > tailSize {
 		l.text = append(l.text[:0], l.text[over:]...)

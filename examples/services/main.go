@@ -27,6 +27,8 @@ func main() {
 const schema = `{"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}`
 
 func run() error {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, os.Interrupt, syscall.SIGTERM)
 	conn, err := nats.Connect(os.Getenv("NATS_URL"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
 	if err != nil {
 		return err
@@ -51,8 +53,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	ended := make(chan os.Signal, 1)
-	signal.Notify(ended, os.Interrupt, syscall.SIGTERM)
+	fmt.Println("serving text.count_words and text.publish")
 	<-ended
 	return service.Stop() // requests in flight are answered
 }

@@ -68,6 +68,7 @@ func Command(name, short, long string, flags func(*pflag.FlagSet), check func() 
 		}
 		logger = logger.With("role", name, "instance", role.Instance)
 		slog.SetDefault(logger) // what has no logger of its own says who it is, too
+		defer logStop(cmd.Context(), logger)()
 		if check != nil {
 			if err := check(); err != nil {
 				return err
@@ -117,6 +118,21 @@ func Command(name, short, long string, flags func(*pflag.FlagSet), check func() 
 		return err
 	}
 	return cmd
+}
+
+// logStop logs once ctx ends that the process stops, and by which signal. The function that it
+// returns waits until that is logged.
+func logStop(ctx context.Context, logger *slog.Logger) (logged func()) {
+	done := make(chan struct{})
+	unhook := context.AfterFunc(ctx, func() {
+		defer close(done)
+		logger.Info("stopping", "reason", context.Cause(ctx))
+	})
+	return func() {
+		if !unhook() {
+			<-done
+		}
+	}
 }
 
 // storeOptions say how a role reads runs. An actor changes the world, so it trusts
