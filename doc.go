@@ -11,7 +11,7 @@
 //
 // # The core
 //
-// [github.com/moorebus/moorebus/internal/reducer] is a Moore machine. Its transition table lists the
+// [github.com/moorebus/moorebus/pkg/reducer] is a Moore machine. Its transition table lists the
 // events that may follow in each state. The fold turns events into Memory. View is what the model
 // is sent. An illegal event is never skipped: it poisons its run, and no other run. Two packages
 // derive more from a memory: internal/effects lists the work that it wants done, and

@@ -99,9 +99,9 @@ var lower = map[string][]string{
 	"internal/media":            {},
 	"internal/replyitem":        {},
 	"pkg/events":                {"internal/codec", "internal/media", "internal/replyitem"},
-	"internal/reducer":          {"pkg/events", "internal/codec"},
-	"internal/effects":          {"pkg/events", "internal/reducer"},
-	"internal/callname":         {"pkg/events", "internal/reducer"},
+	"pkg/reducer":               {"pkg/events", "internal/codec"},
+	"internal/effects":          {"pkg/events", "pkg/reducer"},
+	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
 	"internal/conceal":          {},
 	"internal/confine":          {},
@@ -122,9 +122,9 @@ var lower = map[string][]string{
 	"internal/groupcommit":      {"pkg/events", "pkg/journal"},
 	"internal/sharedlog":        {"internal/journalcheck", "pkg/events", "pkg/journal", "internal/retry"},
 	"internal/livetext":         {"pkg/events", "pkg/journal"},
-	"internal/runlog":           {"internal/meter", "internal/ports", "pkg/events", "internal/reducer", "internal/effects", "pkg/journal", "internal/codec"},
+	"internal/runlog":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/codec"},
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
-	"internal/worker":           {"internal/meter", "internal/ports", "pkg/events", "internal/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
+	"internal/worker":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {"internal/codec"},
 	"internal/script":           {"pkg/llm"},
 	"internal/keycommand":       {},
@@ -132,17 +132,17 @@ var lower = map[string][]string{
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
 	"internal/agentfile/strict": {},
 	"internal/docschema":        {"pkg/events", "pkg/tool", "internal/agentfile", "internal/providers"},
-	"internal/approval":         {"pkg/events", "internal/reducer", "internal/agentfile/strict"},
-	"internal/toolcall":         {"internal/ports", "pkg/events", "internal/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
-	"internal/contextedit":      {"pkg/events", "internal/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
-	"internal/clientmodel":      {"pkg/events", "internal/reducer", "internal/effects", "pkg/journal"},
+	"internal/approval":         {"pkg/events", "pkg/reducer", "internal/agentfile/strict"},
+	"internal/toolcall":         {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
+	"internal/contextedit":      {"pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
+	"internal/clientmodel":      {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal"},
 	"internal/replyfacts":       {"pkg/events", "pkg/llm"},
 	"internal/refusal":          {},
-	"internal/runstart":         {"internal/agentstore", "internal/kv", "internal/ports", "internal/tombstones", "internal/tracecontext", "pkg/events", "internal/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal", "internal/agentfile/strict"},
+	"internal/runstart":         {"internal/agentstore", "internal/kv", "internal/ports", "internal/tombstones", "internal/tracecontext", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal", "internal/agentfile/strict"},
 	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
-	"internal/runstream":        {"pkg/events", "internal/reducer"},
+	"internal/runstream":        {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
-	"internal/compare":          {"pkg/events", "internal/reducer", "pkg/journal", "internal/runlog", "internal/jsondiff"},
+	"internal/compare":          {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/jsondiff"},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
 	"internal/ports":            {"pkg/events", "pkg/journal"},
@@ -150,7 +150,7 @@ var lower = map[string][]string{
 	"internal/tombstones":       {"internal/buckets", "internal/kv", "pkg/events", "pkg/journal"},
 	"internal/agentstore":       {"internal/buckets", "internal/kv", "internal/ports", "pkg/events", "pkg/journal"},
 	"internal/recordline":       {"internal/codec", "pkg/journal"},
-	"internal/buildinfo":        {"pkg/events", "internal/reducer"},
+	"internal/buildinfo":        {"pkg/events", "pkg/reducer"},
 }
 
 // ports are the ports, with what their adapters may import.
@@ -196,7 +196,7 @@ var suites = map[string]string{
 	"internal/journaltest/simtest": "pkg/journal",
 	"internal/llmtest":             "internal/llmhttp",
 	"internal/tooltest":            "internal/toolset",
-	"internal/reducertest":         "internal/reducer",
+	"internal/reducertest":         "pkg/reducer",
 	"internal/worker/workertest":   "internal/worker",
 }
 
@@ -206,13 +206,13 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/semver"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "internal/replyitem", "pkg/events", "internal/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp", "internal/tracecontext"}
+var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "internal/replyitem", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp", "internal/tracecontext"}
 
 var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/retention", "internal/custom", "internal/telemetry"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
-	"internal/codec", "pkg/events", "internal/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/callctx", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
+	"internal/codec", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/callctx", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/runstream", "internal/runstart", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",
@@ -398,7 +398,7 @@ var clocks = []string{"After", "AfterFunc", "NewTicker", "NewTimer", "Now", "Sin
 
 func TestTheCoreIsPure(t *testing.T) {
 	all := sources(t)
-	for _, dir := range []string{"pkg/events", "internal/reducer", "internal/effects", "internal/callname"} {
+	for _, dir := range []string{"pkg/events", "pkg/reducer", "internal/effects", "internal/callname"} {
 		s := all[dir]
 		require.NotNil(t, s, dir)
 		for p, file := range s.imports {

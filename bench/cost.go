@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/pflag"
 )

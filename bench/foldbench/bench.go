@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/logwalk"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Options say what is measured; the zero value measures the whole log.

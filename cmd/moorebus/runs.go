@@ -11,8 +11,8 @@ import (
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func runsCommand() *cobra.Command {

@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/print"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/runstream"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func tableCommand() *cobra.Command {

@@ -7,8 +7,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // maxFiles bounds the files that an answer holds itself, in bytes. It has the URLs of the others.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/livetext"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Translator makes the protocol's events of a run, from its first event on. Nothing comes out

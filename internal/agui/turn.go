@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/control/decisions"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // customKey is the key of the run's custom memory under which [turn] is kept.

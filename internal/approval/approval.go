@@ -12,8 +12,8 @@ import (
 	"github.com/expr-lang/expr/vm"
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Policies evaluates policies. Expressions are those of expr-lang over the variables tool

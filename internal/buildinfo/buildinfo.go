@@ -7,8 +7,8 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Facts are what [Read] tells. What the build does not know is "unknown".

@@ -21,10 +21,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/buildinfo"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

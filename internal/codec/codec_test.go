@@ -15,9 +15,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/moorebus/moorebus/internal/codec"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // everything has a field of every type that has a decoder, and of some that are left to

@@ -5,9 +5,9 @@ package compare
 import (
 	"context"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Comparison is how two runs a and b differ after the last event that both have.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 
 	"github.com/moorebus/moorebus/internal/control/clients"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // keepResults makes the client's results what the log has of them: without secrets, and with

@@ -5,10 +5,10 @@ import (
 	"errors"
 
 	"github.com/moorebus/moorebus/internal/journalcheck"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // MaxEntries and MaxEntryBytes bound what [Controller.Stored] returns: entries, and bytes of

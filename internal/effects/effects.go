@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Kind is what an effect does.

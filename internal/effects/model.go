@@ -3,8 +3,8 @@ package effects
 import (
 	"cmp"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Model returns the model that is asked for the run's task type after the failures that the

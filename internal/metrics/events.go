@@ -4,8 +4,8 @@ import (
 	"cmp"
 
 	"github.com/moorebus/moorebus/internal/meter"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // chat is the operation's name by the GenAI conventions.

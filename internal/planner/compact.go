@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/contextedit"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // compactable returns what can be done if the request that is due is too long for the

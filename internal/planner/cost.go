@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // codeNoPrice is the code of a run whose budget is in money and whose model has no known

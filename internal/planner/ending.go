@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/replyitem"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // kindRefused is the kind of a refusal that is no answer. It is also the code of the run's

@@ -14,12 +14,12 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/internal/planner"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Whatever a model server does, the run goes on once it does better, or ends and

@@ -7,10 +7,10 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/media"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // The tokens that an image, and a file for each fileBytes that are begun, count as in

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/planner"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // textBubble is a planner with the text protocol, and a model that says texts.

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/control/record"
-	"github.com/moorebus/moorebus/internal/reducer"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Step is a step of a run with what the model replied or the tool returned, in at most 100

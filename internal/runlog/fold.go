@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Fold folds one run's records in their order, wherever they come from. A fork begins with

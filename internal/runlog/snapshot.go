@@ -9,9 +9,9 @@ import (
 	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // fewEvents is the length up to which a run is read without looking for a snapshot.

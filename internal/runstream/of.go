@@ -3,8 +3,8 @@ package runstream
 import (
 	"encoding/json"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Of returns the outputs of an event that was just folded into mem, in this order: what the

@@ -6,8 +6,8 @@ import (
 	"io"
 	"sync"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Stream merges the outputs of one run from its log and from the live feed. It passes them

@@ -5,9 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/runstream"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // small is a table whose drawings fit on a page.

@@ -5,8 +5,8 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Content has spans hold what was said: messages, arguments, results and error messages. A nil

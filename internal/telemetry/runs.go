@@ -8,11 +8,11 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // The bounds of what is remembered: runs, and the bytes of their bodies. A run that was

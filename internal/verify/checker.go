@@ -9,10 +9,10 @@ import (
 
 	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/ports"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Outcome is how verification found a run.

@@ -14,11 +14,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/filelog"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/runprint"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

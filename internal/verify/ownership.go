@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // fields is what memory shows of the fields that SPEC section 3 gives an owner,

@@ -14,10 +14,10 @@ import (
 	"github.com/moorebus/moorebus/bench/foldbench"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/print"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/runprint"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func TestPrintUntilWithState(t *testing.T) {

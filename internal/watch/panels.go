@@ -14,9 +14,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/print"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // panel is what is shown of a moment.

@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/control/decisions"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Approval is a call that waits for a human.

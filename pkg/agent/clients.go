@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // ClientTool gives the agent tools that the client of a run carries out: whoever started the

@@ -8,10 +8,10 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/host"
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Failed is the error of a run that ended without an answer. The more specific errors of

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Differ makes the patches between a run's memories as its events follow each other. It encodes

@@ -1,8 +1,8 @@
 package requests
 
 import (
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Transitions is the transition table that the gateway's runs follow.

@@ -5,8 +5,8 @@ import (
 	"log"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/reducer"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // A run is the fold of its events: the machine drafts the next one and applies it.
