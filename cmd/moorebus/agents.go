@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
@@ -102,20 +102,7 @@ func readDefinitions(stdin io.Reader, file string) ([]definition, error) {
 
 // readAll reads a file or stdin, up to one byte more than a definition may have.
 func readAll(stdin io.Reader, file string) ([]byte, error) {
-	return readUpTo(stdin, file, agentfile.MaxSize+1)
-}
-
-// readUpTo reads a file or stdin, up to that many bytes.
-func readUpTo(stdin io.Reader, file string, limit int64) ([]byte, error) {
-	if file == "-" {
-		return io.ReadAll(io.LimitReader(stdin, limit))
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(f, limit))
-	return data, errors.Join(err, f.Close())
+	return cli.ReadUpTo(stdin, file, agentfile.MaxSize+1)
 }
 
 // PutAgent stores a definition.
@@ -240,7 +227,7 @@ func readMemory(stdin io.Reader, file string) ([]events.Entry, []string, error) 
 	if file == "" {
 		return nil, nil, nil
 	}
-	data, err := readUpTo(stdin, file, maxMemory+1)
+	data, err := cli.ReadUpTo(stdin, file, maxMemory+1)
 	if err == nil && len(data) > maxMemory {
 		err = fmt.Errorf("is larger than %d MiB", maxMemory>>20)
 	}

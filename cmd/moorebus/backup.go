@@ -198,7 +198,7 @@ Stop the old installation first: a run must not continue on two buses.`,
 	cmd.Flags().StringVar(&until, "until", "", "omit events that the log stored after this `time`, as in 2026-03-01T12:00:00Z")
 	cmd.Flags().BoolVar(&o.CallsMayRunAgain, "calls-may-run-again", false, "nothing ran after the end of the backup, so calls that had not started run")
 	cmd.Flags().StringVar(&hold, "hold", string(backup.HoldOnce), "which unfinished `runs` are restored paused: once (those with a tool of class once), all or none")
-	complete(cmd, "hold", string(backup.HoldOnce), string(backup.HoldAll), string(backup.HoldNone))
+	cli.Complete(cmd, "hold", string(backup.HoldOnce), string(backup.HoldAll), string(backup.HoldNone))
 	cmd.Flags().BoolVar(&o.Diverged, "diverged-too", false, "also restore runs whose events are inconsistent")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var at time.Time
@@ -272,7 +272,7 @@ func (c *client) restore(ctx context.Context, a *backup.Archive, o backup.Restor
 		return err
 	}
 	if report.Outcomes[verify.Diverged] > 0 && !o.Diverged {
-		return failed("%d runs of the bus diverge: run moorebus replay verify", report.Outcomes[verify.Diverged])
+		return cli.Failed("%d runs of the bus diverge: run moorebus replay verify", report.Outcomes[verify.Diverged])
 	}
 	return nil
 }

@@ -14,8 +14,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/datadir"
+	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/all"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
@@ -55,21 +56,23 @@ func addClientFlags(cmd *cobra.Command, formats ...print.Format) *clientFlags {
 	return f
 }
 
+// openFeature opens what the command of a feature uses.
+func openFeature(cmd *cobra.Command, formats ...print.Format) feature.Use {
+	f := addClientFlags(cmd, formats...)
+	return func(cmd *cobra.Command, a feature.Access, do func(ctx context.Context, c *feature.Client) error) error {
+		return f.use(cmd, a, func(ctx context.Context, c *client) error {
+			return do(ctx, &feature.Client{API: c.api, Format: c.format, Out: c.out, Notef: c.notef})
+		})
+	}
+}
+
 func addOutputFlag(cmd *cobra.Command, output *string, formats ...print.Format) {
 	cmd.Flags().StringVarP(output, "output", "o", string(formats[0]), "format of the output: "+print.Formats(formats...))
 	names := make([]string, len(formats))
 	for i, f := range formats {
 		names[i] = string(f)
 	}
-	complete(cmd, "output", names...)
-}
-
-// complete makes the shell offer the values of a flag.
-func complete(cmd *cobra.Command, flag string, values ...string) {
-	// It fails only for a flag that does not exist, and then in every test.
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err)
-	}
+	cli.Complete(cmd, "output", names...)
 }
 
 // client is an open bus with the gateway's services on it without the role, or a gateway.
@@ -95,20 +98,13 @@ type client struct {
 	color  bool
 }
 
-// dataUse is what a command does to a data directory.
-type dataUse int
-
+// What a command does to a data directory.
 const (
-	// reads changes nothing.
-	reads dataUse = iota
-	// writes flushes what it writes to the disk.
-	writes
-	// creates also makes the directory if it does not exist.
-	creates
+	reads, writes, creates = feature.Reads, feature.Writes, feature.Creates
 )
 
 // use opens the bus, or the gateway that is named, calls fn and closes it.
-func (f *clientFlags) use(cmd *cobra.Command, a dataUse, fn func(ctx context.Context, c *client) error) error {
+func (f *clientFlags) use(cmd *cobra.Command, a feature.Access, fn func(ctx context.Context, c *client) error) error {
 	c, logger, err := f.client(cmd)
 	if err != nil {
 		return err
@@ -124,7 +120,7 @@ func (f *clientFlags) use(cmd *cobra.Command, a dataUse, fn func(ctx context.Con
 }
 
 // useBus is use for what no gateway does.
-func (f *clientFlags) useBus(cmd *cobra.Command, a dataUse, fn func(ctx context.Context, c *client) error) error {
+func (f *clientFlags) useBus(cmd *cobra.Command, a feature.Access, fn func(ctx context.Context, c *client) error) error {
 	if err := f.gateway.Without(f.bus, cmd.CommandPath()); err != nil {
 		return err
 	}
@@ -160,7 +156,7 @@ func (f *clientFlags) client(cmd *cobra.Command) (*client, *slog.Logger, error) 
 }
 
 // open opens the bus, calls fn and closes the bus.
-func (f *clientFlags) open(cmd *cobra.Command, c *client, a dataUse, logger *slog.Logger, fn func(ctx context.Context, c *client) error) error {
+func (f *clientFlags) open(cmd *cobra.Command, c *client, a feature.Access, logger *slog.Logger, fn func(ctx context.Context, c *client) error) error {
 	options := datadir.Options{DialOptions: cli.DialOptions{Name: "moorebus/" + cmd.Name() + "/" + cli.DefaultInstance(), Logger: logger, Wait: f.wait}}
 	at, err := f.bus.Place()
 	if err != nil {
@@ -215,13 +211,12 @@ func (c *client) newControl(logger *slog.Logger) (err error) {
 	c.controller, err = process.Controller(control.Config{
 		CheckScript: scripted.CheckScript,
 		StallAfter:  4 * firstCheck, // a gateway checks every quarter of it
-		Webhooks:    webhooks.Settings{Allowed: webhooks.Loopback(), Client: true},
 	}, nil)
 	if err != nil {
 		return err
 	}
 	c.events = c.controller.Events
-	c.api = route.Client{Transport: route.NewInProcess(requests.Rows(c.controller)), Namespace: c.namespace}
+	c.api = route.Client{Transport: route.NewInProcess(append(requests.Rows(c.controller), all.Features().Clients().On(c.controller).Rows()...)), Namespace: c.namespace}
 	return nil
 }
 
@@ -274,9 +269,4 @@ func (c *client) runs(ctx context.Context, args []string) ([]events.Run, error) 
 		runs[i] = c.run(id)
 	}
 	return runs, nil
-}
-
-// failed returns an error that ends the process with exit code 1.
-func failed(format string, args ...any) error {
-	return &cli.ExitError{Code: cli.ExitFailure, Err: fmt.Errorf(format, args...)}
 }

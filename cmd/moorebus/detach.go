@@ -60,7 +60,7 @@ func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Docum
 	}
 	elsewhere := from != ""
 	nobody := func() error {
-		return failed("no process works on runs in %s: start one with `%s`, or leave out --detach", f.dir, f.dev())
+		return cli.Failed("no process works on runs in %s: start one with `%s`, or leave out --detach", f.dir, f.dev())
 	}
 	if !elsewhere {
 		at, err := f.bus.Place()

@@ -109,7 +109,7 @@ func pick(f *filelog.File, ids []string) ([]events.Run, error) {
 
 func (c *client) importRuns(ctx context.Context, path string, f *filelog.File, runs []events.Run, noResume bool) error {
 	if len(runs) == 0 {
-		return failed("%s contains no runs", path)
+		return cli.Failed("%s contains no runs", path)
 	}
 	report, err := verify.Log(ctx, f, c.machine, verify.Options{Runs: runs})
 	if err != nil {
@@ -124,7 +124,7 @@ func (c *client) importRuns(ctx context.Context, path string, f *filelog.File, r
 		}
 	}
 	if diverged > 0 {
-		return failed("%d of %d runs diverge: %w; name the others to import them", diverged, len(runs), retention.ErrRefused)
+		return cli.Failed("%d of %d runs diverge: %w; name the others to import them", diverged, len(runs), retention.ErrRefused)
 	}
 	results, err := retention.Import(ctx, f, c.Bus, retention.ImportOptions{
 		Runs: runs, NoResume: noResume, Source: worker.Source("gateway", cli.DefaultInstance()), Machine: c.machine,
@@ -138,7 +138,7 @@ func (c *client) importRuns(ctx context.Context, path string, f *filelog.File, r
 				c.notef("%s:%d: run %s: %s", path, f.Line(r.Run, r.Seq), r.Run.ID, r.Reason)
 			}
 		}
-		return failed("%w; name the other runs to import them", err)
+		return cli.Failed("%w; name the other runs to import them", err)
 	}
 	return c.showImported(results)
 }

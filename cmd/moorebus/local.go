@@ -249,14 +249,14 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	if err != nil {
 		return host.Options{}, toolfile.BadConfig(err)
 	}
-	hooks, err := f.gateway.Webhooks(listener)
+	features, err := f.gateway.Features(listener)
 	if err != nil {
 		return host.Options{}, err
 	}
 	return host.Options{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: toolfile.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
 		Instance: f.role.Instance, Listener: listener, TLS: f.tls, Token: os.Getenv(cli.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
-		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait(), Webhooks: hooks, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
+		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait(), Features: features, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }
 

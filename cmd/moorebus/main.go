@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/feature/all"
 	"github.com/moorebus/moorebus/internal/replaycmd"
 	"github.com/moorebus/moorebus/internal/role/actor"
 	gatewayrole "github.com/moorebus/moorebus/internal/role/gateway"
@@ -38,7 +39,7 @@ bus. planner, actor, observer, gateway and replay are also separate programs.`,
 		tapCommand(), runsCommand(), showCommand(), traceCommand(), diffCommand(), watchCommand(),
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(), returnCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
-		agentsCommand(), storageCommand(), webhooksCommand(), toolsCommand(), tableCommand(), schemaCommand(),
+		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		schedulesCommand(),
 		quotasCommand(), planCommand(),
 		exportCommand(), importCommand(), purgeCommand(),
@@ -47,6 +48,7 @@ bus. planner, actor, observer, gateway and replay are also separate programs.`,
 		planner.Command(), actor.Command(), observer.Command(), gatewayrole.Command(), replaycmd.New(os.Getenv),
 		telemetry.Command(),
 	)
+	root.AddCommand(all.Features().Commands(openFeature)...)
 	for name, instead := range map[string]string{
 		"retry": "`moorebus dead retry RUN` runs a dead run again from before its failure, and `moorebus fork RUN --at N` any run from one of its events",
 		"costs": "`moorebus show RUN --usage` has the costs of a run, and a gateway's console and GET /v1/costs those of all runs",

@@ -37,9 +37,9 @@ a file or a pipe it has full ids and times.`,
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	given := queryFlags(cmd, &q)
 	flags.offerRunFlag(cmd, "parent")
-	complete(cmd, "state", stateNames()...)
-	complete(cmd, "waiting", names(list.Waitings)...)
-	complete(cmd, "paused", string(list.PausedAny), string(list.PausedRestored))
+	cli.Complete(cmd, "state", stateNames()...)
+	cli.Complete(cmd, "waiting", names(list.Waitings)...)
+	cli.Complete(cmd, "paused", string(list.PausedAny), string(list.PausedRestored))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if q.Limit < 1 {
 			return cli.Usage("--limit: must be 1 to 1000, is %d", q.Limit)

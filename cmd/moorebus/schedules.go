@@ -58,8 +58,8 @@ allow), starts none (skip), or waits for the end (queue).`,
 	cmd.Flags().StringVar(&d.Task, "task", "", "`task` of each run (default: the agent's own)")
 	cmd.Flags().StringVar((*string)(&d.Missed), "missed", string(schedules.MissedSkip), "how missed firings are handled: skip, once or all")
 	cmd.Flags().StringVar((*string)(&d.Overlap), "overlap", string(schedules.OverlapAllow), "how firings are handled before the last run has ended: allow, skip or queue")
-	complete(cmd, "missed", string(schedules.MissedSkip), string(schedules.MissedOnce), string(schedules.MissedAll))
-	complete(cmd, "overlap", string(schedules.OverlapAllow), string(schedules.OverlapSkip), string(schedules.OverlapQueue))
+	cli.Complete(cmd, "missed", string(schedules.MissedSkip), string(schedules.MissedOnce), string(schedules.MissedAll))
+	cli.Complete(cmd, "overlap", string(schedules.OverlapAllow), string(schedules.OverlapSkip), string(schedules.OverlapQueue))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		d.Every = events.Duration(every)
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
@@ -175,7 +175,7 @@ func runScheduleCommand() *cobra.Command {
 				return err
 			}
 			if f.Outcome == schedules.Failed {
-				return failed("the run was not started: %s", f.Reason)
+				return cli.Failed("the run was not started: %s", f.Reason)
 			}
 			return nil
 		})

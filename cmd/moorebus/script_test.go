@@ -28,7 +28,8 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/runs"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature/all"
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -161,7 +162,7 @@ func startBus(dir string) (b *bus, stop func(), err error) {
 	}
 	host, err := host.New(host.Options{
 		Listener: listener, Token: testToken, Bus: opened, Providers: map[string]llm.Caller{providers.Scripted: scripted.New()}, Tools: tools, Logger: quiet,
-		Webhooks: webhooks.Settings{Allowed: webhooks.Loopback()},
+		Features: all.Features().With("webhooks", webhooks.Made(webhooks.Settings{Allowed: webhooks.Loopback()})),
 	})
 	if err != nil {
 		return nil, nil, err

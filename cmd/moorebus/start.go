@@ -69,7 +69,7 @@ model is configured.`,
 	local := addLocalFlags(cmd)
 	addReasoningFlag(cmd, &local.reasoning)
 	priority := cmd.Flags().String("priority", "", "high, normal or low: the run's priority in the queue of a quota")
-	complete(cmd, "priority", string(events.PriorityHigh), string(events.PriorityNormal), string(events.PriorityLow))
+	cli.Complete(cmd, "priority", string(events.PriorityHigh), string(events.PriorityNormal), string(events.PriorityLow))
 	files := addAttachFlag(cmd)
 	var format string
 	addOutputFlag(cmd, &format, print.Text, print.JSON)

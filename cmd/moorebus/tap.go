@@ -54,8 +54,8 @@ that is one object per line (see docs/reference/events.md).`,
 	cmd.Flags().BoolVar(&f.outputs, "outputs", false, "with --run: show what the run does instead of its events, with live text")
 	addReasoningFlag(cmd, &f.reasoning)
 	f.offerRunFlag(cmd, "run")
-	complete(cmd, "state", stateNames()...)
-	complete(cmd, "type", typeNames()...)
+	cli.Complete(cmd, "state", stateNames()...)
+	cli.Complete(cmd, "type", typeNames()...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := f.check(); err != nil {
 			return err

@@ -38,7 +38,7 @@ bus, the data directory, or with --file an export of moorebus export.`,
 	cmd.Flags().StringVar(&state, "state", "", "only the events of this `state`")
 	cmd.Flags().StringVar(&file, "file", "", "read from this `file` instead of a bus")
 	addReasoningFlag(cmd, &o.Reasoning)
-	complete(cmd, "state", stateNames()...)
+	cli.Complete(cmd, "state", stateNames()...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.CheckRuns(args); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -38,7 +39,7 @@ const (
 
 // Config configures a [Face].
 type Config struct {
-	// Control carries out the requests, Feed has live text. Both required.
+	// Control carries out the requests, its Pushes included. Feed has live text. All required.
 	Control *control.Controller
 	Feed    journal.Feed
 	// Agent is the stored agent whose card is at the well-known place. Empty: without a
@@ -58,7 +59,7 @@ type Face struct {
 // New returns a face of the gateway.
 func New(cfg Config) *Face {
 	f := &Face{cfg: cfg}
-	cfg.Control.SetUpdates(pushes{f})
+	cfg.Control.Pushes.SetUpdates(pushes{f})
 	return f
 }
 
@@ -74,7 +75,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	task := slices.Concat(route.RunCodes, []string{refusal.CodeAgentNotFound, refusal.CodeTaskNotFound, refusal.CodeBadParameter, refusal.CodeNotFound})
 	follow := slices.Concat(task, []string{refusal.CodeUnsupported, refusal.CodeTooManyStreams})
 	send := slices.Concat(task, route.PinCodes, route.InputCodes, route.DecisionCodes, []string{
-		refusal.CodeUnsupported, refusal.CodeContentType, refusal.CodeBadWebhook,
+		refusal.CodeUnsupported, refusal.CodeContentType, row.CodeBadWebhook,
 	})
 	const example = `{"message": {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "What is 1+1?"}]}}`
 	rows := []route.Route{
@@ -113,7 +114,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	push := base + "/tasks/{id}/pushNotificationConfigs"
 	rows = append(rows, route.Route{
 		Pattern: "POST " + push, Handle: f.postPush, Body: pushConfig{}, Answer: pushConfig{}, Example: `{"url": "https://client.example.org/tasks", "token": "s3cret"}`,
-		Summary: "Has the updates of a task posted to a URL until it ends.", Codes: slices.Concat(task, []string{refusal.CodeUnsupported, refusal.CodeBadWebhook, refusal.CodeConflict}),
+		Summary: "Has the updates of a task posted to a URL until it ends.", Codes: slices.Concat(task, []string{refusal.CodeUnsupported, row.CodeBadWebhook, refusal.CodeConflict}),
 	}, route.Route{
 		Pattern: "GET " + push, Handle: f.jsonAnswer(f.getPushes), Answer: pushList{}, Summary: "Lists where the updates of a task are posted to.", Codes: task,
 	}, route.Route{

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -35,7 +35,7 @@ type pushList struct {
 }
 
 // shown is a configuration without what is secret.
-func shown(p webhooks.Push) pushConfig {
+func shown(p control.Push) pushConfig {
 	c := pushConfig{ID: p.ID, TaskID: p.Run, URL: p.URL}
 	if p.Scheme != "" {
 		c.Authentication = &authentication{Scheme: p.Scheme}
@@ -44,15 +44,15 @@ func shown(p webhooks.Push) pushConfig {
 }
 
 // push is what a configuration asks for. The error says what is wrong with it.
-func (f *Face) push(ctx context.Context, c *pushConfig) (webhooks.Push, error) {
-	p := webhooks.Push{ID: c.ID, URL: c.URL, Token: c.Token}
+func (f *Face) push(ctx context.Context, c *pushConfig) (control.Push, error) {
+	p := control.Push{ID: c.ID, URL: c.URL, Token: c.Token}
 	if c.Authentication != nil {
 		p.Scheme, p.Credentials = c.Authentication.Scheme, c.Authentication.Credentials
 	}
 	if c.Tenant != "" {
 		return p, badRequest("tenant: is not supported; the header Moorebus-Namespace names the namespace")
 	}
-	return p, f.cfg.Control.CheckPush(ctx, p)
+	return p, f.cfg.Control.Pushes.CheckPush(ctx, p)
 }
 
 // putPush stores a configuration for a task. Updates after event n are sent.
@@ -62,7 +62,7 @@ func (f *Face) putPush(ctx context.Context, to target, c pushConfig, n uint64) (
 		return c, err
 	}
 	p.Run, p.Base, p.After = to.run, to.base, n
-	made, err := f.cfg.Control.PutPush(ctx, to.ns, p)
+	made, err := f.cfg.Control.Pushes.PutPush(ctx, to.ns, p)
 	c.ID, c.TaskID = made.ID, to.run
 	return c, err
 }
@@ -100,7 +100,7 @@ func (f *Face) pushOf(ctx context.Context, to target, id string) (any, error) {
 	if err := f.seen(ctx, to); err != nil {
 		return nil, err
 	}
-	all, err := f.cfg.Control.Pushes(ctx, to.ns, to.run)
+	all, err := f.cfg.Control.Pushes.Pushes(ctx, to.ns, to.run)
 	for _, p := range all {
 		if p.ID == id {
 			return shown(p), nil
@@ -116,7 +116,7 @@ func (f *Face) listPushes(ctx context.Context, to target) (any, error) {
 	if err := f.seen(ctx, to); err != nil {
 		return nil, err
 	}
-	all, err := f.cfg.Control.Pushes(ctx, to.ns, to.run)
+	all, err := f.cfg.Control.Pushes.Pushes(ctx, to.ns, to.run)
 	list := pushList{Configs: []pushConfig{}}
 	for _, p := range all {
 		list.Configs = append(list.Configs, shown(p))
@@ -127,7 +127,7 @@ func (f *Face) listPushes(ctx context.Context, to target) (any, error) {
 func (f *Face) deletePush(ctx context.Context, to target, id string) (any, error) {
 	err := f.seen(ctx, to)
 	if err == nil {
-		err = f.cfg.Control.DeletePush(ctx, to.ns, to.run, id)
+		err = f.cfg.Control.Pushes.DeletePush(ctx, to.ns, to.run, id)
 	}
 	return struct{}{}, err
 }
@@ -176,7 +176,7 @@ func (f *Face) invokePush(ctx context.Context, r *http.Request, req *rpcRequest)
 	return f.deletePush(ctx, to, c.ID)
 }
 
-// pushes makes the updates that are posted. It is a [webhooks.Updates].
+// pushes makes the updates that are posted. It is a [control.Updates].
 type pushes struct{ *Face }
 
 // Follow tells the records that change the status of a task.
@@ -197,7 +197,7 @@ func (f pushes) Follow(ns, run string) func(ctx context.Context, rec journal.Rec
 }
 
 // Update is the task as it was at an event, with the URLs of its files.
-func (f pushes) Update(ctx context.Context, ns string, p webhooks.Push, event string) (body []byte, media string, err error) {
+func (f pushes) Update(ctx context.Context, ns string, p control.Push, event string) (body []byte, media string, err error) {
 	c := f.cfg.Control
 	records, err := c.Events(ctx, ns, p.Run, 1)
 	if runs.IsMissing(err) {

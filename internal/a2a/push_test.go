@@ -12,7 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature/all"
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 )
 
@@ -66,7 +67,9 @@ func (r *receiver) until(t *testing.T, state string) (all []notification, states
 func servePushes(t *testing.T) string {
 	t.Helper()
 	_, url := serve(t, func(o *host.Options) {
-		o.Webhooks = webhooks.Settings{Allowed: webhooks.Loopback(), Schedule: []time.Duration{10 * time.Millisecond, 10 * time.Millisecond, time.Hour}}
+		o.Features = all.Features().With("webhooks", webhooks.Made(webhooks.Settings{
+			Allowed: webhooks.Loopback(), Schedule: []time.Duration{10 * time.Millisecond, 10 * time.Millisecond, time.Hour},
+		}))
 	})
 	return url
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/internal/backup"
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -168,7 +169,7 @@ func TestAllThatIsBeside(t *testing.T) {
 	reader := ports.RoleKey{Role: "telemetry", Name: "spans"}
 	_, err = buckets.PutPosition(t.Context(), one.bus, reader, []byte("7"), 0)
 	require.NoError(t, err)
-	_, err = one.bus.Put(t.Context(), buckets.Webhooks, kv.Item{Key: "dead.default.pager.event", Value: []byte("1"), Lifetime: time.Hour})
+	_, err = one.bus.Put(t.Context(), webhooks.Bucket, kv.Item{Key: "dead.default.pager.event", Value: []byte("1"), Lifetime: time.Hour})
 	require.NoError(t, err)
 	at := time.Now().Add(time.Hour).UTC()
 	set := ports.Value{Subject: "timers.set.default.nightly.schedule", Data: []byte("1"), Header: map[string]string{

@@ -18,7 +18,8 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/backup"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature/all"
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -80,7 +81,7 @@ func openWorld(t *testing.T, conn *nats.Conn, o natsbus.InitOptions) *world {
 	w.host, err = host.New(host.Options{
 		Bus: bus, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Tools: registry,
 		Results: actor.Results{MaxBytes: 20_480}, Snapshots: bus, Tombstones: bus, Logger: quiet,
-		Webhooks: webhooks.Settings{Allowed: webhooks.Loopback(), Schedule: []time.Duration{time.Hour}},
+		Features: all.Features().With("webhooks", webhooks.Made(webhooks.Settings{Allowed: webhooks.Loopback(), Schedule: []time.Duration{time.Hour}})),
 	})
 	require.NoError(t, err)
 	require.NoError(t, w.host.Announce(t.Context()))

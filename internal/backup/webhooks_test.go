@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/backup"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -65,10 +65,10 @@ func TestWebhooksOfARestoredLog(t *testing.T) {
 	}
 	one := newWorld(t, 1).work()
 	dir := filepath.Join(t.TempDir(), "backup")
-	gateway := one.host.Gateway()
+	hooks := one.host.Gateway().Pushes.(*webhooks.Hooks)
 	unseen := one.start(agent("[" + answer + "]")) // so that numbers differ
 	one.await(unseen, events.Done)
-	_, err := gateway.PutWebhook(t.Context(), "", "pager", webhooks.Change{URL: receiver.URL})
+	_, err := hooks.PutWebhook(t.Context(), "", "pager", webhooks.Change{URL: receiver.URL})
 	require.NoError(t, err)
 	told := one.start(agent("[" + answer + "]"))
 	require.Equal(t, told.ID, next())
@@ -76,7 +76,7 @@ func TestWebhooksOfARestoredLog(t *testing.T) {
 	owed := one.start(agent("[" + answer + "]"))
 	require.Equal(t, owed.ID, next())
 	require.Eventually(t, func() bool {
-		info, err := gateway.Webhook(t.Context(), "", "pager")
+		info, err := hooks.Webhook(t.Context(), "", "pager")
 		return err == nil && info.Pending == 1 && info.Failing != ""
 	}, patience, 20*time.Millisecond)
 	one.take(dir, false)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -25,7 +26,6 @@ var (
 	Dropped   = kv.Bucket{Name: "dropped", About: "dead runs and messages that are hidden", Keys: "*", AnyReplica: true}
 	Threads   = kv.Bucket{Name: "threads", About: "the runs of clients' threads", Keys: "*.*.*", Marks: true}
 	Schedules = kv.Bucket{Name: "schedules", About: "schedules of runs", Keys: "*.*"}
-	Webhooks  = kv.Bucket{Name: "webhooks", About: "webhooks, with their secrets", Keys: ">", Marks: true}
 	// Quotas has one key. So all quotas are read at once, and each change is held against all of them.
 	Quotas = kv.Bucket{Name: "quotas", About: "quotas of namespaces and agents", Keys: "all"}
 	// Restored has what was restored into this bus.
@@ -51,7 +51,11 @@ const PositionsPrefix = "positions_"
 
 // All returns the buckets that an installation with these pools has from its beginning.
 func All(pools []string) []kv.Bucket {
-	all := []kv.Bucket{Providers, Agents, Purged, Dropped, Offers, Threads, Schedules, Webhooks, Quotas}
+	all := []kv.Bucket{Providers, Agents, Purged, Dropped, Offers, Threads, Schedules}
+	for _, f := range rows.All() {
+		all = append(all, f.Buckets...)
+	}
+	all = append(all, Quotas)
 	for _, role := range KeepingRoles {
 		all = append(all, Positions(role))
 	}

@@ -313,3 +313,29 @@ each type of event.`,
 	cmd.Flags().StringVarP(&format, "output", "o", "text", "format of the output: text or json")
 	root.AddCommand(cmd)
 }
+
+// Failed returns an error that ends the process with exit code 1.
+func Failed(format string, args ...any) error {
+	return &ExitError{Code: ExitFailure, Err: fmt.Errorf(format, args...)}
+}
+
+// Complete makes the shell offer the values of a flag.
+func Complete(cmd *cobra.Command, flag string, values ...string) {
+	// It fails only for a flag that does not exist, and then in every test.
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err)
+	}
+}
+
+// ReadUpTo reads a file or, named -, stdin, up to that many bytes.
+func ReadUpTo(stdin io.Reader, file string, limit int64) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(io.LimitReader(stdin, limit))
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit))
+	return data, errors.Join(err, f.Close())
+}

@@ -7,7 +7,7 @@
 // the run's own condition, so several controllers may serve the same runs.
 //
 // Its packages are one idea each: access reads and changes single runs, list pages through
-// them, record tells what they did, forking, decisions and subruns are commands on them, timers, schedules, pools and webhooks work in the
+// them, record tells what they did, forking, decisions and subruns are commands on them, timers, schedules and pools work in the
 // background.
 //
 // The error of a request that cannot be carried out is a *refusal.Error with a stable code.
@@ -34,7 +34,6 @@ import (
 	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/control/timers"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -65,7 +64,7 @@ type Config struct {
 	// are processed at once.
 	worker.Base
 	// Timers wake the controller, Directory has the announced tools and providers, KV keeps
-	// definitions, schedules, quotas and webhooks. All required.
+	// definitions, schedules and quotas. All required.
 	Timers    journal.Timers
 	Directory journal.Directory
 	KV        kv.Store
@@ -105,10 +104,8 @@ type Config struct {
 		// Tokens estimates the size of the request that a run asks its model next.
 		Tokens(mem *reducer.Memory) int
 	}
-	// Webhooks are the operator's settings. Leases choose the controller that delivers to webhooks,
-	// and the one that admits queued runs. Nil: there are none.
-	Webhooks webhooks.Settings
-	Leases   ports.Leases
+	// Leases choose the controller that does what one at a time does. Nil: none does.
+	Leases ports.Leases
 	// Ready is a further check of [Controller.Ready]; may be nil.
 	Ready func(ctx context.Context) error
 
@@ -166,8 +163,10 @@ type Controller struct {
 	*decisions.Decisions
 	*dead.Letters
 	*schedules.Scheduler
-	*webhooks.Hooks
 	*quotas.Admission
+
+	// Pushes posts the updates of runs, if a feature does.
+	Pushes Pushes
 
 	cfg    Config
 	worker *worker.Worker
@@ -210,7 +209,6 @@ func New(cfg Config) (*Controller, error) {
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
 	c.Letters = dead.New(a, c.Forker)
-	c.Hooks = webhooks.New(webhooks.Config{Settings: cfg.Webhooks, Runs: a, KV: cfg.KV, Leases: cfg.Leases, Logger: cfg.Logger})
 	c.Admission = quotas.New(quotas.Config{
 		Runs: a, Lister: lister, KV: cfg.KV, Leases: cfg.Leases, Logger: cfg.Logger,
 	})
@@ -238,6 +236,9 @@ func New(cfg Config) (*Controller, error) {
 	return c, err
 }
 
+// Config returns the configuration with its defaults.
+func (c *Controller) Config() Config { return c.cfg }
+
 // readGauges has scrapes of the process's metrics tell what waits on the bus.
 func (c *Controller) readGauges() {
 	to := c.cfg.Store.Meter()
@@ -253,7 +254,7 @@ func (c *Controller) readGauges() {
 }
 
 // Run does the role's work until ctx ends: it joins decisions, processes timers and schedules, arms the
-// deadlines of clients' calls, answers the calls of unserved pools, and delivers to webhooks. When ctx ends, deliveries get the drain time, and Run returns
+// deadlines of clients' calls, and answers the calls of unserved pools. When ctx ends, deliveries get the drain time, and Run returns
 // nil. An error is one that a retry does not fix.
 func (c *Controller) Run(ctx context.Context) error {
 	stop, err := c.cfg.Feed.WatchAsks(c.chunks.answer)
@@ -262,7 +263,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	defer c.chunks.close()
 	defer stop()
-	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.timers.Rearm, c.pools.Run, c.Scheduler.Run, c.Hooks.Run, c.Admission.Run)
+	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.timers.Rearm, c.pools.Run, c.Scheduler.Run, c.Admission.Run)
 }
 
 // launch starts the run of a schedule.

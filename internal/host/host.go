@@ -25,9 +25,10 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/agui"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
 	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/all"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/kv"
@@ -98,8 +99,8 @@ type Options struct {
 	StallAfter time.Duration
 	// PoolWait is the gateway's, see control.Config; 0: its default.
 	PoolWait time.Duration
-	// Webhooks are the gateway's settings for them.
-	Webhooks webhooks.Settings
+	// Features are the gateway's. Default: all, with their own defaults.
+	Features feature.Set
 	// States makes the handlers of the states of the machine's own graph that are served
 	// here, and of built-in states, see custom.Around; nil: none. StateTimeout bounds one
 	// call of a handler; 0: the default.
@@ -118,9 +119,10 @@ type Options struct {
 // Host is all roles in one process. They share the runs in memory, so a role need not read
 // what another one appended.
 type Host struct {
-	store   *runlog.Store
-	gateway *control.Controller
-	http    *httpapi.Server // nil for a client
+	store    *runlog.Store
+	gateway  *control.Controller
+	http     *httpapi.Server // nil for a client
+	features feature.Parts
 	// threads forgets threads of AG-UI.
 	threads func(context.Context) error
 	feed    journal.Feed
@@ -315,18 +317,26 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 	if h.gateway, err = process.Controller(o.control(), o.Providers); err != nil {
 		return err
 	}
+	h.features = o.features().On(h.gateway)
 	face := agui.On(h.gateway, o.Bus, o.Logger)
 	h.threads = face.Run
 	h.http, err = httpapi.New(httpapi.Config{
-		Control: h.gateway, Feed: o.Bus, Listener: o.Listener, TLS: o.TLS, Token: o.Token, Hosts: o.Hosts,
+		Control: h.gateway, Rows: h.features.Rows(), Feed: o.Bus, Listener: o.Listener, TLS: o.TLS, Token: o.Token, Hosts: o.Hosts,
 		Faces:      []route.Face{face, a2a.New(a2a.Config{Control: h.gateway, Feed: o.Bus, Agent: o.A2AAgent, Token: o.Token != ""})},
 		MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Metrics: o.Metrics.Handler(), Logger: o.Logger,
 	})
 	return err
 }
 
+func (o *Options) features() feature.Set {
+	if o.Features == nil {
+		return all.Features()
+	}
+	return o.Features
+}
+
 func (o *Options) control() control.Config {
-	return control.Config{StallAfter: o.StallAfter, PoolWait: o.PoolWait, Ready: o.Ready, CheckScript: o.CheckScript, Results: o.Results, Webhooks: o.Webhooks}
+	return control.Config{StallAfter: o.StallAfter, PoolWait: o.PoolWait, Ready: o.Ready, CheckScript: o.CheckScript, Results: o.Results}
 }
 
 // Gateway returns the gateway, to start and control runs with. Its methods work
@@ -392,7 +402,7 @@ func (h *Host) Update(ctx context.Context, o Options) (retired <-chan struct{}, 
 // have ended.
 func (h *Host) Run(ctx context.Context) error {
 	defer close(h.ended)
-	return worker.RunAll(ctx, h.gateway.Run, h.http.Run, h.threads, h.runCrews)
+	return worker.RunAll(ctx, h.gateway.Run, h.features.Run, h.http.Run, h.threads, h.runCrews)
 }
 
 // runCrews runs the present roles, and those of every update.
@@ -424,7 +434,10 @@ func (h *Host) runCrews(ctx context.Context) error {
 func NewClient(o Options) (*Host, error) {
 	process := o.prepare(nil)
 	gateway, err := process.Controller(o.control(), nil)
-	return &Host{store: process.Store, gateway: gateway}, err
+	if err != nil {
+		return nil, err
+	}
+	return &Host{store: process.Store, gateway: gateway, features: o.features().Clients().On(gateway)}, nil
 }
 
 // standing is where a run stands between two steps.

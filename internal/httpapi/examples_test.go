@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/buckets"
+	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -28,7 +28,7 @@ func TestExamplesOfTheDescription(t *testing.T) {
 	givenUp := func() string {
 		require.Equal(t, http.StatusOK, r.do("PUT", "/v1/webhooks/pager", `{"url": "https://hooks.example"}`).status)
 		const event = "0198c5a0-5a6b-7c00-8000-000000000001"
-		_, err := bus.Put(t.Context(), buckets.Webhooks, kv.Item{Key: "dead.default.pager." + event, Value: []byte(`{"event":"` + event + `"}`)})
+		_, err := bus.Put(t.Context(), webhooks.Bucket, kv.Item{Key: "dead.default.pager." + event, Value: []byte(`{"event":"` + event + `"}`)})
 		require.NoError(t, err)
 		return "pager"
 	}

@@ -18,6 +18,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
+	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/all"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/metrics"
@@ -53,7 +55,8 @@ func onEveryBus(t *testing.T, shards int, test func(t *testing.T, r *rig)) {
 // config configures a rig.
 type config struct {
 	control.Config
-	http httpapi.Config
+	http     httpapi.Config
+	features feature.Set
 }
 
 func simulatedRig(t *testing.T, tweak func(*config)) *rig {
@@ -92,6 +95,11 @@ func newRig(t testing.TB, b controltest.Bus, tweak func(*config)) *rig {
 	c, err := control.New(cfg.Config)
 	require.NoError(t, err)
 	r.control = c
+	if cfg.features == nil {
+		cfg.features = all.Features()
+	}
+	parts := cfg.features.On(c)
+	cfg.http.Rows = parts.Rows()
 	cfg.http.Control, cfg.http.Feed, cfg.http.Drain, cfg.http.Logger = c, b, cfg.Drain, cfg.Logger
 	s, err := httpapi.New(cfg.http)
 	require.NoError(t, err)
@@ -100,7 +108,7 @@ func newRig(t testing.TB, b controltest.Bus, tweak func(*config)) *rig {
 	r.client = &http.Client{Transport: &openapitest.Transport{Base: http.DefaultTransport, Fail: t.Errorf}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- worker.RunAll(ctx, c.Run, s.Run) }()
+	go func() { done <- worker.RunAll(ctx, c.Run, parts.Run, s.Run) }()
 	var result error
 	stopped := false
 	r.stop = func() error {

@@ -38,7 +38,8 @@ type Config struct {
 	// Control carries out the requests, Feed has live text. Both required.
 	Control *control.Controller
 	Feed    journal.Feed
-	// Faces answer further requests.
+	// Rows are further requests, which are answered as those of the core. Faces answer others.
+	Rows  []route.Route
 	Faces []route.Face
 	// Listener is served by Run, with TLS if there are settings of it. Nil: Run serves
 	// nothing, see Handler.

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -12,7 +13,7 @@ import (
 
 // table has every request of the API.
 func (s *Server) table() []route.Route {
-	rows := append(requests.Rows(s.control),
+	rows := append(slices.Concat(requests.Rows(s.control), s.cfg.Rows),
 		requests.RunEvents.Row(s.getRunEvents), requests.RunStates.Row(s.getStates), requests.FollowEvents.Row(s.getEvents),
 		own(route.Route{
 			Pattern: "GET /metrics", Streams: []string{"text/plain"},

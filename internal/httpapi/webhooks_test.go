@@ -8,13 +8,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature/all"
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
 )
 
 func TestWebhooksOverHTTP(t *testing.T) {
 	t.Parallel()
 	bus := natsBus(t, 2)
-	r := newRig(t, bus, func(c *config) { c.Webhooks.Allowed = webhooks.Loopback() })
+	r := newRig(t, bus, func(c *config) {
+		c.features = all.Features().With("webhooks", webhooks.Made(webhooks.Settings{Allowed: webhooks.Loopback()}))
+	})
 	posts := make(chan string, 10)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { posts <- r.Header.Get("webhook-id") }))
 	defer receiver.Close()

@@ -1,7 +1,7 @@
-// Package meter is what the code counts with. It has the names of all metrics, and knows
+// Package meter is what the code counts with. It has the names of the core's metrics, and knows
 // nothing of who keeps the numbers or how they are served: package metrics does.
 //
-// A metric is a variable of this package ([All]). Code below the wiring gets a [Meter], which
+// A metric is a variable of this package ([All]), or of the row of a feature. Code below the wiring gets a [Meter], which
 // may be nil, and counts with [Add], which then does nothing.
 package meter
 
@@ -55,12 +55,7 @@ type Metric struct {
 	Buckets []float64
 	// By says which processes have it.
 	By string
-	// index is the place in [All], from 0.
-	index int
 }
-
-// Index returns the metric's place in [All].
-func (m *Metric) Index() int { return m.index }
 
 // Emit takes one value of a gauge at the moment of a scrape.
 type Emit func(m *Metric, value float64, of Values)

@@ -4,11 +4,12 @@ import "slices"
 
 // The labels that several metrics have. Those with Outside are bounded by [MaxValues].
 var (
+	// Outcome is the outcome of what was tried.
+	Outcome  = Label{Name: "outcome", Outside: true}
 	state    = Label{Name: "state", Outside: true}
 	agent    = Label{Name: "agent", Outside: true}
 	tool     = Label{Name: "tool", Outside: true}
 	pool     = Label{Name: "pool", Outside: true}
-	outcome  = Label{Name: "outcome", Outside: true}
 	kind     = Label{Name: "kind", Outside: true}
 	shard    = Label{Name: "shard"}
 	result   = Label{Name: "result"}
@@ -29,22 +30,23 @@ var (
 
 // Who has a metric.
 const (
+	// Gateway has the metrics of features.
+	Gateway   = "gateway"
 	everyRole = "every role"
 	planner   = "planner"
 	actor     = "actor, gateway"
-	gateway   = "gateway"
 	exporter  = "telemetry"
 	server    = "a process with the embedded server"
 )
 
 var all []*Metric
 
-// All returns every metric in the order of the pages: those of Go and of the process come from
+// All returns the metrics of the core in the order of the pages: those of Go and of the process come from
 // the library beside them.
 func All() []*Metric { return slices.Clone(all) }
 
 func add(kind Kind, by, name, help string, buckets []float64, labels ...Label) *Metric {
-	m := &Metric{Kind: kind, By: by, Name: name, Help: help, Buckets: buckets, Labels: labels, index: len(all)}
+	m := &Metric{Kind: kind, By: by, Name: name, Help: help, Buckets: buckets, Labels: labels}
 	all = append(all, m)
 	return m
 }
@@ -72,7 +74,7 @@ var (
 	Starts     = counter(everyRole, "moorebus_runs_started_total", "Runs that this process started, forks included.", agent)
 	Ends       = counter(everyRole, "moorebus_runs_ended_total", "Runs that ended by an event of this process, by their last state and that event's type.", agent, state, Label{Name: "type", Outside: true})
 	Poisoned   = counter(everyRole, "moorebus_runs_poisoned_total", "Runs that this process ended because their log has a record that is no legal event.")
-	Stalls     = counter(gateway, "moorebus_runs_stalled_total", "Runs with work and no event for the time of --stall: redriven twice, ended the third time.", result)
+	Stalls     = counter(Gateway, "moorebus_runs_stalled_total", "Runs with work and no event for the time of --stall: redriven twice, ended the third time.", result)
 	OverBudget = counter(everyRole, "moorebus_runs_over_budget_total", "Runs that ended because their budget was used up.")
 	Failures   = counter(everyRole, "moorebus_attempts_failed_total", "Attempts that the log counts as failed and that are made again, by the kind of the failure.", state, kind)
 	LostRaces  = counter(everyRole, "moorebus_lost_races_total", "Appends that were refused because another process appended to the run first.")
@@ -97,7 +99,7 @@ var (
 	Cost         = counter(everyRole, "moorebus_model_cost_usd_total", "What calls of models cost in US dollars, by the events in the log.", provider, model)
 
 	// Tools, of every kind: builtin, HTTP, command, MCP, service, agents.
-	ToolTime = histogram(actor, "moorebus_tool_call_duration_seconds", "Time of calls of tools; outcome is the code of the result, ok for a success.", seconds, tool, pool, outcome)
+	ToolTime = histogram(actor, "moorebus_tool_call_duration_seconds", "Time of calls of tools; outcome is the code of the result, ok for a success.", seconds, tool, pool, Outcome)
 
 	// How much is stored and flushed together.
 	Batches         = histogram(everyRole, "moorebus_append_batch_appends", "Appends that were stored as one atomic batch (group commit); 1 is a lone append.", numbers)
@@ -108,27 +110,25 @@ var (
 	DiskFree   = gauge(server, "moorebus_disk_free_bytes", "Free space of the file system that has the data directory.")
 	DiskTotal  = gauge(server, "moorebus_disk_size_bytes", "Size of the file system that has the data directory.")
 	DiskFull   = gauge(server, "moorebus_disk_full", "1 while the embedded server stores nothing since its disk has too little room.")
-	LogBytes   = gauge(gateway, "moorebus_log_bytes", "Size of a shard of the log.", shard)
-	LogLimit   = gauge(gateway, "moorebus_log_limit_bytes", "Largest size of a shard of the log; -1: there is no limit.", shard)
-	LogRecords = gauge(gateway, "moorebus_log_records", "Records that a shard of the log has.", shard)
+	LogBytes   = gauge(Gateway, "moorebus_log_bytes", "Size of a shard of the log.", shard)
+	LogLimit   = gauge(Gateway, "moorebus_log_limit_bytes", "Largest size of a shard of the log; -1: there is no limit.", shard)
+	LogRecords = gauge(Gateway, "moorebus_log_records", "Records that a shard of the log has.", shard)
 
 	// What waits, and who is there. Only the gateway asks, at most every 5 s.
-	Waiting  = gauge(gateway, "moorebus_backlog_waiting", "Events that were never delivered, by the state that they entered; acting stands for parallel_acting, too.", state, pool)
-	InFlight = gauge(gateway, "moorebus_backlog_in_flight", "Events that were delivered and have no verdict yet.", state, pool)
-	Oldest   = gauge(gateway, "moorebus_backlog_oldest_seconds", "Age of the oldest event that has no verdict yet; 0 if there is none.", state, pool)
-	Tokens   = gauge(gateway, "moorebus_tokens_waiting", "Estimated size in tokens of the requests that wait for planners.")
-	Workers  = gauge(gateway, "moorebus_workers", "Live planners and actors, by what they announce.", role, pool)
-	Observed = gauge(gateway, "moorebus_bus_observed", "1 if the last look at what waits succeeded, else 0: then the gauges of the log and of what waits are missing.")
+	Waiting  = gauge(Gateway, "moorebus_backlog_waiting", "Events that were never delivered, by the state that they entered; acting stands for parallel_acting, too.", state, pool)
+	InFlight = gauge(Gateway, "moorebus_backlog_in_flight", "Events that were delivered and have no verdict yet.", state, pool)
+	Oldest   = gauge(Gateway, "moorebus_backlog_oldest_seconds", "Age of the oldest event that has no verdict yet; 0 if there is none.", state, pool)
+	Tokens   = gauge(Gateway, "moorebus_tokens_waiting", "Estimated size in tokens of the requests that wait for planners.")
+	Workers  = gauge(Gateway, "moorebus_workers", "Live planners and actors, by what they announce.", role, pool)
+	Observed = gauge(Gateway, "moorebus_bus_observed", "1 if the last look at what waits succeeded, else 0: then the gauges of the log and of what waits are missing.")
 
-	// Quotas, schedules and webhooks. Every gateway follows the queue; one at a time admits and delivers.
-	QueuedRuns  = gauge(gateway, "moorebus_quota_queued_runs", "Runs that are queued, by the quotas.", tenant)
-	ActiveRuns  = gauge(gateway, "moorebus_quota_active_runs", "Runs that have a place, by the quotas.", tenant)
-	Admitted    = counter(gateway, "moorebus_quota_admitted_total", "Queued runs that this gateway admitted.", tenant)
-	Refused     = counter(gateway, "moorebus_quota_refused_total", "Starts that this gateway refused since the queue is full or the budget of the day is used up.", tenant, Label{Name: "code"})
-	BudgetUsed  = gauge(gateway, "moorebus_quota_budget_used_ratio", "What a namespace has used of its budget of the day, 1 being all; budget is tokens or cost.", tenant, Label{Name: "budget"})
-	Firings     = counter(gateway, "moorebus_schedule_firings_total", "Firings of schedules that this gateway settled: started, failed, skipped or missed.", outcome)
-	HookTries   = counter(gateway, "moorebus_webhook_attempts_total", "Attempts to deliver notices: delivered; failed, which is tried again; given_up, the last of them; closed, by a receiver that wants no more.", outcome)
-	HookWaiting = gauge(gateway, "moorebus_webhook_waiting", "Notices that wait for their delivery, in the gateway that delivers.")
+	// Quotas and schedules. Every gateway follows the queue; one at a time admits and delivers.
+	QueuedRuns = gauge(Gateway, "moorebus_quota_queued_runs", "Runs that are queued, by the quotas.", tenant)
+	ActiveRuns = gauge(Gateway, "moorebus_quota_active_runs", "Runs that have a place, by the quotas.", tenant)
+	Admitted   = counter(Gateway, "moorebus_quota_admitted_total", "Queued runs that this gateway admitted.", tenant)
+	Refused    = counter(Gateway, "moorebus_quota_refused_total", "Starts that this gateway refused since the queue is full or the budget of the day is used up.", tenant, Label{Name: "code"})
+	BudgetUsed = gauge(Gateway, "moorebus_quota_budget_used_ratio", "What a namespace has used of its budget of the day, 1 being all; budget is tokens or cost.", tenant, Label{Name: "budget"})
+	Firings    = counter(Gateway, "moorebus_schedule_firings_total", "Firings of schedules that this gateway settled: started, failed, skipped or missed.", Outcome)
 
 	// Traces.
 	Spans      = counter(exporter, "moorebus_telemetry_spans_total", "Spans that the receiver acknowledged (sent) or does not want (refused).", result)
@@ -136,10 +136,10 @@ var (
 	SpanLag    = gauge(exporter, "moorebus_telemetry_lag_seconds", "Age of the oldest event of which the receiver has not acknowledged the spans; 0 if there is none or another process sends.")
 
 	// HTTP.
-	Requests     = counter(gateway, "moorebus_gateway_http_requests_total", "HTTP requests by status.", Label{Name: "code"})
-	GatewayRuns  = counter(gateway, "moorebus_gateway_runs_started_total", "Runs that this gateway started for requests.")
-	GatewayAdded = counter(gateway, "moorebus_gateway_events_appended_total", "Events that this gateway appended for requests.")
-	FeedClients  = gauge(gateway, "moorebus_gateway_stream_clients", "Clients that read an event stream now.")
-	FeedLost     = counter(gateway, "moorebus_gateway_stream_clients_lost_total", "Clients that went away or read too slowly.")
-	FeedDelay    = histogram(gateway, "moorebus_gateway_stream_delay_seconds", "Time from storing an event to handing it to a client's stream, for events that were stored while it was open.", seconds)
+	Requests     = counter(Gateway, "moorebus_gateway_http_requests_total", "HTTP requests by status.", Label{Name: "code"})
+	GatewayRuns  = counter(Gateway, "moorebus_gateway_runs_started_total", "Runs that this gateway started for requests.")
+	GatewayAdded = counter(Gateway, "moorebus_gateway_events_appended_total", "Events that this gateway appended for requests.")
+	FeedClients  = gauge(Gateway, "moorebus_gateway_stream_clients", "Clients that read an event stream now.")
+	FeedLost     = counter(Gateway, "moorebus_gateway_stream_clients_lost_total", "Clients that went away or read too slowly.")
+	FeedDelay    = histogram(Gateway, "moorebus_gateway_stream_delay_seconds", "Time from storing an event to handing it to a client's stream, for events that were stored while it was open.", seconds)
 )

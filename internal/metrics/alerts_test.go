@@ -19,7 +19,8 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/moorebus/moorebus/internal/certs"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature/all"
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/metrics"
@@ -204,7 +205,9 @@ func tryDailyBudget(t *testing.T) {
 func tryWebhook(t *testing.T) {
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }))
 	t.Cleanup(receiver.Close)
-	s := newSite(t, host.Options{Webhooks: webhooks.Settings{Allowed: webhooks.Loopback(), Schedule: []time.Duration{time.Millisecond}}}, true)
+	s := newSite(t, host.Options{Features: all.Features().With("webhooks", webhooks.Made(webhooks.Settings{
+		Allowed: webhooks.Loopback(), Schedule: []time.Duration{time.Millisecond},
+	}))}, true)
 	s.do(t, "PUT", "/v1/webhooks/ops", `{"url": "`+receiver.URL+`", "on": ["ended"]}`)
 	s.start(t, `[{"text": "Done with it."}]`)
 	s.await(t, "moorebus_webhook_attempts_total", `outcome="failed"`, " 1")

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/meter"
 )
 
@@ -38,7 +39,7 @@ func alerts(t *testing.T) []alert {
 func names(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
-	for _, m := range meter.All() {
+	for _, m := range rows.Metrics() {
 		all[m.Name] = true
 		if m.Kind == meter.Histogram {
 			all[m.Name+"_bucket"], all[m.Name+"_sum"], all[m.Name+"_count"] = true, true, true
@@ -86,7 +87,7 @@ func TestQueriesNameMetrics(t *testing.T) {
 		}
 	}
 	all := strings.Join(queries, "\n")
-	for _, m := range meter.All() {
+	for _, m := range rows.Metrics() {
 		if m != meter.Build && m != meter.GatewayAdded && m != meter.GatewayRuns {
 			require.Contains(t, all, m.Name)
 		}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/buildinfo"
 	"github.com/moorebus/moorebus/internal/diskspace"
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/meter"
 )
 
@@ -38,7 +39,9 @@ const (
 // Registry keeps the numbers of a process. It is a [meter.Meter]. Make it with [New].
 type Registry struct {
 	prometheus *prometheus.Registry
-	families   []*family
+	// families are in the order of the pages.
+	families []*family
+	of       map[*meter.Metric]*family
 
 	mu      sync.Mutex
 	readers []func(ctx context.Context, emit meter.Emit)
@@ -73,9 +76,10 @@ func (h histograms) with(values []string) series { return h.WithLabelValues(valu
 
 // New returns a registry, which also has the numbers of the Go runtime and of the process.
 func New() *Registry {
-	r := &Registry{prometheus: prometheus.NewRegistry()}
-	for _, m := range meter.All() {
-		r.families = append(r.families, newFamily(m))
+	r := &Registry{prometheus: prometheus.NewRegistry(), of: map[*meter.Metric]*family{}}
+	for _, m := range rows.Metrics() {
+		r.of[m] = newFamily(m)
+		r.families = append(r.families, r.of[m])
 	}
 	r.prometheus.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), r)
 	for _, result := range []string{"redriven", "ended"} {
@@ -111,7 +115,7 @@ func newFamily(m *meter.Metric) *family {
 
 // Add adds to a counter, or notes a value of a histogram.
 func (r *Registry) Add(m *meter.Metric, value float64, of meter.Values) {
-	f := r.families[m.Index()]
+	f := r.of[m]
 	add, known := (*f.series.Load())[of]
 	if !known {
 		add = f.newSeries(of)
@@ -202,15 +206,15 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 	ctx, stop := context.WithTimeout(context.Background(), readTimeout)
 	defer stop()
 	type point struct {
-		index  int
+		metric *meter.Metric
 		values meter.Values
 	}
 	gauges := map[point]float64{}
 	for _, read := range readers {
 		read(ctx, func(m *meter.Metric, value float64, of meter.Values) {
-			f := r.families[m.Index()]
+			f := r.of[m]
 			f.mu.Lock()
-			at := point{m.Index(), f.bounded(of)}
+			at := point{m, f.bounded(of)}
 			f.mu.Unlock()
 			if known, is := gauges[at]; !is || known < value {
 				gauges[at] = value
@@ -218,7 +222,7 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		})
 	}
 	for at, value := range gauges {
-		f := r.families[at.index]
+		f := r.of[at.metric]
 		to <- prometheus.MustNewConstMetric(f.desc, prometheus.GaugeValue, value, at.values[:len(f.metric.Labels)]...)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/metrics"
 )
@@ -65,7 +66,7 @@ line:
 // everything is a registry in which every metric has a value.
 func everything() *metrics.Registry {
 	r := metrics.New()
-	for _, m := range meter.All() {
+	for _, m := range rows.Metrics() {
 		var of meter.Values
 		for i := range m.Labels {
 			of[i] = "x"
@@ -82,7 +83,7 @@ func everything() *metrics.Registry {
 
 func TestPromlint(t *testing.T) {
 	text, families := scrape(t, everything())
-	for _, m := range meter.All() {
+	for _, m := range rows.Metrics() {
 		require.Contains(t, families, m.Name, "every metric is served")
 		require.Equal(t, strings.ToUpper(m.Kind.String()), families[m.Name].GetType().String())
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/meter"
 )
 
@@ -12,7 +13,7 @@ func Page() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Metrics
 
-<!-- go test ./internal/metrics -update writes this page from internal/meter/names.go. -->
+<!-- go test ./internal/metrics -update writes this page from internal/meter/names.go and the rows of features. -->
 
 Every role serves these metrics for Prometheus at /metrics of --metrics-listen ADDRESS (MOOREBUS_METRICS_LISTEN). The gateway, `+"`moorebus dev`"+` and the HTTP handler of a Go program serve them with the HTTP API as well. [The runbook](operations/runbook.md) says what to look at.
 
@@ -23,7 +24,7 @@ The metrics of the Go runtime (go_…) and of the process (process_…) are thos
 | metric | type | labels | who has it | meaning |
 |---|---|---|---|---|
 `, meter.MaxValues, meter.Other, maxSeries)
-	for _, m := range meter.All() {
+	for _, m := range rows.Metrics() {
 		labels := make([]string, len(m.Labels))
 		for i, l := range m.Labels {
 			if labels[i] = l.Name; l.Outside {

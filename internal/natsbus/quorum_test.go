@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/buckets"
+	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsconn"
@@ -78,13 +78,13 @@ func TestQuorumOfServersThatHang(t *testing.T) {
 		return leader != nil
 	}, time.Minute, 10*time.Millisecond)
 	const key = "hook.default.one"
-	revision, err := bus.Update(t.Context(), buckets.Webhooks, kv.Item{Key: key, Value: []byte("0")})
+	revision, err := bus.Update(t.Context(), webhooks.Bucket, kv.Item{Key: key, Value: []byte("0")})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		if leaderOf(t.Context(), bus, servers, kvStreamPrefix+buckets.Webhooks.Name) == leader {
+		if leaderOf(t.Context(), bus, servers, kvStreamPrefix+webhooks.Bucket.Name) == leader {
 			return true
 		}
-		_, _ = bus.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN."+kvStreamPrefix+buckets.Webhooks.Name, []byte(`{"placement":{"preferred":"`+leader.Name+`"}}`), time.Second)
+		_, _ = bus.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN."+kvStreamPrefix+webhooks.Bucket.Name, []byte(`{"placement":{"preferred":"`+leader.Name+`"}}`), time.Second)
 		return false
 	}, time.Minute, 100*time.Millisecond)
 	conn, err := natsconn.Connect(t.Context(), natsconn.ConnectOptions{URL: leader.URL, Logger: quiet})
@@ -104,7 +104,7 @@ func TestQuorumOfServersThatHang(t *testing.T) {
 	require.Error(t, bus.Ready(t.Context()))
 	require.Less(t, time.Since(asked), answersWithin)
 	for _, value := range []string{"1", "2", "3"} {
-		_, err = near.Update(t.Context(), buckets.Webhooks, kv.Item{Key: key, Value: []byte(value), Revision: revision})
+		_, err = near.Update(t.Context(), webhooks.Bucket, kv.Item{Key: key, Value: []byte(value), Revision: revision})
 		require.Error(t, err)
 		require.NotErrorIs(t, err, journal.ErrConflict)
 	}
@@ -115,7 +115,7 @@ func TestQuorumOfServersThatHang(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return bus.Quorum(t.Context()) == nil }, time.Minute, 10*time.Millisecond)
 	require.Eventually(t, func() bool {
-		_, err = bus.Update(t.Context(), buckets.Webhooks, kv.Item{Key: key, Value: []byte("4"), Revision: revision})
+		_, err = bus.Update(t.Context(), webhooks.Bucket, kv.Item{Key: key, Value: []byte("4"), Revision: revision})
 		return err == nil || errors.Is(err, journal.ErrConflict)
 	}, time.Minute, 10*time.Millisecond, "the first write was stored, or given up")
 }

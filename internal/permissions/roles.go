@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -323,8 +324,14 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.ReadBucket(buckets.Purged)
 	g.UseBucket(buckets.Threads)
 	g.UseLease(ports.RoleKey{Role: Gateway, Name: "threads"}) // to forget those that have ended
-	g.UseBucket(buckets.Webhooks)
-	g.UseLease(ports.RoleKey{Role: Gateway, Name: "webhooks"})
+	for _, f := range rows.All() {
+		for _, bucket := range f.Buckets {
+			g.UseBucket(bucket)
+		}
+		for _, lease := range f.Leases {
+			g.UseLease(ports.RoleKey{Role: Gateway, Name: lease})
+		}
+	}
 	g.ListKeys(buckets.Dropped)
 	g.WriteKeys(buckets.Dropped, buckets.Dropped.Keys)
 	g.Timers()

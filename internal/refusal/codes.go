@@ -33,7 +33,6 @@ func Meanings() map[string]Meaning {
 		CodeBadRunID:           {[]Kind{Invalid}, "The run id is not a lower-case UUIDv7."},
 		CodeBadSchedule:        {[]Kind{Invalid}, "The schedule is malformed: its times, its time zone or one of its rules."},
 		CodeBadToolSchema:      {[]Kind{Unprocessable}, "The schema of one of the agent's tools is invalid; `tool` names it."},
-		CodeBadWebhook:         {[]Kind{Invalid}, "The webhook's name, URL, kinds, form, agents or secret is malformed."},
 		CodeBlacklisted:        {[]Kind{Unprocessable}, "The agent's blacklist forbids the tool."},
 		CodeNoPrice:            {[]Kind{Unprocessable}, "The namespace has a daily budget in US dollars, and the price of tokens used that day is unknown."},
 		CodeBudgetExhausted:    {[]Kind{TooMany}, "The namespace has used up its daily budget; `Retry-After` says when the next one begins."},
@@ -89,7 +88,6 @@ func Meanings() map[string]Meaning {
 		CodeUnknownTool:        {[]Kind{Unprocessable}, "No living actor announces a tool that the agent names, or the run has no such tool."},
 		CodeUnsupported:        {[]Kind{Invalid}, "The task has ended and accepts nothing more, or there is no extended card."},
 		CodeUnsupportedMedia:   {[]Kind{WrongMedia}, "The Content-Type is neither YAML nor JSON."},
-		CodeWebhookNotFound:    {[]Kind{NotFound}, "The namespace has no webhook of this name."},
 		CodeVersionUnsupported: {[]Kind{Invalid}, "The version of A2A is not supported."},
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
@@ -20,27 +21,31 @@ var kinds = map[string]refusal.Kind{
 	"Unprocessable": refusal.Unprocessable, "TooMany": refusal.TooMany, "Internal": refusal.Internal, "Unavailable": refusal.Unavailable,
 }
 
-// codes returns the constants of the codes by their names.
+// codes returns the constants of the codes, those of features too, by their names.
 func codes(t *testing.T) map[string]string {
-	file, err := parser.ParseFile(token.NewFileSet(), "refusal.go", nil, parser.SkipObjectResolution)
+	files, err := filepath.Glob("../feature/*/row/row.go")
 	require.NoError(t, err)
 	all := map[string]string{}
-	ast.Inspect(file, func(n ast.Node) bool {
-		if spec, is := n.(*ast.ValueSpec); is && strings.HasPrefix(spec.Names[0].Name, "Code") {
-			all[spec.Names[0].Name] = strings.Trim(spec.Values[0].(*ast.BasicLit).Value, `"`)
-		}
-		return true
-	})
+	for _, file := range append(files, "refusal.go") {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			if spec, is := n.(*ast.ValueSpec); is && strings.HasPrefix(spec.Names[0].Name, "Code") {
+				all[spec.Names[0].Name] = strings.Trim(spec.Values[0].(*ast.BasicLit).Value, `"`)
+			}
+			return true
+		})
+	}
 	return all
 }
 
 // Every code has its meaning, and nothing else has one.
 func TestEveryCodeHasItsMeaning(t *testing.T) {
 	all := codes(t)
-	require.Len(t, refusal.Meanings(), len(all))
+	require.Len(t, rows.Meanings(), len(all))
 	for name, code := range all {
-		meaning, known := refusal.Meanings()[code]
-		require.True(t, known, "%s has no meaning: add it to Meanings in codes.go", name)
+		meaning, known := rows.Meanings()[code]
+		require.True(t, known, "%s has no meaning: add it to Meanings in codes.go, or to the feature's row", name)
 		require.NotEmpty(t, meaning.Kinds, name)
 		require.True(t, strings.HasSuffix(meaning.Text, "."), name)
 	}
@@ -57,7 +62,7 @@ func TestCodesHaveTheKindsTheyAreMadeWith(t *testing.T) {
 				continue
 			}
 			made++
-			require.Contains(t, refusal.Meanings()[named[code]].Kinds, kinds[kind], "%s makes %s with the kind %s: add the kind in internal/refusal/codes.go", file, code, kind)
+			require.Contains(t, rows.Meanings()[named[code]].Kinds, kinds[kind], "%s makes %s with the kind %s: add the kind in internal/refusal/codes.go, or in the feature's row", file, code, kind)
 		}
 	}
 	require.NoError(t, filepath.WalkDir("../..", func(file string, d fs.DirEntry, err error) error {
@@ -79,10 +84,10 @@ func TestCodesHaveTheKindsTheyAreMadeWith(t *testing.T) {
 	require.Greater(t, made, 40)
 }
 
-// selected returns the name that is selected from package refusal, or "".
+// selected returns the name that is selected from package refusal or the row of a feature, or "".
 func selected(e ast.Expr) string {
 	if s, is := e.(*ast.SelectorExpr); is {
-		if x, is := s.X.(*ast.Ident); is && x.Name == "refusal" {
+		if x, is := s.X.(*ast.Ident); is && (x.Name == "refusal" || x.Name == "row") {
 			return s.Sel.Name
 		}
 	}

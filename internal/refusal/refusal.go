@@ -58,7 +58,6 @@ const (
 	CodeBadRunID         = "bad_run_id"
 	CodeBadSchedule      = "bad_schedule"
 	CodeBadToolSchema    = "bad_tool_schema"
-	CodeBadWebhook       = "bad_webhook"
 	CodeBlacklisted      = "blacklisted"
 	CodeBudgetExhausted  = "budget_exhausted"
 	CodeNoPrice          = "no_price"
@@ -107,7 +106,6 @@ const (
 	CodeUnknownRef       = "unknown_ref"
 	CodeUnknownTool      = "unknown_tool"
 	CodeUnsupportedMedia = "unsupported_media_type"
-	CodeWebhookNotFound  = "webhook_not_found"
 
 	// Those of A2A alone. In upper case they are the reasons that the protocol names.
 	CodeContentType        = "content_type_not_supported"

@@ -22,6 +22,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/buildinfo"
 	"github.com/moorebus/moorebus/internal/docschema"
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -167,7 +168,7 @@ func (w *writer) add(row route.Route) error {
 		return err
 	}
 	for _, code := range codes {
-		for _, kind := range refusal.Meanings()[code].Kinds {
+		for _, kind := range rows.Meanings()[code].Kinds {
 			if err := w.refuse(op, row, route.StatusOf(kind), code); err != nil {
 				return err
 			}
@@ -197,7 +198,7 @@ func Codes(row route.Route) ([]string, error) {
 	}
 	slices.Sort(codes)
 	codes = slices.Compact(codes)
-	known := refusal.Meanings()
+	known := rows.Meanings()
 	for _, code := range codes {
 		if _, is := known[code]; !is {
 			return nil, fmt.Errorf("the code %q is unknown; add it to internal/refusal/codes.go", code)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/buildinfo"
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -188,11 +189,11 @@ func TestPage(t *testing.T) {
 	}
 	b.WriteString("\n## Error codes\n\nAny other path is 404 `not_found`, and any other method 405 `method_not_allowed`.\n\n| code | meaning |\n|---|---|\n")
 	codes[refusal.CodeNotFound], codes[refusal.CodeMethodNotAllowed] = true, true
-	for code, meaning := range refusal.Meanings() {
+	for code, meaning := range rows.Meanings() {
 		require.True(t, codes[code], "no request lists the code %s (%s): add it to the rows that answer it", code, meaning.Text)
 	}
 	for _, code := range slices.Sorted(maps.Keys(codes)) {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", code, refusal.Meanings()[code].Text)
+		fmt.Fprintf(&b, "| `%s` | %s |\n", code, rows.Meanings()[code].Text)
 	}
 	const file = "../../../docs/http-api.md"
 	if *update {

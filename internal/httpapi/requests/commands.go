@@ -94,7 +94,7 @@ var (
 )
 
 // order defines a command with {reason?, by?}.
-func order(verb, summary string, do func(c *control.Controller, ctx context.Context, ns, id string, by events.By) (runs.Result, error), codes ...string) *route.Op[Order, runs.Result] {
+func order(verb, summary string, do func(c *control.Controller, ctx context.Context, ns, id string, by events.By) (runs.Result, error), codes ...string) *route.Op[*control.Controller, Order, runs.Result] {
 	return route.Define(route.Route{
 		Pattern: "POST /v1/runs/{id}/" + verb, Summary: summary, OptionalBody: true, Answer: newState{}, Codes: with(route.ChangeCodes, codes...), Example: orderExample,
 	}, func(ctx context.Context, c *control.Controller, in Order) (runs.Result, error) {

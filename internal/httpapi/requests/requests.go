@@ -46,26 +46,25 @@ func Name(name string) Named { return Named{Name: name} }
 // ID names a run of the client's namespace.
 func ID(run string) Run { return Run{ID: run} }
 
-// ofNamespace, ofName and ofRun define requests that name a namespace, something in it, and a run.
-func ofNamespace[T any](row route.Route, do func(c *control.Controller, ctx context.Context, ns string) (T, error)) *route.Op[Scope, T] {
+// ofNamespace and ofRun define requests that name a namespace and a run.
+func ofNamespace[T any](row route.Route, do func(c *control.Controller, ctx context.Context, ns string) (T, error)) *route.Op[*control.Controller, Scope, T] {
 	return route.Define(row, func(ctx context.Context, c *control.Controller, in Scope) (T, error) { return do(c, ctx, in.Namespace) })
 }
 
-func ofName[T any](row route.Route, do func(c *control.Controller, ctx context.Context, ns, name string) (T, error)) *route.Op[Named, T] {
-	return route.Define(row, func(ctx context.Context, c *control.Controller, in Named) (T, error) {
-		return do(c, ctx, in.Namespace, in.Name)
-	})
-}
-
-func ofRun[T any](row route.Route, do func(c *control.Controller, ctx context.Context, ns, id string) (T, error)) *route.Op[Run, T] {
+func ofRun[T any](row route.Route, do func(c *control.Controller, ctx context.Context, ns, id string) (T, error)) *route.Op[*control.Controller, Run, T] {
 	return route.Define(row, func(ctx context.Context, c *control.Controller, in Run) (T, error) {
 		return do(c, ctx, in.Namespace, in.ID)
 	})
 }
 
+// OfName defines a request that names something of a namespace.
+func OfName[S, T any](row route.Route, do func(s S, ctx context.Context, ns, name string) (T, error)) *route.Op[S, Named, T] {
+	return route.Define(row, func(ctx context.Context, s S, in Named) (T, error) { return do(s, ctx, in.Namespace, in.Name) })
+}
+
 func with(codes []string, more ...string) []string { return slices.Concat(codes, more) }
 
-// Rows returns the rows of all requests that a controller answers alone.
+// Rows returns the rows of all requests of the core that a controller answers alone.
 func Rows(c *control.Controller) []route.Route {
 	var rows []route.Route
 	for _, o := range []interface {
@@ -74,7 +73,6 @@ func Rows(c *control.Controller) []route.Route {
 		Start, ListRuns, GetRun, Tree, Usage, ModelRequest, Fork, Compare,
 		PostInputs, Decide, RaiseBudget, Resume, Cancel, Pause, Close,
 		Stats, Costs, ListDead, DropDead, Retry, Waiting,
-		ListWebhooks, PutWebhook, GetWebhook, DeleteWebhook, TestWebhook, WebhookDead, RetryWebhook, DropWebhook,
 		ListAgents, GetAgent, PutAgent, ListStorages, FindStored, PutStored, DeleteStored,
 		ListQuotas, GetQuota, PutQuota, DeleteQuota, Tools, Blob, Version, Table,
 		ListSchedules, GetSchedule, PutSchedule, DeleteSchedule, PauseSchedule, ResumeSchedule, RunSchedule,

@@ -63,14 +63,14 @@ var (
 	}, func(ctx context.Context, c *control.Controller, in Named) (Removed, error) {
 		return Removed{true}, c.RemoveSchedule(ctx, in.Namespace, in.Name)
 	})
-	PauseSchedule = ofName(route.Route{
+	PauseSchedule = OfName(route.Route{
 		Pattern: "POST /v1/schedules/{name}/pause", Summary: "Stops the firings of a schedule until it is resumed.", Answer: schedule{}, Codes: scheduleCodes,
 	}, (*control.Controller).PauseSchedule)
-	ResumeSchedule = ofName(route.Route{
+	ResumeSchedule = OfName(route.Route{
 		Pattern: "POST /v1/schedules/{name}/resume", Summary: "Resumes a schedule. Firings during the pause do not count as missed.",
 		Answer: schedule{}, Codes: scheduleCodes,
 	}, (*control.Controller).ResumeSchedule)
-	RunSchedule = ofName(route.Route{
+	RunSchedule = OfName(route.Route{
 		Pattern: "POST /v1/schedules/{name}/run", Summary: "Starts a run of a schedule now, whether the last one has ended or not, and returns its outcome.",
 		Answer: scheduleFiring{}, Codes: with(scheduleCodes, refusal.CodeTooManyQueued),
 	}, (*control.Controller).RunSchedule)

@@ -13,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
-	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
@@ -30,17 +29,17 @@ import (
 //
 // Parameters are strings, numbers from 1, bools, times (RFC 3339) and floats. What is zero is not
 // sent; a pointer tells zero from what is not given. Out is what the answer holds: JSON, or bytes
-// as they are.
-type Op[In, Out any] struct {
+// as they are. S is what answers it: the core, or a feature.
+type Op[S, In, Out any] struct {
 	Stream[In]
-	do      func(ctx context.Context, c *control.Controller, in In) (Out, error)
+	do      func(ctx context.Context, s S, in In) (Out, error)
 	locates func(Out) string
 }
 
 // Define returns the request of a row. Query, Headers, Body and Answer follow from In and Out where the
 // row does not have them.
-func Define[In, Out any](row Route, do func(ctx context.Context, c *control.Controller, in In) (Out, error)) *Op[In, Out] {
-	o := &Op[In, Out]{Stream: *DefineStream[In](row), do: do}
+func Define[S, In, Out any](row Route, do func(ctx context.Context, s S, in In) (Out, error)) *Op[S, In, Out] {
+	o := &Op[S, In, Out]{Stream: *DefineStream[In](row), do: do}
 	out := reflect.TypeFor[Out]()
 	if out.Kind() == reflect.Pointer {
 		out = out.Elem()
@@ -52,15 +51,15 @@ func Define[In, Out any](row Route, do func(ctx context.Context, c *control.Cont
 }
 
 // Locates says where the answer's header Location points to.
-func (o *Op[In, Out]) Locates(at func(Out) string) *Op[In, Out] {
+func (o *Op[S, In, Out]) Locates(at func(Out) string) *Op[S, In, Out] {
 	o.locates = at
 	return o
 }
 
 // Row returns the request with its handler.
-func (o *Op[In, Out]) Row(c *control.Controller) Route {
+func (o *Op[S, In, Out]) Row(s S) Route {
 	return o.Stream.Row(func(w http.ResponseWriter, r *http.Request, in In) error {
-		out, err := o.do(r.Context(), c, in)
+		out, err := o.do(r.Context(), s, in)
 		if err != nil {
 			return err
 		}
@@ -97,7 +96,7 @@ func writeAnswer(w http.ResponseWriter, status int, v any) error {
 
 // Call sends the request and returns the answer. What is refused is the *refusal.Error with the
 // code that the gateway gave.
-func (o *Op[In, Out]) Call(ctx context.Context, c Client, in In) (out Out, err error) {
+func (o *Op[S, In, Out]) Call(ctx context.Context, c Client, in In) (out Out, err error) {
 	r, err := o.Request(ctx, c, in)
 	if err == nil {
 		err = c.call(r, &out)

@@ -3,14 +3,13 @@ package gateway
 import (
 	"log/slog"
 	"net"
-	"net/netip"
-	"net/url"
 	"os"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/all"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/spf13/pflag"
 )
@@ -67,26 +66,23 @@ func (f *HTTPFlags) Hosts(listen string) []string {
 	return append(cli.HostNames(listen), f.hosts...)
 }
 
-// Flags are --stall, --pool-wait, and those of webhooks, for processes with a gateway.
+// Flags are --stall, --pool-wait, and those of features, for processes with a gateway.
 type Flags struct {
 	StallAfter time.Duration
 
-	poolWait   time.Duration
-	flags      *pflag.FlagSet
-	consoleURL string
-	allowed    []string
-	retries    []time.Duration
+	// Features checks the flags of features, once all are parsed, and returns the features as they say.
+	// listener serves HTTP; nil: nothing does.
+	Features func(listener net.Listener) (feature.Set, error)
+
+	poolWait time.Duration
 }
 
-// AddFlags adds --stall, --pool-wait, --console-url, --webhook-allow and --webhook-retries.
+// AddFlags adds --stall, --pool-wait and those of features.
 func AddFlags(flags *pflag.FlagSet) *Flags {
-	f := &Flags{flags: flags}
+	f := &Flags{Features: all.Features().AddFlags(flags)}
 	flags.DurationVar(&f.StallAfter, "stall", control.StallAfter,
 		"a run with work to do and no event for this long is driven again, twice at most, and ended after as long again; must be longer than any call of a model or a tool")
 	flags.DurationVar(&f.poolWait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor; 0: they wait until there is one")
-	flags.StringVar(&f.consoleURL, "console-url", os.Getenv("MOOREBUS_CONSOLE_URL"), "`URL` under which people find the console, for links in webhooks (MOOREBUS_CONSOLE_URL)")
-	flags.StringSliceVar(&f.allowed, "webhook-allow", nil, "`networks` that webhooks may reach besides public addresses, such as 10.1.0.0/16 (default: loopback, if HTTP is served on loopback or not at all)")
-	flags.DurationSliceVar(&f.retries, "webhook-retries", webhooks.Schedule(), "`pauses` after failed attempts to deliver to a webhook; after one attempt more, the notice is given up")
 	cli.Positive(flags, "stall")
 	cli.NotNegative(flags, "pool-wait")
 	return f
@@ -98,36 +94,4 @@ func (f *Flags) PoolWait() time.Duration {
 		return control.Unlimited
 	}
 	return f.poolWait
-}
-
-// Webhooks returns the settings of webhooks. listener serves HTTP; nil: nothing does.
-func (f *Flags) Webhooks(listener net.Listener) (webhooks.Settings, error) {
-	s := webhooks.Settings{ConsoleURL: f.consoleURL, Schedule: f.retries}
-	for _, text := range f.allowed {
-		network, err := netip.ParsePrefix(text)
-		if err != nil {
-			return s, cli.Usage("--webhook-allow: %q is not a network such as 10.1.0.0/16", text)
-		}
-		s.Allowed = append(s.Allowed, network.Masked())
-	}
-	if u, err := url.Parse(f.consoleURL); f.consoleURL != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
-		return s, cli.Usage("--console-url: %q is not a URL of the form https://host", f.consoleURL)
-	}
-	for _, pause := range f.retries {
-		if pause <= 0 {
-			return s, cli.Usage("--webhook-retries: must be positive, and one is %s", pause)
-		}
-	}
-	if f.flags.Changed("webhook-allow") {
-		return s, nil
-	}
-	local := listener == nil
-	if !local {
-		at, is := listener.Addr().(*net.TCPAddr)
-		local = is && at.IP.IsLoopback()
-	}
-	if local {
-		s.Allowed = webhooks.Loopback()
-	}
-	return s, nil
 }

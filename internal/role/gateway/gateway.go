@@ -17,7 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/modelrequests"
@@ -43,7 +43,7 @@ func Command() *cobra.Command {
 	var encrypt *cli.TLSFlags
 	var encryption *tls.Config
 	var endWaiting func() error
-	var hooks webhooks.Settings
+	var features feature.Set
 	return role.Command("gateway", "Serve HTTP: start runs, talk to them, watch them",
 		`Gateway serves the HTTP API and the console. It appends what comes from outside:
 starts, messages, decisions, cancelling. It also owns the timers: approvals expire,
@@ -70,7 +70,7 @@ with a certificate. Without a bus it answers 503, and /healthz 200.`,
 			if listener, encryption, err = encrypt.Listen(listen, cli.TokenVariable, slog.Default()); err != nil {
 				return err
 			}
-			if hooks, err = waits.Webhooks(listener); err != nil {
+			if features, err = waits.Features(listener); err != nil {
 				return errors.Join(err, listener.Close())
 			}
 			endWaiting = httpapi.ServeWaiting(listener, encryption, slog.Default())
@@ -85,14 +85,14 @@ with a certificate. Without a bus it answers 503, and /healthz 200.`,
 				Validator: schema.New(schema.Options{}), CheckApproval: approval.New().Check, CheckEstimator: p.Estimators.Check,
 				CheckScript: script.Check, DefaultNamespace: namespace,
 				StallAfter: waits.StallAfter, PoolWait: waits.PoolWait(), Ready: p.Bus.Ready, Results: toolcall.Results{Patterns: redact},
-				Webhooks: hooks,
 			}.On(p.Bus))
 			if err != nil {
 				return errors.Join(err, listener.Close())
 			}
+			parts := features.On(c)
 			face := agui.On(c, p.Bus, p.Logger)
 			server, err := httpapi.New(httpapi.Config{
-				Control: c, Feed: p.Bus, Listener: listener, TLS: encryption, Token: os.Getenv(cli.TokenVariable), Hosts: clients.Hosts(listen),
+				Control: c, Rows: parts.Rows(), Feed: p.Bus, Listener: listener, TLS: encryption, Token: os.Getenv(cli.TokenVariable), Hosts: clients.Hosts(listen),
 				Faces:      []route.Face{face, a2a.New(a2a.Config{Control: c, Feed: p.Bus, Agent: clients.A2AAgent, Token: os.Getenv(cli.TokenVariable) != ""})},
 				MaxStreams: clients.Streams(p.Logger), MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: p.Drain, Metrics: p.Metrics.Handler(), Logger: p.Logger,
 			})
@@ -102,6 +102,6 @@ with a certificate. Without a bus it answers 503, and /healthz 200.`,
 			p.Ready(c.Ready)
 			p.Metrics.ReadCertificates(encrypt.Ends)
 			p.Logger.Info("listening", "url", encrypt.Scheme()+"://"+listener.Addr().String()+"/")
-			return worker.RunAll(ctx, c.Run, server.Run, face.Run)
+			return worker.RunAll(ctx, c.Run, parts.Run, server.Run, face.Run)
 		})
 }

@@ -18,7 +18,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -29,12 +28,11 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
-	"github.com/moorebus/moorebus/internal/kv"
+	"github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/meter"
-	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/webhook"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -66,45 +64,38 @@ func Loopback() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 }
 
-// Config configures [New].
-type Config struct {
-	Settings
-	// Access reads the log. Required.
-	Runs *runs.Editor
-	// KV keeps webhooks, and the networks that the process that delivers allows. Required.
-	KV kv.Store
-	// Leases choose that process. Nil: none does.
-	Leases ports.Leases
-	Logger *slog.Logger
-}
-
 // Hooks keeps webhooks, and delivers to them in [Hooks.Run]. It is safe for concurrent use.
 type Hooks struct {
-	cfg    Config
-	sender *webhook.Sender
+	Settings
+
+	cfg    control.Config
+	runs   *runs.Editor
+	sender *Sender
 	facts  *facts
 	// most is how many notices may wait for a webhook.
 	most int
 	// changed is told when this process has changed a webhook.
 	changed chan struct{}
 	// updates makes the notices of pushes. Nil: nobody does.
-	updates atomic.Pointer[Updates]
+	updates atomic.Pointer[control.Updates]
 	// queued is how many notices wait in this process.
 	queued atomic.Int64
 }
 
-// New returns the webhooks of a bus. Only [Hooks.Run] delivers.
-func New(cfg Config) *Hooks {
-	if len(cfg.Schedule) == 0 {
-		cfg.Schedule = Schedule()
+// New returns the webhooks of a bus, to which its controller posts the updates of runs. Only
+// [Hooks.Run] delivers.
+func New(c *control.Controller, s Settings) *Hooks {
+	if len(s.Schedule) == 0 {
+		s.Schedule = Schedule()
 	}
-	cfg.ConsoleURL = strings.TrimRight(cfg.ConsoleURL, "/")
-	h := &Hooks{cfg: cfg, sender: webhook.NewSender(cfg.Allowed), facts: newFacts(cfg.Runs), most: maxPending, changed: make(chan struct{}, 1)}
-	if to := cfg.Runs.Store.Meter(); to != nil {
+	s.ConsoleURL = strings.TrimRight(s.ConsoleURL, "/")
+	h := &Hooks{Settings: s, cfg: c.Config(), runs: c.Editor, sender: NewSender(s.Allowed), facts: newFacts(c.Editor), most: maxPending, changed: make(chan struct{}, 1)}
+	if to := c.Store.Meter(); to != nil {
 		to.Read(func(_ context.Context, emit meter.Emit) {
-			emit(meter.HookWaiting, float64(h.queued.Load()), meter.Values{})
+			emit(row.Waiting, float64(h.queued.Load()), meter.Values{})
 		})
 	}
+	c.Pushes = h
 	return h
 }
 
@@ -119,7 +110,7 @@ const (
 
 // noteReach keeps which networks this process allows, for commands in other processes.
 func (h *Hooks) noteReach(ctx context.Context) error {
-	data, err := json.Marshal(h.cfg.Allowed)
+	data, err := json.Marshal(h.Allowed)
 	if err != nil {
 		return err
 	}
@@ -135,15 +126,15 @@ func (h *Hooks) noteReach(ctx context.Context) error {
 }
 
 // reach returns the networks of the process that delivers, or delivered last.
-func (h *Hooks) reach(ctx context.Context) (webhook.Networks, error) {
-	if !h.cfg.Client {
-		return h.cfg.Allowed, nil
+func (h *Hooks) reach(ctx context.Context) (Networks, error) {
+	if !h.Client {
+		return h.Allowed, nil
 	}
 	data, _, err := buckets.Position(ctx, h.cfg.KV, lease)
 	if errors.Is(err, journal.ErrNotFound) {
-		return h.cfg.Allowed, nil
+		return h.Allowed, nil
 	}
-	var noted webhook.Networks
+	var noted Networks
 	if err == nil {
 		err = json.Unmarshal(data, &noted)
 	}
@@ -172,7 +163,7 @@ func key(kind, ns, name string, more ...string) string {
 
 // checked returns the namespace, if the webhook can have that name.
 func (h *Hooks) checked(ns, name string) (string, error) {
-	ns, err := h.cfg.Runs.CheckNamespace(ns)
+	ns, err := h.runs.CheckNamespace(ns)
 	switch {
 	case err != nil:
 		return "", err
@@ -190,7 +181,7 @@ func (h *Hooks) webhook(ctx context.Context, ns, name string) (*hook, uint64, er
 	}
 	data, revision, err := h.value(ctx, key(kindHook, ns, name))
 	if errors.Is(err, journal.ErrNotFound) {
-		return nil, 0, refusal.New(refusal.NotFound, refusal.CodeWebhookNotFound, "there is no webhook %q in namespace %s", name, ns)
+		return nil, 0, refusal.New(refusal.NotFound, row.CodeWebhookNotFound, "there is no webhook %q in namespace %s", name, ns)
 	}
 	var found hook
 	if err == nil {
@@ -214,7 +205,7 @@ func (h *Hooks) PutWebhook(ctx context.Context, ns, name string, c Change) (Info
 	}
 	w, revision, err := h.webhook(ctx, ns, name)
 	switch {
-	case refusal.Is(err, refusal.CodeWebhookNotFound):
+	case refusal.Is(err, row.CodeWebhookNotFound):
 		if err = h.room(ctx, ns); err != nil {
 			return Info{}, err
 		}
@@ -224,7 +215,7 @@ func (h *Hooks) PutWebhook(ctx context.Context, ns, name string, c Change) (Info
 	}
 	now, made := time.Now().UTC(), ""
 	if c.Secret == "" && (len(w.Secrets) == 0 || c.Rotate) {
-		made = webhook.NewSecret()
+		made = NewSecret()
 	}
 	if key := cmp.Or(c.Secret, made); key != "" && (len(w.Secrets) == 0 || w.Secrets[0].Key != key) {
 		w.rotate(key, now)
@@ -262,9 +253,9 @@ func (h *Hooks) room(ctx context.Context, ns string) error {
 
 // ends returns where each shard of the log ends.
 func (h *Hooks) ends(ctx context.Context) ([]uint64, error) {
-	ends := make([]uint64, h.cfg.Runs.Log.Shards())
+	ends := make([]uint64, h.runs.Log.Shards())
 	for shard := range ends {
-		end, err := h.cfg.Runs.Log.Last(ctx, shard)
+		end, err := h.runs.Log.Last(ctx, shard)
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,4 @@
-// Package webhook posts signed messages to URLs that others chose, as Standard Webhooks has it
-// (standardwebhooks.com), and keeps them from reaching what only this machine can reach.
-package webhook
+package webhooks
 
 import (
 	"bytes"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/kv"
 )
 
@@ -13,13 +13,13 @@ import (
 
 // value returns what is kept under a key with its revision, or [journal.ErrNotFound].
 func (h *Hooks) value(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	it, err := h.cfg.KV.Get(ctx, buckets.Webhooks, key)
+	it, err := h.cfg.KV.Get(ctx, row.Bucket, key)
 	return it.Value, it.Revision, about(key, err)
 }
 
 // values calls take for every key below a prefix, in no order.
 func (h *Hooks) values(ctx context.Context, prefix string, take func(key string, value []byte, revision uint64)) error {
-	for it, err := range h.cfg.KV.Each(ctx, buckets.Webhooks, prefix+".>") {
+	for it, err := range h.cfg.KV.Each(ctx, row.Bucket, prefix+".>") {
 		if err != nil {
 			return about(prefix, err)
 		}
@@ -31,13 +31,13 @@ func (h *Hooks) values(ctx context.Context, prefix string, take func(key string,
 // putValue replaces what has the revision, 0: nothing, and returns the new revision, or
 // [journal.ErrConflict]. The value is forgotten after its lifetime; 0: never.
 func (h *Hooks) putValue(ctx context.Context, key string, value []byte, revision uint64, lifetime time.Duration) (uint64, error) {
-	revision, err := h.cfg.KV.Update(ctx, buckets.Webhooks, kv.Item{Key: key, Value: value, Revision: revision, Lifetime: lifetime})
+	revision, err := h.cfg.KV.Update(ctx, row.Bucket, kv.Item{Key: key, Value: value, Revision: revision, Lifetime: lifetime})
 	return revision, about(key, err)
 }
 
 // deleteValue removes what has the revision, or returns [journal.ErrConflict].
 func (h *Hooks) deleteValue(ctx context.Context, key string, revision uint64) error {
-	return about(key, h.cfg.KV.Delete(ctx, buckets.Webhooks, key, revision))
+	return about(key, h.cfg.KV.Delete(ctx, row.Bucket, key, revision))
 }
 
 func about(key string, err error) error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/sharedlog"
@@ -15,7 +16,7 @@ import (
 )
 
 // lease is what the process has that delivers.
-var lease = ports.RoleKey{Role: "gateway", Name: "webhooks"}
+var lease = ports.RoleKey{Role: "gateway", Name: row.Lease}
 
 // lookEvery is how often the process that delivers looks for changes of webhooks.
 const lookEvery = 2 * time.Second
@@ -49,7 +50,7 @@ func (d *delivery) end() {
 // deliver keeps a reader running for each webhook, until ctx ends.
 func (h *Hooks) deliver(ctx context.Context) error {
 	h.cfg.Logger.Info("this process delivers to webhooks")
-	log := sharedlog.New(h.cfg.Runs.Log, sharedlog.Options{Logger: h.cfg.Logger})
+	log := sharedlog.New(h.runs.Log, sharedlog.Options{Logger: h.cfg.Logger})
 	running := map[string]*delivery{}
 	defer func() {
 		for _, d := range running {

@@ -1,4 +1,4 @@
-package webhook_test
+package webhooks_test
 
 import (
 	"encoding/json"
@@ -12,15 +12,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
 	"github.com/moorebus/moorebus/internal/nodetest"
-	"github.com/moorebus/moorebus/internal/webhook"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 
 // posted posts a body and returns what the receiver got.
 func posted(t *testing.T, secrets []string, body string) (http.Header, string) {
@@ -32,7 +27,7 @@ func posted(t *testing.T, secrets []string, body string) (http.Header, string) {
 		header, got = r.Header, string(data)
 	}))
 	defer server.Close()
-	o := webhook.NewSender(loopback).Post(t.Context(), webhook.Message{URL: server.URL, ID: "evt_1", Secrets: secrets, Body: []byte(body)})
+	o := webhooks.NewSender(loopback).Post(t.Context(), webhooks.Message{URL: server.URL, ID: "evt_1", Secrets: secrets, Body: []byte(body)})
 	require.True(t, o.Delivered(), "%+v", o)
 	return header, got
 }
@@ -41,14 +36,14 @@ func posted(t *testing.T, secrets []string, body string) (http.Header, string) {
 // and nothing that was changed.
 func TestStandardWebhooksVerifies(t *testing.T) {
 	t.Parallel()
-	old, present, other := webhook.NewSecret(), webhook.NewSecret(), webhook.NewSecret()
+	old, present, other := webhooks.NewSecret(), webhooks.NewSecret(), webhooks.NewSecret()
 	header, body := posted(t, []string{present, old}, `{"type":"run.ended","data":{"answer":"Grüße <3"}}`)
 	cases := map[string]any{
 		"present": map[string]any{"secret": present, "body": body}, "old": map[string]any{"secret": old, "body": body},
 		"other": map[string]any{"secret": other, "body": body}, "changed": map[string]any{"secret": present, "body": body + " "},
 	}
 	headers := map[string]string{}
-	for _, name := range []string{webhook.HeaderID, webhook.HeaderTimestamp, webhook.HeaderSignature} {
+	for _, name := range []string{webhooks.HeaderID, webhooks.HeaderTimestamp, webhooks.HeaderSignature} {
 		headers[name] = header.Get(name)
 	}
 	input, err := json.Marshal(map[string]any{"headers": headers, "cases": cases})
@@ -70,16 +65,16 @@ console.log(JSON.stringify(results));
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	header, _ := posted(t, []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, "{}")
-	require.Equal(t, "evt_1", header.Get(webhook.HeaderID))
-	require.Regexp(t, `^\d{10}$`, header.Get(webhook.HeaderTimestamp))
-	require.Regexp(t, `^v1,[A-Za-z0-9+/]{43}=$`, header.Get(webhook.HeaderSignature))
+	require.Equal(t, "evt_1", header.Get(webhooks.HeaderID))
+	require.Regexp(t, `^\d{10}$`, header.Get(webhooks.HeaderTimestamp))
+	require.Regexp(t, `^v1,[A-Za-z0-9+/]{43}=$`, header.Get(webhooks.HeaderSignature))
 	require.Equal(t, "application/json", header.Get("Content-Type"))
 }
 
 // Only public addresses are reached, in whatever form an address is written.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
-	s := webhook.Networks{netip.MustParsePrefix("10.1.0.0/16")}
+	s := webhooks.Networks{netip.MustParsePrefix("10.1.0.0/16")}
 	for _, public := range []string{"8.8.8.8", "2606:4700::1111", "10.1.2.3", "::ffff:10.1.2.3"} {
 		require.True(t, s.MayReach(netip.MustParseAddr(public)), public)
 	}
@@ -100,7 +95,7 @@ func TestURLs(t *testing.T) {
 		require.NoError(t, err, text)
 		return u
 	}
-	networks := webhook.Networks{netip.MustParsePrefix("10.1.0.0/16")}
+	networks := webhooks.Networks{netip.MustParsePrefix("10.1.0.0/16")}
 	for _, fine := range []string{
 		"https://8.8.8.8/x", "https://10.1.2.3", "https://[::ffff:10.1.2.3]:8443", "https://hooks.example", "https://hooks.example.:65535/", "https://HOOKS.Example",
 		"https://hooks", "https://a_b.example", "https://grüße.example", "https://0xabcg.example", "https://localhost.example", "https://1.2.3.4.example",
@@ -120,7 +115,7 @@ func TestURLs(t *testing.T) {
 	} {
 		require.ErrorContains(t, networks.Check(parse(text)), why, text)
 	}
-	this := webhook.Networks(loopback)
+	this := webhooks.Networks(loopback)
 	for _, text := range []string{"http://localhost:80", "http://a.localhost", "http://127.1.2.3", "http://[::ffff:127.0.0.1]"} {
 		require.NoError(t, this.Check(parse(text)), text)
 	}
@@ -134,8 +129,8 @@ func TestOutcomes(t *testing.T) {
 	answer := func(http.ResponseWriter) {}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w) }))
 	defer server.Close()
-	post := func(url string) webhook.Outcome {
-		return webhook.NewSender(loopback).Post(t.Context(), webhook.Message{URL: url, ID: "x", Secrets: []string{webhook.NewSecret()}, Body: []byte("{}")})
+	post := func(url string) webhooks.Outcome {
+		return webhooks.NewSender(loopback).Post(t.Context(), webhooks.Message{URL: url, ID: "x", Secrets: []string{webhooks.NewSecret()}, Body: []byte("{}")})
 	}
 	answer = func(w http.ResponseWriter) {
 		w.Header().Set("Retry-After", "120")

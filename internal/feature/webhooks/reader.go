@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/truncate"
-	"github.com/moorebus/moorebus/internal/webhook"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -104,7 +104,7 @@ type result struct {
 func newReader(h *Hooks, log journal.Log, w *hook, revision uint64) *reader {
 	return &reader{
 		Hooks: h, hook: w, hookRevision: revision, log: log, logger: h.cfg.Logger.With("namespace", w.Namespace, "webhook", w.Name),
-		busy: map[string]bool{}, found: make(chan pending), done: make(chan result, webhook.PerHost), again: make(chan []again),
+		busy: map[string]bool{}, found: make(chan pending), done: make(chan result, PerHost), again: make(chan []again),
 	}
 }
 
@@ -225,7 +225,7 @@ func (r *reader) wanted(ctx context.Context, shard int, rec journal.Record) (p p
 	if err != nil || s.CheckShard(r.log.Shards()) != nil || !ofPeople(s.To) {
 		return p, false, nil
 	}
-	e := r.cfg.Runs.Decode(rec)
+	e := r.runs.Decode(rec)
 	if e == nil || !events.ValidToken(e.ID) || r.isOld(e) {
 		return p, false, nil
 	}
@@ -276,7 +276,7 @@ func (r *reader) send(ctx context.Context, all *sync.WaitGroup) <-chan time.Time
 	now, next := time.Now(), time.Time{}
 	first := map[string]bool{}
 	for _, p := range r.waiting {
-		if len(r.busy) >= webhook.PerHost {
+		if len(r.busy) >= PerHost {
 			return nil // an attempt that ends leads here again
 		}
 		if first[p.Run] || r.busy[p.Run] {
@@ -322,7 +322,7 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 	o := r.sender.Post(posting, message)
 	logger := r.logger.With("run", was.Run, "event", was.Event, "type", typ, "attempt", was.Attempts+1)
 	reason := truncate.Prefix(o.Reason(), maxReason)
-	count := func(outcome string) { meter.Add(r.cfg.Runs.Store.Meter(), meter.HookTries, 1, outcome) }
+	count := func(outcome string) { meter.Add(r.runs.Store.Meter(), row.Tries, 1, outcome) }
 	switch {
 	case o.Delivered():
 		count("delivered")
@@ -334,9 +334,9 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 		count("closed")
 		return result{p: p, closed: true, failed: errClosed.Error()}
 	}
-	if was.Attempts < len(r.cfg.Schedule) {
+	if was.Attempts < len(r.Schedule) {
 		count("failed")
-		after := max(r.cfg.Schedule[was.Attempts], o.After)
+		after := max(r.Schedule[was.Attempts], o.After)
 		logger.Debug("a notice is not delivered, and is tried again", "reason", reason, "retry_in", after)
 		return result{p: p, health: fails, failed: reason, after: after}
 	}
@@ -353,12 +353,12 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 }
 
 // message makes the notice of an event, and says of what type it is.
-func (r *reader) message(ctx context.Context, p pending) (m webhook.Message, typ string, err error) {
+func (r *reader) message(ctx context.Context, p pending) (m Message, typ string, err error) {
 	id := p.Event + "_" + r.hook.Name
 	if push := r.hook.Push; push != nil {
 		body, media, err := (*r.updates.Load()).Update(ctx, r.hook.Namespace, *push, p.Event)
 		m = r.hook.message(id, body)
-		push.address(&m, media)
+		address(push, &m, media)
 		return m, "push", err
 	}
 	notice, err := r.notice(ctx, p)
@@ -382,7 +382,7 @@ func lingering(ctx context.Context) (longer context.Context, stop func()) {
 
 // notice makes the notice of an event. An event that is not in the log is [journal.ErrNotFound].
 func (r *reader) notice(ctx context.Context, p pending) (Notice, error) {
-	run := r.cfg.Runs.Store.Place(r.hook.Namespace, p.Run)
+	run := r.runs.Store.Place(r.hook.Namespace, p.Run)
 	e, err := r.event(ctx, run, p, p.Seq-1)
 	if errors.Is(err, journal.ErrNotFound) {
 		// A replica lagged, or the run was imported again.
@@ -396,8 +396,8 @@ func (r *reader) notice(ctx context.Context, p pending) (Notice, error) {
 		return Notice{}, err
 	}
 	data := Data{Namespace: r.hook.Namespace, Webhook: r.hook.Name, Run: p.Run, Agent: f.agent, Parent: f.parent}
-	if r.cfg.ConsoleURL != "" {
-		data.URL = r.cfg.ConsoleURL + "/runs/" + p.Run
+	if r.ConsoleURL != "" {
+		data.URL = r.ConsoleURL + "/runs/" + p.Run
 	}
 	n, ok := newNotice(e, data)
 	if !ok {
@@ -408,11 +408,11 @@ func (r *reader) notice(ctx context.Context, p pending) (Notice, error) {
 
 // event returns the event of a notice if it is in the log behind a sequence number.
 func (r *reader) event(ctx context.Context, run events.Run, p pending, after uint64) (*events.Event, error) {
-	for rec, err := range r.cfg.Runs.Log.Read(ctx, run, after) {
+	for rec, err := range r.runs.Log.Read(ctx, run, after) {
 		if err != nil {
 			return nil, err
 		}
-		if e := r.cfg.Runs.Decode(rec); e != nil && e.ID == p.Event {
+		if e := r.runs.Decode(rec); e != nil && e.ID == p.Event {
 			return e, nil
 		}
 		if after > 0 {

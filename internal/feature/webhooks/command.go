@@ -1,4 +1,4 @@
-package main
+package webhooks
 
 import (
 	"cmp"
@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/print"
 )
 
-func webhooksCommand() *cobra.Command {
+func command(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "webhooks",
 		Short: "Notify other programs about runs",
@@ -28,16 +28,16 @@ docs/operations/webhooks.md explains the bodies, and how a receiver verifies sig
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(putWebhookCommand(), listWebhooksCommand(), showWebhookCommand(), removeWebhookCommand(), testWebhookCommand(),
-		deadWebhookCommand(), retryWebhookCommand(), dropWebhookCommand())
+	cmd.AddCommand(putCommand(open), listCommand(open), showCommand(open), removeCommand(open), testCommand(open),
+		deadCommand(open), retryCommand(open), dropCommand(open))
 	return cmd
 }
 
 // maxSecretFile bounds a file with a secret, in bytes.
 const maxSecretFile = 4096
 
-func putWebhookCommand() *cobra.Command {
-	var change webhooks.Change
+func putCommand(open feature.Open) *cobra.Command {
+	var change Change
 	var on []string
 	var form, secretFile string
 	cmd := &cobra.Command{
@@ -53,48 +53,48 @@ is the URL of a gateway.)`,
   moorebus webhooks put pager https://hooks.example/moorebus --rotate`,
 		Args: cobra.ExactArgs(2),
 	}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	use := open(cmd, print.Table, print.JSON, print.YAML)
 	all := cmd.Flags()
-	all.StringSliceVar(&on, "on", nil, "events to send: "+webhooks.Names()+" (default: all)")
+	all.StringSliceVar(&on, "on", nil, "events to send: "+Names()+" (default: all)")
 	all.StringSliceVar(&change.Agents, "agent", nil, "only runs that started with this `agent`, may be repeated")
-	all.StringVar(&form, "form", string(webhooks.Standard), "form of the bodies: standard, or slack, a text")
+	all.StringVar(&form, "form", string(Standard), "form of the bodies: standard, or slack, a text")
 	all.StringVar(&secretFile, "secret-file", "", "`file` of the signing secret, whsec_ and base64; - is stdin (default: the current one, or a new one, which is printed)")
 	all.BoolVar(&change.Rotate, "rotate", false, "create a new secret and print it")
 	all.BoolVar(&change.SubRuns, "sub-runs", false, "also send events of sub-runs")
 	all.BoolVar(&change.AllowHTTP, "allow-http", false, "allow http to addresses that are not loopback")
-	complete(cmd, "form", string(webhooks.Standard), string(webhooks.Slack))
+	cli.Complete(cmd, "form", string(Standard), string(Slack))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		change.URL, change.Form = args[1], webhooks.Form(form)
+		change.URL, change.Form = args[1], Form(form)
 		for _, kind := range on {
-			change.On = append(change.On, webhooks.Kind(kind))
+			change.On = append(change.On, Kind(kind))
 		}
 		if secretFile != "" {
-			data, err := readUpTo(cmd.InOrStdin(), secretFile, maxSecretFile)
+			data, err := cli.ReadUpTo(cmd.InOrStdin(), secretFile, maxSecretFile)
 			if err != nil {
 				return cli.BadConfig(err)
 			}
 			change.Secret = strings.TrimSpace(string(data))
 		}
-		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
-			info, err := requests.PutWebhook.Call(ctx, c.api, requests.NewWebhook{Named: requests.Name(args[0]), Change: change})
+		return use(cmd, feature.Creates, func(ctx context.Context, c *feature.Client) error {
+			info, err := PutWebhook.Call(ctx, c.API, NewWebhook{Named: requests.Name(args[0]), Change: change})
 			if err != nil {
 				return err
 			}
-			if info.Secret != "" && c.format == print.Table {
-				c.notef("the secret of %s, which is not shown again:", info.Name)
-				_, err = fmt.Fprintln(c.out, info.Secret)
+			if info.Secret != "" && c.Format == print.Table {
+				c.Notef("the secret of %s, which is not shown again:", info.Name)
+				_, err = fmt.Fprintln(c.Out, info.Secret)
 				return err
 			}
-			return c.showWebhooks([]webhooks.Info{info}, info)
+			return showWebhooks(c, []Info{info}, info)
 		})
 	}
 	return cmd
 }
 
 // showWebhooks prints webhooks as a table, or value.
-func (c *client) showWebhooks(all []webhooks.Info, value any) error {
-	if c.format != print.Table {
-		return print.Write(c.out, c.format, value)
+func showWebhooks(c *feature.Client, all []Info, value any) error {
+	if c.Format != print.Table {
+		return print.Write(c.Out, c.Format, value)
 	}
 	rows := make([][]string, len(all))
 	for i, w := range all {
@@ -108,52 +108,52 @@ func (c *client) showWebhooks(all []webhooks.Info, value any) error {
 		}
 		rows[i] = []string{w.Name, print.Plain(w.URL), strings.Join(kinds, ","), cmp.Or(strings.Join(w.Agents, ","), "all"), strconv.Itoa(w.Pending), strconv.Itoa(w.Dead), print.Plain(note)}
 	}
-	return print.WriteTable(c.out, []string{"NAME", "URL", "ON", "AGENTS", "PENDING", "DEAD", ""}, rows)
+	return print.WriteTable(c.Out, []string{"NAME", "URL", "ON", "AGENTS", "PENDING", "DEAD", ""}, rows)
 }
 
-func listWebhooksCommand() *cobra.Command {
+func listCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List the webhooks with the state of their delivery", Args: cobra.NoArgs}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	use := open(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			all, err := requests.ListWebhooks.Call(ctx, c.api, requests.Scope{})
+		return use(cmd, feature.Reads, func(ctx context.Context, c *feature.Client) error {
+			all, err := ListWebhooks.Call(ctx, c.API, requests.Scope{})
 			if err != nil {
 				return err
 			}
-			return c.showWebhooks(all.Webhooks, all.Webhooks)
+			return showWebhooks(c, all.Webhooks, all.Webhooks)
 		})
 	}
 	return cmd
 }
 
-func showWebhookCommand() *cobra.Command {
+func showCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{Use: "show NAME", Short: "Show a webhook and the state of its delivery", Args: cobra.ExactArgs(1)}
-	flags := addClientFlags(cmd, print.YAML, print.JSON)
+	use := open(cmd, print.YAML, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			info, err := requests.GetWebhook.Call(ctx, c.api, requests.Name(args[0]))
+		return use(cmd, feature.Reads, func(ctx context.Context, c *feature.Client) error {
+			info, err := GetWebhook.Call(ctx, c.API, requests.Name(args[0]))
 			if err != nil {
 				return err
 			}
-			return print.Write(c.out, c.format, info)
+			return print.Write(c.Out, c.Format, info)
 		})
 	}
 	return cmd
 }
 
-func removeWebhookCommand() *cobra.Command {
+func removeCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{Use: "rm NAME", Short: "Remove a webhook and its undelivered notices", Args: cobra.ExactArgs(1)}
-	flags := addClientFlags(cmd, print.Text)
+	use := open(cmd, print.Text)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			_, err := requests.DeleteWebhook.Call(ctx, c.api, requests.Name(args[0]))
+		return use(cmd, feature.Writes, func(ctx context.Context, c *feature.Client) error {
+			_, err := DeleteWebhook.Call(ctx, c.API, requests.Name(args[0]))
 			return err
 		})
 	}
 	return cmd
 }
 
-func testWebhookCommand() *cobra.Command {
+func testCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test NAME",
 		Short: "Send a test notice to a webhook once, and show the outcome",
@@ -162,20 +162,20 @@ func testWebhookCommand() *cobra.Command {
 receiver does not accept it.`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, print.Text, print.JSON, print.YAML)
+	use := open(cmd, print.Text, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			tested, err := requests.TestWebhook.Call(ctx, c.api, requests.Name(args[0]))
+		return use(cmd, feature.Reads, func(ctx context.Context, c *feature.Client) error {
+			tested, err := TestWebhook.Call(ctx, c.API, requests.Name(args[0]))
 			switch {
 			case err != nil:
 				return err
-			case c.format != print.Text:
-				err = print.Write(c.out, c.format, tested)
+			case c.Format != print.Text:
+				err = print.Write(c.Out, c.Format, tested)
 			case tested.Delivered:
-				_, err = fmt.Fprintf(c.out, "delivered: %d after %d ms\n", tested.Status, tested.Took)
+				_, err = fmt.Fprintf(c.Out, "delivered: %d after %d ms\n", tested.Status, tested.Took)
 			}
 			if err == nil && !tested.Delivered {
-				err = failed("not delivered after %d ms: %s", tested.Took, print.Plain(tested.Error))
+				err = cli.Failed("not delivered after %d ms: %s", tested.Took, print.Plain(tested.Error))
 			}
 			return err
 		})
@@ -183,23 +183,23 @@ receiver does not accept it.`,
 	return cmd
 }
 
-func deadWebhookCommand() *cobra.Command {
+func deadCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{Use: "dead [NAME]", Short: "List the given-up notices of one webhook or of all, the oldest of each first", Args: cobra.MaximumNArgs(1)}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	use := open(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+		return use(cmd, feature.Reads, func(ctx context.Context, c *feature.Client) error {
 			all, err := deadLetters(ctx, c, args)
 			if err != nil {
 				return err
 			}
-			if c.format != print.Table {
-				return print.Write(c.out, c.format, all)
+			if c.Format != print.Table {
+				return print.Write(c.Out, c.Format, all)
 			}
 			rows := make([][]string, len(all))
 			for i, l := range all {
 				rows[i] = []string{l.Webhook, l.ID, l.Run, l.Type, strconv.Itoa(l.Attempts), l.Time.Local().Format(time.DateTime), print.Plain(l.Reason)}
 			}
-			return print.WriteTable(c.out, []string{"WEBHOOK", "ID", "RUN", "TYPE", "ATTEMPTS", "GIVEN UP", "REASON"}, rows)
+			return print.WriteTable(c.Out, []string{"WEBHOOK", "ID", "RUN", "TYPE", "ATTEMPTS", "GIVEN UP", "REASON"}, rows)
 		})
 	}
 	return cmd
@@ -208,13 +208,13 @@ func deadWebhookCommand() *cobra.Command {
 // letter is a notice that was given up, with its webhook.
 type letter struct {
 	Webhook string `json:"webhook"`
-	webhooks.Undelivered
+	Undelivered
 }
 
 // deadLetters returns those of the named webhooks, or of all of the namespace.
-func deadLetters(ctx context.Context, c *client, names []string) ([]letter, error) {
+func deadLetters(ctx context.Context, c *feature.Client, names []string) ([]letter, error) {
 	if len(names) == 0 {
-		hooks, err := requests.ListWebhooks.Call(ctx, c.api, requests.Scope{})
+		hooks, err := ListWebhooks.Call(ctx, c.API, requests.Scope{})
 		if err != nil {
 			return nil, err
 		}
@@ -224,7 +224,7 @@ func deadLetters(ctx context.Context, c *client, names []string) ([]letter, erro
 	}
 	all := []letter{}
 	for _, name := range names {
-		found, err := requests.WebhookDead.Call(ctx, c.api, requests.Name(name))
+		found, err := WebhookDead.Call(ctx, c.API, requests.Name(name))
 		if err != nil {
 			return nil, err
 		}
@@ -235,31 +235,31 @@ func deadLetters(ctx context.Context, c *client, names []string) ([]letter, erro
 	return all, nil
 }
 
-func retryWebhookCommand() *cobra.Command {
-	return lettersCommand("retry", "Deliver given-up notices again", "will be delivered again", requests.RetryWebhook)
+func retryCommand(open feature.Open) *cobra.Command {
+	return lettersCommand(open, "retry", "Deliver given-up notices again", "will be delivered again", RetryWebhook)
 }
 
-func dropWebhookCommand() *cobra.Command {
-	return lettersCommand("drop", "Remove given-up notices", "are forgotten", requests.DropWebhook)
+func dropCommand(open feature.Open) *cobra.Command {
+	return lettersCommand(open, "drop", "Remove given-up notices", "are forgotten", DropWebhook)
 }
 
 // lettersCommand returns a command that does something with notices that were given up.
-func lettersCommand(verb, short, done string, do *route.Op[requests.NamedLetters, requests.WebhookCount]) *cobra.Command {
+func lettersCommand(open feature.Open, verb, short, done string, do *route.Op[*Hooks, NamedLetters, WebhookCount]) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use: verb + " NAME ID…", Short: short, Args: cobra.MinimumNArgs(1),
 		Example: fmt.Sprintf("  moorebus webhooks %s pager 0198c5a0-5a6b-7c00-8000-000000000001\n  moorebus webhooks %s pager --all", verb, verb),
 	}
-	flags := addClientFlags(cmd, print.Text)
+	use := open(cmd, print.Text)
 	cmd.Flags().BoolVar(&all, "all", false, "all given-up notices")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) > 1) {
 			return cli.Usage("name the notices as `moorebus webhooks dead` lists them, or use --all")
 		}
-		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			n, err := do.Call(ctx, c.api, requests.NamedLetters{Named: requests.Name(args[0]), IDs: requests.WebhookIDs{IDs: args[1:]}})
+		return use(cmd, feature.Writes, func(ctx context.Context, c *feature.Client) error {
+			n, err := do.Call(ctx, c.API, NamedLetters{Named: requests.Name(args[0]), IDs: WebhookIDs{IDs: args[1:]}})
 			if err == nil {
-				_, err = fmt.Fprintf(c.out, "%d notices %s\n", n.Count, done)
+				_, err = fmt.Fprintf(c.Out, "%d notices %s\n", n.Count, done)
 			}
 			return err
 		})

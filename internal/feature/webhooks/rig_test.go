@@ -17,7 +17,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -38,6 +38,7 @@ type rig struct {
 	controltest.World
 	bus *natsbus.Bus
 	*control.Controller
+	*webhooks.Hooks
 	// lines are what the gateways log.
 	lines *lines
 	// stop ends the gateway.
@@ -48,29 +49,30 @@ func newRig(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Ho
 	bus := controltest.NATS(t, natsbus.InitOptions{})
 	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	r := &rig{World: controltest.NewWorld(t, bus), bus: bus, lines: &lines{}}
-	r.Controller, r.stop = r.gateway(t, settings, tweak...)
+	r.Controller, r.Hooks, r.stop = r.gateway(t, settings, tweak...)
 	return r
 }
 
 // gateway starts one more gateway, until stop or the end of the test.
-func (r *rig) gateway(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Hooks)) (c *control.Controller, stop func()) {
+func (r *rig) gateway(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Hooks)) (c *control.Controller, h *webhooks.Hooks, stop func()) {
 	c, err := control.New(control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "test", Logger: slog.New(slog.NewTextHandler(r.lines, nil))},
-		Timers: r.bus, Directory: r.bus, KV: r.bus, Webhooks: settings, Leases: r.bus,
+		Timers: r.bus, Directory: r.bus, KV: r.bus, Leases: r.bus,
 	})
 	require.NoError(t, err)
+	h = webhooks.New(c, settings)
 	for _, tweak := range tweak {
-		tweak(c.Hooks)
+		tweak(h)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
+	go func() { done <- worker.RunAll(ctx, c.Run, h.Run) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(t, <-done)
 	})
 	t.Cleanup(stop)
-	return c, stop
+	return c, h, stop
 }
 
 // lines are lines of a log.

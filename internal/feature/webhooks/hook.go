@@ -7,8 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/webhook"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -71,7 +72,7 @@ type hook struct {
 	// Disabled says why nothing is sent any more; empty: it is.
 	Disabled string `json:"disabled,omitempty"`
 	// Push is what a client of a protocol asked for; nil: this is no push.
-	Push *Push `json:"push,omitempty"`
+	Push *control.Push `json:"push,omitempty"`
 }
 
 // secret signs until then; the zero time: for ever.
@@ -127,7 +128,7 @@ type Undelivered struct {
 
 // bad is the refusal of a webhook.
 func bad(format string, args ...any) error {
-	return refusal.New(refusal.Invalid, refusal.CodeBadWebhook, format, args...)
+	return refusal.New(refusal.Invalid, row.CodeBadWebhook, format, args...)
 }
 
 // check completes a change and says what is wrong with it.
@@ -163,7 +164,7 @@ func (c *Change) check() error {
 	if c.Secret == "" {
 		return nil
 	}
-	if err := webhook.CheckSecret(c.Secret); err != nil {
+	if err := CheckSecret(c.Secret); err != nil {
 		return bad("secret: %s", err.Error())
 	}
 	return nil
@@ -234,8 +235,8 @@ func (h *hook) keys(now time.Time) (keys []string) {
 }
 
 // message is a body on its way to the webhook.
-func (h *hook) message(id string, body []byte) webhook.Message {
-	return webhook.Message{URL: h.URL, ID: id, Secrets: h.keys(time.Now()), Body: body}
+func (h *hook) message(id string, body []byte) Message {
+	return Message{URL: h.URL, ID: id, Secrets: h.keys(time.Now()), Body: body}
 }
 
 // wants reports whether the webhook tells of a kind.

@@ -14,10 +14,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
-	"github.com/moorebus/moorebus/internal/control/webhooks"
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
+	"github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -134,7 +134,7 @@ func TestGivenUp(t *testing.T) {
 	r.until("down", func(i webhooks.Info) bool { return i.Dead == 0 && i.Pending == 0 })
 	require.Empty(t, got.posts)
 	require.Eventually(t, func() bool {
-		for range r.bus.Each(t.Context(), buckets.Webhooks, "retry.>") {
+		for range r.bus.Each(t.Context(), row.Bucket, "retry.>") {
 			return false
 		}
 		return true
@@ -192,13 +192,13 @@ func TestGone(t *testing.T) {
 func TestForbiddenAddresses(t *testing.T) {
 	t.Parallel()
 	r, got := newRig(t, webhooks.Settings{}), newReceiver(t)
-	anything, stopAnything := r.gateway(t, webhooks.Settings{Allowed: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}})
+	_, anything, stopAnything := r.gateway(t, webhooks.Settings{Allowed: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}})
 	defer stopAnything()
 	target := strings.Replace(got.URL, "127.0.0.1", "localhost", 1)
 	for _, url := range []string{got.URL, target, "http://[::ffff:169.254.169.254]/latest", "http://10.0.0.1", "https://[64:ff9b::a9fe:a9fe]/", "https://[fd00::1]/", "http://0.0.0.0:1/"} {
 		change := webhooks.Change{URL: url + "?token=hidden", AllowHTTP: true}
 		_, err := r.PutWebhook(t.Context(), "", "inner", change)
-		require.True(t, refusal.Is(err, refusal.CodeBadWebhook), "%v", err)
+		require.True(t, refusal.Is(err, row.CodeBadWebhook), "%v", err)
 		require.ErrorContains(t, err, "not public", url)
 		require.NotContains(t, err.Error(), "hidden")
 		_, err = anything.PutWebhook(t.Context(), "", "inner", change)
@@ -215,7 +215,7 @@ func TestForbiddenAddresses(t *testing.T) {
 	require.NotContains(t, info.URL, "hidden")
 	require.Empty(t, info.Secret)
 
-	allowed, stop := r.gateway(t, webhooks.Settings{Allowed: loopback})
+	_, allowed, stop := r.gateway(t, webhooks.Settings{Allowed: loopback})
 	defer stop()
 	got.answers(func(_ post, w http.ResponseWriter) {
 		w.Header().Set("Location", "/elsewhere")
@@ -239,9 +239,9 @@ func TestTwoGateways(t *testing.T) {
 	r.put("one", webhooks.Change{URL: got.URL})
 	first := r.ends("tester")
 	require.Equal(t, first, got.next().Data.Run)
-	second, _ := r.gateway(t, settings)
+	second, hooks, _ := r.gateway(t, settings)
 	r.stop()
-	r.Controller = second
+	r.Controller, r.Hooks = second, hooks
 	id := r.ends("tester")
 	require.Equal(t, id, got.next().Data.Run)
 	require.Empty(t, got.posts)
@@ -311,7 +311,7 @@ func TestOlderBus(t *testing.T) {
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
+	go func() { done <- worker.RunAll(ctx, c.Run, webhooks.New(c, webhooks.Settings{}).Run) }()
 	found := false
 	for !found && lines.Scan() {
 		found = strings.Contains(lines.Text(), "webhooks are not delivered: run `moorebus init` and print the permissions again")
@@ -329,15 +329,16 @@ func TestReachOfTheGateway(t *testing.T) {
 	r := newRig(t, webhooks.Settings{Allowed: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
 	c, err := control.New(control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "command"},
-		Timers: r.bus, Directory: r.bus, KV: r.bus, Webhooks: webhooks.Settings{Allowed: loopback, Client: true}, Leases: r.bus,
+		Timers: r.bus, Directory: r.bus, KV: r.bus, Leases: r.bus,
 	})
 	require.NoError(t, err)
+	h := webhooks.New(c, webhooks.Settings{Allowed: loopback, Client: true})
 	require.Eventually(t, func() bool {
-		_, err := c.PutWebhook(t.Context(), "", "x", webhooks.Change{URL: "https://10.1.2.3/"})
+		_, err := h.PutWebhook(t.Context(), "", "x", webhooks.Change{URL: "https://10.1.2.3/"})
 		return err == nil
 	}, patience, 20*time.Millisecond)
-	_, err = c.PutWebhook(t.Context(), "", "x", webhooks.Change{URL: "http://127.0.0.1:1/"})
-	require.True(t, refusal.Is(err, refusal.CodeBadWebhook), "%v", err)
+	_, err = h.PutWebhook(t.Context(), "", "x", webhooks.Change{URL: "http://127.0.0.1:1/"})
+	require.True(t, refusal.Is(err, row.CodeBadWebhook), "%v", err)
 }
 
 // Requests that cannot be are refused.
@@ -356,13 +357,13 @@ func TestRefusedWebhooks(t *testing.T) {
 		"longer than": {URL: "https://x.example/" + strings.Repeat("x", 3000)},
 	} {
 		_, err := r.PutWebhook(t.Context(), "", "x", c)
-		require.True(t, refusal.Is(err, refusal.CodeBadWebhook), "%v", err)
+		require.True(t, refusal.Is(err, row.CodeBadWebhook), "%v", err)
 		require.ErrorContains(t, err, text)
 	}
 	_, err := r.PutWebhook(t.Context(), "", "No", webhooks.Change{URL: "https://x.example"})
 	require.ErrorContains(t, err, "name:")
 	_, err = r.Webhook(t.Context(), "", "x")
-	require.True(t, refusal.Is(err, refusal.CodeWebhookNotFound), "%v", err)
+	require.True(t, refusal.Is(err, row.CodeWebhookNotFound), "%v", err)
 	r.put("x", webhooks.Change{URL: "https://x.example"})
 	require.NoError(t, r.DeleteWebhook(t.Context(), "", "x"))
 	all, err := r.Webhooks(t.Context(), "")

@@ -14,39 +14,15 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/webhook"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Push is where the client of a protocol has the updates of one run posted to, until the run ends.
-// It is a webhook that only that protocol shows.
-type Push struct {
-	// ID is the client's; empty: one is made.
-	ID  string `json:"id"`
-	Run string `json:"run"`
-	URL string `json:"url"`
-	// Token is sent back to the receiver. Scheme and Credentials are the header Authorization.
-	Token       string `json:"token,omitempty"`
-	Scheme      string `json:"scheme,omitempty"`
-	Credentials string `json:"credentials,omitempty"`
-	// Base is where the client reached the gateway. Updates after event After are sent.
-	Base  string `json:"base"`
-	After uint64 `json:"after,omitempty"`
-}
-
-// Updates says what of a run is an update in a protocol.
-type Updates interface {
-	// Follow returns a function that is called with each record of a run, from the first on. It
-	// returns the run's last event, whether the record is an update, and whether it is the last.
-	Follow(ns, run string) func(ctx context.Context, rec journal.Record) (n uint64, changed, over bool, err error)
-	// Update returns the update of an event, and its media type. Where there is none, the error
-	// is [journal.ErrNotFound].
-	Update(ctx context.Context, ns string, p Push, event string) (body []byte, media string, err error)
-}
+// Pushes are webhooks that only the protocol of their client shows: [control.Pushes].
 
 // SetUpdates says who makes the updates of pushes. Without it none is sent.
-func (h *Hooks) SetUpdates(u Updates) { h.updates.Store(&u) }
+func (h *Hooks) SetUpdates(u control.Updates) { h.updates.Store(&u) }
 
 const (
 	kindPush = "push"
@@ -77,14 +53,14 @@ func (h *hook) key() string {
 }
 
 // CheckPush returns what is wrong with a push: a bad_webhook.
-func (h *Hooks) CheckPush(ctx context.Context, p Push) error {
-	if err := p.check(); err != nil {
+func (h *Hooks) CheckPush(ctx context.Context, p control.Push) error {
+	if err := checkPush(&p); err != nil {
 		return err
 	}
 	return h.checkReach(ctx, p.URL)
 }
 
-func (p *Push) check() error {
+func checkPush(p *control.Push) error {
 	if err := checkURL(p.URL, false); err != nil {
 		return err
 	}
@@ -101,7 +77,7 @@ func (p *Push) check() error {
 
 // PutPush has the updates of a run posted. A push with the same id is replaced, and one that is
 // equal stays as it is. The run has to be there. Refusals: bad_webhook, conflict.
-func (h *Hooks) PutPush(ctx context.Context, ns string, p Push) (Push, error) {
+func (h *Hooks) PutPush(ctx context.Context, ns string, p control.Push) (control.Push, error) {
 	ns, err := h.checked(ns, "")
 	if err != nil {
 		return p, err
@@ -117,7 +93,7 @@ func (h *Hooks) PutPush(ctx context.Context, ns string, p Push) (Push, error) {
 	if err != nil {
 		return p, err
 	}
-	i := slices.IndexFunc(all, func(o Push) bool { return o.ID == p.ID })
+	i := slices.IndexFunc(all, func(o control.Push) bool { return o.ID == p.ID })
 	var revision uint64
 	switch {
 	case i >= 0:
@@ -134,7 +110,7 @@ func (h *Hooks) PutPush(ctx context.Context, ns string, p Push) (Push, error) {
 			return p, err
 		}
 	}
-	w.From = make([]uint64, h.cfg.Runs.Log.Shards())
+	w.From = make([]uint64, h.runs.Log.Shards())
 	if w.Log, err = h.cfg.KV.Born(ctx); err != nil {
 		return p, err
 	}
@@ -155,7 +131,7 @@ func (h *Hooks) roomForPush(ctx context.Context, ns string) error {
 }
 
 // Pushes returns those of a run, sorted by id.
-func (h *Hooks) Pushes(ctx context.Context, ns, run string) ([]Push, error) {
+func (h *Hooks) Pushes(ctx context.Context, ns, run string) ([]control.Push, error) {
 	ns, err := h.checked(ns, "")
 	if err != nil {
 		return nil, err
@@ -171,16 +147,16 @@ func (h *Hooks) DeletePush(ctx context.Context, ns, run, id string) error {
 		return err
 	}
 	all, revisions, err := h.pushes(ctx, ns, run)
-	if i := slices.IndexFunc(all, func(o Push) bool { return o.ID == id }); err == nil && i >= 0 {
+	if i := slices.IndexFunc(all, func(o control.Push) bool { return o.ID == id }); err == nil && i >= 0 {
 		err = h.deleteValue(ctx, key(kindPush, ns, run, hashed(id)), revisions[i])
 		h.wake()
 	}
 	return err
 }
 
-func (h *Hooks) pushes(ctx context.Context, ns, run string) (all []Push, revisions []uint64, err error) {
+func (h *Hooks) pushes(ctx context.Context, ns, run string) (all []control.Push, revisions []uint64, err error) {
 	type stored struct {
-		Push
+		control.Push
 		revision uint64
 	}
 	var found []stored
@@ -201,7 +177,7 @@ func (h *Hooks) pushes(ctx context.Context, ns, run string) (all []Push, revisio
 }
 
 // address puts what the receiver wants into a message.
-func (p *Push) address(m *webhook.Message, media string) {
+func address(p *control.Push, m *Message, media string) {
 	m.Media, m.Header = media, map[string]string{}
 	if p.Token != "" {
 		m.Header[tokenHeader], m.Header[otherTokenHeader] = p.Token, p.Token
@@ -220,9 +196,9 @@ func (p *Push) address(m *webhook.Message, media string) {
 }
 
 // readPush hands on the updates of the run of a push. owes says that some were not delivered yet.
-func (r *reader) readPush(ctx context.Context, updates Updates, shard int, after uint64, owes bool) {
+func (r *reader) readPush(ctx context.Context, updates control.Updates, shard int, after uint64, owes bool) {
 	p := r.hook.Push
-	run := r.cfg.Runs.Store.Place(r.hook.Namespace, p.Run)
+	run := r.runs.Store.Place(r.hook.Namespace, p.Run)
 	if run.Shard != shard {
 		return
 	}
@@ -246,7 +222,7 @@ func (r *reader) readPush(ctx context.Context, updates Updates, shard int, after
 			r.logger.Warn("the updates of a task cannot be read; they are read again later", "run", p.Run, "reason", err)
 			return
 		}
-		e := r.cfg.Runs.Decode(rec)
+		e := r.runs.Decode(rec)
 		fresh := rec.Seq > after && n > p.After
 		if e != nil && changed && fresh && (slices.Contains(r.owed, e.ID) || !e.Time.Before(r.since.Add(-clockSkew))) {
 			select {

@@ -1,0 +1,48 @@
+package control
+
+import (
+	"context"
+
+	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// Push is where the client of a protocol has the updates of one run posted to, until the run ends.
+// Only that protocol shows it.
+type Push struct {
+	// ID is the client's; empty: one is made.
+	ID  string `json:"id"`
+	Run string `json:"run"`
+	URL string `json:"url"`
+	// Token is sent back to the receiver. Scheme and Credentials are the header Authorization.
+	Token       string `json:"token,omitempty"`
+	Scheme      string `json:"scheme,omitempty"`
+	Credentials string `json:"credentials,omitempty"`
+	// Base is where the client reached the gateway. Updates after event After are sent.
+	Base  string `json:"base"`
+	After uint64 `json:"after,omitempty"`
+}
+
+// Updates says what of a run is an update in a protocol.
+type Updates interface {
+	// Follow returns a function that is called with each record of a run, from the first on. It
+	// returns the run's last event, whether the record is an update, and whether it is the last.
+	Follow(ns, run string) func(ctx context.Context, rec journal.Record) (n uint64, changed, over bool, err error)
+	// Update returns the update of an event, and its media type. Where there is none, the error
+	// is [journal.ErrNotFound].
+	Update(ctx context.Context, ns string, p Push, event string) (body []byte, media string, err error)
+}
+
+// Pushes posts the updates of runs to clients of a protocol.
+type Pushes interface {
+	// SetUpdates says who makes the updates. Without it none is sent.
+	SetUpdates(u Updates)
+	// CheckPush returns what is wrong with a push: a refusal.
+	CheckPush(ctx context.Context, p Push) error
+	// PutPush has the updates of a run posted. A push with the same id is replaced, and one that is
+	// equal stays as it is. The run has to be there. Refusals: those of CheckPush, conflict.
+	PutPush(ctx context.Context, ns string, p Push) (Push, error)
+	// Pushes returns those of a run, sorted by id.
+	Pushes(ctx context.Context, ns, run string) ([]Push, error)
+	// DeletePush removes a push. One that is not there is no error.
+	DeletePush(ctx context.Context, ns, run, id string) error
+}

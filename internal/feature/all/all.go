@@ -1,0 +1,10 @@
+// Package all is the list of the features.
+package all
+
+import (
+	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
+)
+
+// Features returns all features.
+func Features() feature.Set { return feature.Set{webhooks.Feature()} }

@@ -1,0 +1,40 @@
+package feature
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/print"
+)
+
+// Open adds the flags with which a command finds its bus or its gateway, and -o with the formats, the
+// first being the default. [Use] opens what they name.
+type Open func(cmd *cobra.Command, formats ...print.Format) Use
+
+// Use opens the bus or the gateway for a command, calls do and closes it.
+type Use func(cmd *cobra.Command, access Access, do func(ctx context.Context, c *Client) error) error
+
+// Access is what a command does to a data directory.
+type Access int
+
+const (
+	// Reads changes nothing.
+	Reads Access = iota
+	// Writes flushes what it writes to the disk.
+	Writes
+	// Creates also makes the directory if it does not exist.
+	Creates
+)
+
+// Client is an open bus or gateway for the command of a feature.
+type Client struct {
+	// API sends requests.
+	API    route.Client
+	Format print.Format
+	Out    io.Writer
+	// Notef writes a line to stderr.
+	Notef func(format string, args ...any)
+}

@@ -1,0 +1,32 @@
+// Package rows is the list of the features' rows, for the tables that are made of them.
+package rows
+
+import (
+	"maps"
+
+	"github.com/moorebus/moorebus/internal/feature/row"
+	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
+	"github.com/moorebus/moorebus/internal/meter"
+	"github.com/moorebus/moorebus/internal/refusal"
+)
+
+// All returns the rows of all features, in the order in which their buckets are made.
+func All() []row.Row { return []row.Row{webhooks.Row()} }
+
+// Metrics returns every metric, those of the core first.
+func Metrics() []*meter.Metric {
+	all := meter.All()
+	for _, r := range All() {
+		all = append(all, r.Metrics...)
+	}
+	return all
+}
+
+// Meanings returns every error code with its meaning.
+func Meanings() map[string]refusal.Meaning {
+	all := refusal.Meanings()
+	for _, r := range All() {
+		maps.Copy(all, r.Codes)
+	}
+	return all
+}
