@@ -229,7 +229,7 @@ func (c *trio) awaitReady(when string) {
 }
 
 // lost is what a role says for a log without a quorum.
-var lost = regexp.MustCompile(`MOORE_0|the bus is away|whether it has a quorum`)
+var lost = regexp.MustCompile(`MOORE_0|the bus is away|whether the log has a quorum`)
 
 // awaitUnready waits until no role is ready, and each says why.
 func (c *trio) awaitUnready() {

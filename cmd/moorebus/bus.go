@@ -60,7 +60,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams (default: as many as there are, else 1)")
 	flags.IntVar(&s.Init.Replicas, "replicas", 0, "number of servers that store each stream (default: unchanged, else 1)")
 	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, in addition to default")
-	states := flags.StringSlice("states", nil, "states of an application's own graph that get a consumer, beside the built-in ones")
+	states := flags.StringSlice("states", nil, "states of an application's graph that get a consumer, in addition to the built-in ones")
 	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: unchanged, else 15s)")
 	flags.IntVar(&s.Init.MaxAckPending, "max-ack-pending", 0, "deliveries of one consumer in flight, over all processes (default: unchanged, else 20000)")
 	flags.StringToIntVar(&s.Init.PoolMaxAckPending, "pool-max-ack-pending", nil, "concurrent calls of single pools of tools, over all processes and shards, as in gpu=4,web=100 (default: unchanged, else no limit)")
@@ -70,7 +70,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	flags.Var(&maxBytes, "max-bytes", "largest size of each stream of the log, such as 20GiB (default: unchanged, else the streams share two thirds of the server's storage limit, if its monitoring reports that)")
 	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the monitoring of a server of the bus (default: port 8222 of the connected server)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait until the bus is up")
-	check, output := flags.Bool("check", false, "say what would change, and change nothing"), ""
+	check, output := flags.Bool("check", false, "list what would change, and change nothing"), ""
 	addOutputFlag(cmd, &output, print.Text, print.JSON)
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
 	flags.StringVar(&p.Format, "format", setup.FormatConf, "with --print-permissions: nats-conf or json")
@@ -142,9 +142,9 @@ in the list, and its capabilities on Ollama. It changes nothing, and prints no k
 variables configure providers:
 ` + providers.Help() + `
 
-Each line is ok, a warning or bad, with what to do below it, or unseen if the user has
-no permission to look. It warns of a user that may do more than its role needs, and of
-listeners that other machines reach without credentials. The exit code is 1 if any
+Each line is ok, a warning or bad, with what to do below it, or unseen if the user lacks
+the permission to check it. It warns about users with more permissions than their role needs, and
+about listeners that other machines reach without credentials. The exit code is 1 if any
 line is bad.`,
 		Example: `  moorebus doctor
   moorebus doctor --nats nats://bus.example:4222 -o json | jq '.findings[] | select(.level != "ok")'`,

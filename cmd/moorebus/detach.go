@@ -38,14 +38,14 @@ func (d *detached) check(flags *pflag.FlagSet) error {
 	if !d.wanted {
 		for _, name := range []string{"nats", "url", "token", "ca"} {
 			if flags.Changed(name) {
-				return cli.Usage("--%s: goes with --detach; without it run brings a server of its own", name)
+				return cli.Usage("--%s: needs --detach; without it run starts its own server", name)
 			}
 		}
 		return nil
 	}
 	for _, name := range []string{"providers", "prices", "reasoning", "nats-listen", "fsync", "max-bytes", "group-commit", "snapshot-every"} {
 		if flags.Changed(name) {
-			return cli.Usage("--%s: does not go with --detach: the process that works on the run has its own", name)
+			return cli.Usage("--%s: excludes --detach: the process that works on the run has its own setting", name)
 		}
 	}
 	return nil

@@ -41,7 +41,7 @@ func TestFewFiles(t *testing.T) {
 	go func() {
 		defer func() { _, _ = io.Copy(io.Discard, logged) }()
 		for lines := bufio.NewScanner(logged); lines.Scan(); {
-			fewer = fewer || strings.Contains(lines.Text(), "fewer event streams may be open")
+			fewer = fewer || strings.Contains(lines.Text(), "allows fewer event streams")
 			if strings.Contains(lines.Text(), "moorebus is up") {
 				close(up)
 				break

@@ -91,7 +91,7 @@ The exit code is 0 if there is no difference, and 3 if there is one.`,
 		before, err := mcppins.Read(p.path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			cli.Say("%s is not there: nothing is pinned", p.path)
+			cli.Say("%s does not exist: nothing is pinned", p.path)
 			before = mcppins.New()
 		case err != nil:
 			return err

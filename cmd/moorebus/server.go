@@ -57,7 +57,7 @@ encrypted, and every client may do everything.`,
 	listen.DefValue, listen.Usage = serverAddress, "`address` for clients, host:port; they must present NATS_TOKEN"
 	flags.IntVar(&s.Init.Shards, "shards", 0, "number of streams of the log (default: as many as there are, else 1)")
 	flags.StringSliceVar(&s.Init.Pools, "pools", nil, "pools of tools that get a consumer, in addition to default")
-	states := flags.StringSlice("states", nil, "states of an application's own graph that get a consumer, beside the built-in ones")
+	states := flags.StringSlice("states", nil, "states of an application's graph that get a consumer, in addition to the built-in ones")
 	flags.DurationVar(&s.Init.AckWait, "ack-wait", 0, "how long a worker may be silent before its work goes to another one (default: unchanged, else 15s)")
 	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is created, may be repeated")
 	flags.StringVar(&secure.Dir, "secure", "", "`DIR` with certificates and keys: TLS, and a user for each role (default: neither)")

@@ -43,19 +43,18 @@ that continue it.
 With --detach other processes do the work: moorebus dev on the data directory, or those
 of the bus that --nats or NATS_URL names, or of the gateway of --url or MOOREBUS_URL.
 They must offer the agent's model and tools.
-Run then starts the run, prints its id, and says how to follow it.
+Run then starts the run, prints its id and the command that follows it.
 
 Without --agent the agent is an assistant with the builtin tools and the model of the
 first provider that the environment configures:
 ` + providers.Help() + `
 
---attach adds an image or another file to the task, which models that take such files
-see.
+--attach adds an image or another file to the task, for models that accept such files.
 
 The first agent of a file runs, and the others are stored for it to call. An agent
 in chat mode reads further messages from stdin, a line each.
 
-With -o json stdout gets what the run does instead, one JSON object on a line:
+With -o json stdout instead gets what the run does, one JSON object per line:
 states, words, calls, and at last the final_answer or the error.
 
 Exit codes: 0 the run is done, 4 it ended in an error, 5 it was cancelled, 6 it is

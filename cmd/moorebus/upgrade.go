@@ -48,7 +48,7 @@ continue a run that has not ended.`,
 			return err
 		}
 		if !check {
-			return cli.Usage("nothing is upgraded by a command of its own: use --check, then `moorebus init`, then replace the roles in any order")
+			return cli.Usage("upgrade only checks: use --check, then `moorebus init`, then replace the roles in any order")
 		}
 		if err := bus.NeedsBus("moorebus upgrade"); err != nil {
 			return err

@@ -18,7 +18,7 @@ type rpcRequest struct {
 	JSONRPC string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id,omitempty" jsonschema:"A text or a number, which the answer has too."`
 	Method  string          `json:"method"`
-	Params  json.RawMessage `json:"params,omitempty" jsonschema:"What the request has as body, path and query over HTTP+JSON, as one object."`
+	Params  json.RawMessage `json:"params,omitempty" jsonschema:"The body, path and query of the request over HTTP+JSON, as one object."`
 }
 
 // rpcAnswer is the answer to a request, or one event of a stream.

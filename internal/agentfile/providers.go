@@ -89,9 +89,9 @@ func (p *Provider) check(name string) error {
 	case !known:
 		return fmt.Errorf(".kind: %q is not a kind; use %s", p.Kind, providers.Kinds())
 	case p.APIKey != "" && p.APIKeyEnv != "":
-		return errors.New(".api_key: stands beside api_key_env; keep one of them")
+		return errors.New(".api_key: excludes api_key_env; keep one of them")
 	case p.APIKeyCommand != nil && (p.APIKey != "" || p.APIKeyEnv != ""):
-		return errors.New(".api_key_command: stands beside api_key or api_key_env; keep one of them")
+		return errors.New(".api_key_command: excludes api_key and api_key_env; keep one of them")
 	case p.APIKeyCommand != nil && (len(p.APIKeyCommand) == 0 || p.APIKeyCommand[0] == ""):
 		return errors.New(".api_key_command: names no command; write [COMMAND, ARG…]")
 	case p.APIKeyTTL != 0 && p.APIKeyCommand == nil:

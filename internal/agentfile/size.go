@@ -26,7 +26,7 @@ func (s *Size) Set(text string) error {
 	unit, known := units[text[len(number):]]
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || !known || n <= 0 || n > (1<<62)/unit {
-		return errors.New("is not a size; use a whole number with a unit, such as 500MiB or 20GiB")
+		return errors.New("is not a size; use an integer with a unit, such as 500MiB or 20GiB")
 	}
 	*s = Size(n * unit)
 	return nil

@@ -216,7 +216,7 @@ func (t *ToolEntry) serviceProblems() []error {
 		errs = append(errs, fmt.Errorf(".pool: %q is not a pool of actors; use [a-z0-9][a-z0-9_-]{0,62}, but not %s and %s", t.Pool, events.AgentsPool, events.ClientPool))
 	}
 	if only := (ToolEntry{Service: t.Service, Pool: t.Pool}); !reflect.DeepEqual(*t, only) {
-		errs = append(errs, errors.New(".service: goes with pool alone; the service says the rest in the metadata of its endpoints"))
+		errs = append(errs, errors.New(".service: allows only the key pool with it; the metadata of the service's endpoints has the rest"))
 	}
 	return errs
 }

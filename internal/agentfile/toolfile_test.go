@@ -63,9 +63,9 @@ func TestServices(t *testing.T) {
 	for entry, want := range map[string]string{
 		"{service: a.b}":                     `line 2: tools[0].service: "a.b" is not the name of a NATS service`,
 		"{service: a, pool: client}":         `tools[0].pool: "client" is not a pool of actors`,
-		"{service: a, timeout: 5s}":          "tools[0].service: goes with pool alone",
-		"{service: a, exec: {command: [x]}}": "tools[0].service: goes with pool alone",
-		"{service: a, name: b}":              "tools[0].service: goes with pool alone",
+		"{service: a, timeout: 5s}":          "tools[0].service: allows only the key pool with it",
+		"{service: a, exec: {command: [x]}}": "tools[0].service: allows only the key pool with it",
+		"{service: a, name: b}":              "tools[0].service: allows only the key pool with it",
 		"{service: a}\n- {service: a}":       `tools[1].service: "a" is named twice`,
 	} {
 		_, err := agentfile.ParseTools([]byte("tools:\n- "+entry+"\n"), agentfile.Auto)

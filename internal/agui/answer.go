@@ -108,7 +108,7 @@ func (a *answer) to(r *events.Request) (events.Decision, error) {
 	case d.CallID != "" && d.CallID != r.CallID && d.CallID != a.id:
 		return bad("payload: call_id: is %.100q, but the interrupt's is %.100q", d.CallID, r.CallID)
 	case a.says != nil && !r.Asks:
-		return bad("payload: a text does not decide on a call; give %s", approvalForms)
+		return bad("payload: a text does not decide about a call; give %s", approvalForms)
 	case a.approves != nil && r.Asks:
 		return bad("payload: a truth value does not answer a question; give %s", questionForms)
 	case a.says != nil:

@@ -17,7 +17,7 @@ type Facts struct {
 	Commit  string `json:"commit" jsonschema:"The commit, with its time, and whether files were changed since."`
 	// Table is by what runs name the table that they go by.
 	Table    string `json:"table" jsonschema:"The hash of the built-in transition table. Runs pin it."`
-	Revision int    `json:"revision" jsonschema:"The revision of what builds can read. Builds of one revision agree about every run."`
+	Revision int    `json:"revision" jsonschema:"The revision that the build can read. Builds of one revision agree about every run."`
 	// Schemas are the newest versions of payloads that it reads and writes.
 	Schemas map[events.Type]int `json:"schemas" jsonschema:"The newest version of the payload of each type of event."`
 	Go      string              `json:"go" jsonschema:"The version of Go, system and processor."`

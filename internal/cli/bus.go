@@ -13,9 +13,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// BusFlags say where the bus is: --nats, --data and --namespace. For flags that are not
-// given, the environment counts: NATS_URL and related variables, MOOREBUS_DATA and
-// MOOREBUS_NAMESPACE. --group-commit says how a command that carries runs appends.
+// BusFlags say where the bus is: --nats, --data and --namespace. The defaults are those of the
+// environment: NATS_URL and related variables, MOOREBUS_DATA and MOOREBUS_NAMESPACE.
+// --group-commit says how a process with roles appends.
 type BusFlags struct {
 	url       string
 	data      string
@@ -113,7 +113,7 @@ func DataDir(getenv func(string) string) (string, error) {
 	}
 	home := getenv("HOME")
 	if home == "" {
-		return "", NotConfigured("there is no home directory to keep data in: set HOME or XDG_DATA_HOME, or name a directory with --data")
+		return "", NotConfigured("no home directory is known for the data: set HOME or XDG_DATA_HOME, or name a directory with --data")
 	}
 	return filepath.Join(home, ".local", "share", appName), nil
 }
@@ -127,12 +127,12 @@ func OperatorFile(getenv func(string) string) (string, error) {
 	}
 	home := getenv("HOME")
 	if home == "" {
-		return "", NotConfigured("there is no home directory to keep the operator's token in: set HOME, XDG_CONFIG_HOME, or %s", NATSTokenVariable)
+		return "", NotConfigured("no home directory is known for the operator's token: set HOME, XDG_CONFIG_HOME, or %s", NATSTokenVariable)
 	}
 	return filepath.Join(home, ".config", appName, "operator"), nil
 }
 
-// Getenv returns a variable of the environment that the flags go by.
+// Getenv returns a variable of the environment that the flags use.
 func (f *BusFlags) Getenv(name string) string { return f.getenv(name) }
 
 // Place is where flags and environment point: a server, or a data directory.
@@ -142,7 +142,7 @@ type Place struct {
 	Dir     string
 	// From says what named it, such as --nats or NATS_URL.
 	From string
-	// Note tells people where it is, if they could expect it elsewhere; else empty.
+	// Note tells people where it is, if they may expect another place; else empty.
 	Note string
 }
 
@@ -166,9 +166,9 @@ func (f *BusFlags) SetupPlace(command string) (Place, error) {
 	case err != nil || server.From != "":
 		return server, err
 	case at.Missing():
-		return at, NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus %s --nats nats://127.0.0.1:4222`; of `moorebus dev` name the data directory with --data", command)
+		return at, NotConfigured("no bus is named: set NATS_URL or use --nats, as in `moorebus %s --nats nats://127.0.0.1:4222`; for `moorebus dev`, name its data directory with --data", command)
 	}
-	at.Note = "this is data directory " + at.Dir
+	at.Note = "this uses data directory " + at.Dir
 	return at, nil
 }
 
@@ -185,7 +185,7 @@ func findOwn(data string, getenv func(string) string) (Place, error) {
 	}
 	for _, name := range []string{"NATS_URL", "NATS_CONTEXT", urlVariable} {
 		if getenv(name) != "" {
-			at.Note = fmt.Sprintf("%s is not used: this command brings a server of its own, with its data in %s", name, at.Dir)
+			at.Note = fmt.Sprintf("%s is not used: this command starts its own server, with its data in %s", name, at.Dir)
 		}
 	}
 	return at, err
@@ -216,7 +216,7 @@ func FindPlace(url, data string, getenv func(string) string) (Place, error) {
 	case err != nil || at.Missing():
 		return selectedServer(selected, getenv)
 	}
-	at.Note = fmt.Sprintf("this is data directory %s; the nats context %s, which is selected, is used with NATS_CONTEXT=%s", dir, ShellWord(selected), ShellWord(selected))
+	at.Note = fmt.Sprintf("this uses data directory %s; set NATS_CONTEXT=%s to use the nats context that is selected", dir, ShellWord(selected))
 	return at, nil
 }
 
@@ -257,11 +257,11 @@ func namedServer(url string, getenv func(string) string) (Place, error) {
 func selectedServer(context string, getenv func(string) string) (Place, error) {
 	connect, err := natsconn.FromContext(getenv, context)
 	if err != nil {
-		return Place{}, NotConfigured("the nats context %s, which is selected: %w; name a bus with NATS_URL, or see `nats context`", context, err)
+		return Place{}, NotConfigured("the selected nats context %s: %w; name a bus with NATS_URL, or see `nats context`", context, err)
 	}
 	return Place{
 		Remote: true, Connect: connect, From: "the nats context " + ShellWord(context),
-		Note: fmt.Sprintf("the bus is %s, by the nats context %s, which is selected", connect.Server(), ShellWord(context)),
+		Note: fmt.Sprintf("the bus is %s, from the selected nats context %s", connect.Server(), ShellWord(context)),
 	}, nil
 }
 

@@ -309,7 +309,7 @@ func TestSelectedContext(t *testing.T) {
 	got := at()
 	require.True(t, got.Remote)
 	require.Equal(t, "nats://u:secret@prod:4222", got.Connect.URL)
-	require.Equal(t, "the bus is nats://xxxxx@prod:4222, by the nats context prod, which is selected", got.Note)
+	require.Equal(t, "the bus is nats://xxxxx@prod:4222, from the selected nats context prod", got.Note)
 	server, err := FindServer("", env("HOME", home, "NATS_CREDS", "/c"))
 	require.NoError(t, err)
 	require.Equal(t, "the nats context prod", server.From)
@@ -333,7 +333,7 @@ func TestSelectedContext(t *testing.T) {
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	got = at()
 	require.Equal(t, dir, got.Dir)
-	require.Equal(t, "this is data directory "+dir+"; the nats context prod, which is selected, is used with NATS_CONTEXT=prod", got.Note)
+	require.Equal(t, "this uses data directory "+dir+"; set NATS_CONTEXT=prod to use the nats context that is selected", got.Note)
 	server, err = FindServer("", env("HOME", home))
 	require.NoError(t, err)
 	require.Equal(t, "nats://u:secret@prod:4222", server.Connect.URL, "a role has no directory")
@@ -341,7 +341,7 @@ func TestSelectedContext(t *testing.T) {
 	require.NoError(t, os.WriteFile(selected, []byte("gone"), 0o600))
 	_, err = FindServer("", env("HOME", home))
 	require.Equal(t, ExitConfig, exitCode(t.Context(), err))
-	require.ErrorContains(t, err, "the nats context gone, which is selected: read the context")
+	require.ErrorContains(t, err, "the selected nats context gone: read the context")
 }
 
 // TestSay: what a process says is a line for people, or a record where the log is JSON.

@@ -27,7 +27,7 @@ type DialOptions struct {
 	// Name is what the server's tools show for the connection, such as
 	// moorebus/planner/host-17.
 	Name string
-	// Wait waits for a bus and streams that are not there yet, for ever.
+	// Wait waits for a bus and streams that do not exist yet, without a limit.
 	Wait bool
 	// Bus tunes the journal. Its Logger is Logger if nil.
 	Bus natsbus.Options

@@ -44,7 +44,7 @@ const (
 	// ExitRunError and ExitRunCancelled say how the run ended.
 	ExitRunError     = 4
 	ExitRunCancelled = 5
-	// ExitIncomplete is for a run that is done, and whose answer was cut off.
+	// ExitIncomplete is for a run that is done, and whose answer was truncated.
 	ExitIncomplete = 6
 	// ExitChanges is for a check that found something to change.
 	ExitChanges = 7
@@ -54,8 +54,8 @@ const (
 	ExitConfig = 78
 )
 
-// ExitError is an error with an exit code of its own. Without Err the process prints
-// nothing: everything was said already.
+// ExitError is an error with its own exit code. Without Err the process prints nothing, since
+// everything was printed already.
 type ExitError struct {
 	Code int
 	Err  error
@@ -177,7 +177,7 @@ func exitCode(ctx context.Context, err error) int {
 	return ExitFailure
 }
 
-// failure returns what stderr says about an error, empty if everything was said.
+// failure returns what stderr says about an error; empty if everything was printed.
 func failure(ctx context.Context, err error) string {
 	if err == nil {
 		return ""

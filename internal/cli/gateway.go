@@ -16,13 +16,13 @@ const (
 const (
 	urlVariable = "MOOREBUS_URL"
 	caVariable  = "MOOREBUS_CA"
-	// The variables of the client's own certificate.
+	// The variables of the client's certificate.
 	certVariable    = "MOOREBUS_CERT"
 	certKeyVariable = "MOOREBUS_CERT_KEY"
 )
 
-// Gateway is what a client of a gateway is told: its URL, its token, the file of the certificates
-// (PEM) that sign its own, and the files of the client's certificate and key (PEM).
+// Gateway is what a client needs to reach a gateway: its URL, its token, the file of the
+// authorities (PEM) of its certificate, and the files of the client's certificate and key (PEM).
 type Gateway struct{ URL, Token, CA, Cert, Key string }
 
 // GatewayFlags say that a command goes through a gateway instead of the bus: --url, --token, --ca,
@@ -45,9 +45,9 @@ func AddGatewayFlags(flags *pflag.FlagSet, getenv func(string) string) *GatewayF
 	return f
 }
 
-// Gateway returns a gateway's settings and what named it; from is empty where flags and environment
-// name a bus, or nothing. Flags go before the environment. Both a gateway and a bus is a usage
-// error. Without flags (nil) there is no gateway.
+// Gateway returns a gateway's settings and what named it; from is empty if flags and environment
+// name a bus, or nothing. Flags take precedence over the environment. Naming both a gateway and a
+// bus is a usage error. Without flags (nil) there is no gateway.
 func (f *GatewayFlags) Gateway(bus *BusFlags) (o Gateway, from string, err error) {
 	if f == nil {
 		return o, "", nil
@@ -60,7 +60,7 @@ func (f *GatewayFlags) Gateway(bus *BusFlags) (o Gateway, from string, err error
 		o.URL, from = f.url, "--url"
 	case onBus || named == "":
 		if f.token != "" || f.ca != "" || f.cert != "" || f.key != "" {
-			return o, "", Usage("--token, --ca, --cert and --cert-key are of a gateway: name it with --url or %s", urlVariable)
+			return o, "", Usage("--token, --ca, --cert and --cert-key are for a gateway: name it with --url or %s", urlVariable)
 		}
 		return o, "", nil
 	case f.getenv("NATS_URL") != "" || f.getenv("NATS_CONTEXT") != "":
@@ -76,8 +76,8 @@ func (f *GatewayFlags) Gateway(bus *BusFlags) (o Gateway, from string, err error
 	return o, from, nil
 }
 
-// NeedsBus returns the error of a command that works on a bus alone, where a gateway is named and
-// no bus: by the command's own flags (onBus), or by the environment. gateway is the value of --url.
+// NeedsBus returns the error of a command that works only on a bus, if a gateway is named and no
+// bus: by the command's flags (onBus) or by the environment. gateway is the value of --url.
 func NeedsBus(command, gateway string, onBus bool, getenv func(string) string) error {
 	named := onBus || getenv("NATS_URL") != "" || getenv("NATS_CONTEXT") != "" || getenv("MOOREBUS_DATA") != ""
 	from := urlVariable
@@ -90,7 +90,7 @@ func NeedsBus(command, gateway string, onBus bool, getenv func(string) string) e
 	return NotConfigured("`%s` needs the bus itself, and %s names a gateway: name the bus with --nats or NATS_URL, or its data directory with --data", command, from)
 }
 
-// NeedsBus is [NeedsBus] for a command with these flags and none of a gateway.
+// NeedsBus is [NeedsBus] for a command with these flags and without gateway flags.
 func (f *BusFlags) NeedsBus(command string) error {
 	return NeedsBus(command, "", f.url != "" || f.data != "", f.getenv)
 }

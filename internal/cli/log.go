@@ -22,8 +22,8 @@ type LogFlags struct {
 	level  string
 }
 
-// AddLogFlags adds --log-format and --log-level, with the level that is the
-// command's default: info for what runs for long, warn for what prints data.
+// AddLogFlags adds --log-format and --log-level. level is the command's default: info for
+// commands that run for long, warn for commands that print data.
 func AddLogFlags(flags *pflag.FlagSet, level slog.Level) *LogFlags {
 	f := &LogFlags{}
 	flags.StringVar(&f.format, "log-format", "text", "format of the log on stderr: text or json")
@@ -31,7 +31,7 @@ func AddLogFlags(flags *pflag.FlagSet, level slog.Level) *LogFlags {
 	return f
 }
 
-// Mute has nothing logged.
+// Mute turns off the log.
 func (f *LogFlags) Mute() { f.level = (slog.LevelError + 1).String() }
 
 // Logger returns the logger that the flags describe, writing to stderr, and
@@ -46,11 +46,11 @@ func (f *LogFlags) Logger() (*slog.Logger, error) {
 	return logger, err
 }
 
-// inJSON says that stderr has JSON only, see [Say].
+// inJSON reports whether stderr has only JSON, see [Say].
 var inJSON atomic.Bool
 
-// Say shows a message to whoever started the process, at every --log-level. It is a line on
-// stderr, and with --log-format json a record of the log.
+// Say shows a message to the user at every --log-level: as a line on stderr, or with
+// --log-format json as a record of the log.
 func Say(format string, args ...any) {
 	say(terminal.Stderr, slog.LevelInfo, "", fmt.Sprintf(format, args...))
 }

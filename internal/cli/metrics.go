@@ -55,11 +55,11 @@ const probeTimeout = 4 * time.Second
 // is called; without the flag it does nothing. /healthz is 200 from the start, /readyz as the
 // probe says.
 //
-// The listener asks for no credentials, also where other machines can reach it, and an address
-// without a host is every interface's: scrapers and kubelets have none, the flag is given on
-// purpose, and what is served holds names and numbers and nothing that a run says. On loopback
-// it refuses web pages. An invalid
-// address is a usage error. If nothing can listen there, it fails with [ExitConfig].
+// The listener asks for no credentials, even if other machines can reach it, and an address
+// without a host listens on every interface. Scrapers and kubelets have no credentials, somebody
+// set the flag on purpose, and the metrics contain names and numbers and no text of a run. On
+// loopback it refuses requests of web pages. An invalid address is a usage error. If it cannot
+// listen, it fails with [ExitConfig].
 func (f *MetricsFlag) ServeMetrics(metrics http.Handler, probe *Probe, logger *slog.Logger) (stop func(), err error) {
 	if f.address == "" {
 		return func() {}, nil
@@ -81,7 +81,7 @@ func (f *MetricsFlag) ServeMetrics(metrics http.Handler, probe *Probe, logger *s
 	}()
 	logger.Info("serving metrics", "url", "http://"+listener.Addr().String()+"/metrics")
 	return func() {
-		_ = server.Close() // a scrape that is cut off is made again
+		_ = server.Close() // a scraper repeats an interrupted scrape
 		<-ended
 	}, nil
 }

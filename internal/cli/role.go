@@ -21,10 +21,9 @@ import (
 type RoleFlags struct {
 	// Instance names the process among those of its role.
 	Instance string
-	// Concurrency is how many deliveries are in work at once; 0: the role's own
-	// default.
+	// Concurrency is how many deliveries are in flight at once; 0: the role's default.
 	Concurrency int
-	// Drain is how long work in flight may go on after a signal.
+	// Drain is how long work in flight may continue after a signal.
 	Drain time.Duration
 	// pprof is where profiles are served; empty: nowhere.
 	pprof string
@@ -32,8 +31,8 @@ type RoleFlags struct {
 	*MetricsFlag
 }
 
-// DrainWait is the default of --drain. What is cut short then, and the server that
-// stops after it, may take seconds more: a role ends within 10 s of SIGTERM.
+// DrainWait is the default of --drain. To stop the interrupted work and the server may take
+// seconds more: a role ends within 10 s of SIGTERM.
 const DrainWait = 5 * time.Second
 
 // AddRoleFlags adds --instance, --concurrency, --drain, --pprof, --metrics-listen and
@@ -59,7 +58,7 @@ func AddRoleFlags(flags *pflag.FlagSet) *RoleFlags {
 
 // DefaultInstance returns a name for this process: host and process id.
 func DefaultInstance() string {
-	host, _ := os.Hostname() // without one the process id must do
+	host, _ := os.Hostname() // without one the process id suffices
 	return instanceName(host, os.Getpid())
 }
 
@@ -117,12 +116,12 @@ func Guard(flags *pflag.FlagSet, flag string, at *net.TCPAddr, variable string, 
 	if insecure, err := flags.GetBool(insecureFlag); insecure || err != nil {
 		return err
 	}
-	mend := ""
+	hint := ""
 	if variable != "" {
-		mend = "set " + variable + ", "
+		hint = "set " + variable + ", "
 	}
 	return NotConfigured("--%s %s: other machines could reach it, and it asks them for no credentials: %slisten on 127.0.0.1, or allow it with --%s",
-		flag, at, mend, insecureFlag)
+		flag, at, hint, insecureFlag)
 }
 
 // HostNames returns the host name of an address, for the check of Host headers; nothing
@@ -164,14 +163,13 @@ func (f *RoleFlags) ServePprof(logger *slog.Logger) (stop func(), err error) {
 	}()
 	logger.Info("serving profiles", "url", "http://"+listener.Addr().String()+"/debug/pprof/")
 	return func() {
-		_ = server.Close() // a profile that is being taken is of no use any more
+		_ = server.Close() // an unfinished profile is of no use
 		<-ended
 	}, nil
 }
 
-// profiles is a mux of its own: nothing else that registers itself with net/http's
-// default one is served. The command line is left out, since it may hold the
-// password of a bus.
+// profiles returns a separate mux, so handlers that register themselves with net/http's default
+// mux are not served. It omits the command line, which may contain the password of a bus.
 func profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -182,8 +180,7 @@ func profiles() http.Handler {
 	return mux
 }
 
-// NotNegative has numbers and durations among the flags refuse values below 0, with a
-// usage error.
+// NotNegative makes number and duration flags refuse values below 0, with a usage error.
 func NotNegative(flags *pflag.FlagSet, names ...string) {
 	validate(flags, func(value string) error {
 		if strings.HasPrefix(value, "-") {
@@ -193,8 +190,7 @@ func NotNegative(flags *pflag.FlagSet, names ...string) {
 	}, names...)
 }
 
-// Positive has numbers and durations among the flags refuse 0 and values below it, with a
-// usage error.
+// Positive makes number and duration flags refuse 0 and values below it, with a usage error.
 func Positive(flags *pflag.FlagSet, names ...string) {
 	validate(flags, func(value string) error {
 		if strings.HasPrefix(value, "-") || value == "0" || value == "0s" {
@@ -204,7 +200,7 @@ func Positive(flags *pflag.FlagSet, names ...string) {
 	}, names...)
 }
 
-// validate has check see what is given for the flags, as their values print it.
+// validate calls check with each value that is set for the flags, as the value prints itself.
 func validate(flags *pflag.FlagSet, check func(value string) error, names ...string) {
 	for _, name := range names {
 		flag := flags.Lookup(name)

@@ -51,13 +51,13 @@ func startedAs(arg, executable, found string, inModule bool) string {
 // moorebus.
 func Self() string { return self }
 
-// AsStarted returns a message with [Self] in its commands, which stand in backquotes.
+// AsStarted returns a message with [Self] in its commands, which are in backquotes.
 func AsStarted(message string) string {
 	return strings.ReplaceAll(message, "`"+moorebus+" ", "`"+self+" ")
 }
 
-// Person names who uses this process, for the log of a run: the user of the environment, else
-// that of the system, else its number.
+// Person returns the name of this process's user, for the log of a run: from the environment, else
+// from the system, else the user id.
 func Person(getenv func(string) string) string {
 	for _, name := range []string{"USER", "LOGNAME", "USERNAME"} {
 		if who := getenv(name); who != "" {

@@ -38,7 +38,7 @@ func AddTLSFlags(flags *pflag.FlagSet, getenv func(string) string) *TLSFlags {
 
 // Listen listens on the address of --listen, guarded as by [Guard]: the variable of the environment
 // holds credentials, and a client's certificate is one. config is nil without --tls-cert. Flags
-// that do not fit together are a usage error. What else is wrong ends the process with [ExitConfig].
+// that exclude each other are a usage error. Other errors have the code [ExitConfig].
 func (f *TLSFlags) Listen(address, variable string, logger *slog.Logger) (listener *net.TCPListener, config *tls.Config, err error) {
 	switch {
 	case (f.files.Cert == "") != (f.files.Key == ""):

@@ -62,7 +62,7 @@ func (c *Controller) modelInputs(ctx context.Context, ns, id string, inputs []In
 	run.index = max(first, 0)
 	if !starts && others >= 0 && run.client {
 		return InputsResult{}, true, refusal.New(refusal.Invalid, refusal.CodeBadInput,
-			"input %d: stands beside inputs of the run's model; post these apart: chunks, and behind them at most one reply", others).With(map[string]any{"index": others})
+			"input %d: cannot be posted together with inputs of the run's model; post those separately: chunks, then at most one reply", others).With(map[string]any{"index": others})
 	}
 	if starts {
 		if !run.client || start.Name == "" || start.Arguments == "" || !run.unknown && !run.others {

@@ -167,7 +167,7 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 		task = a.Task
 	}
 	if strings.TrimSpace(task) == "" {
-		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has no task of its own; describe the task")
+		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has no default task; describe the task")
 	}
 	start, err := c.Launcher.Pin(ctx, a, runstart.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash})
 	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodePending) {
@@ -206,7 +206,7 @@ type AgentInfo struct {
 	// Provider and Model are asked first for task types without models of their own. An
 	// empty Model is the provider's default.
 	Provider string   `json:"provider,omitempty"`
-	Model    string   `json:"model,omitempty" jsonschema:"The model that is asked first; left out for the provider's default."`
+	Model    string   `json:"model,omitempty" jsonschema:"The model that is asked first; omitted for the provider's default."`
 	Tools    []string `json:"tools,omitempty"`
 }
 

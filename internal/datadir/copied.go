@@ -31,7 +31,7 @@ func startCopy(ctx context.Context, dir string, settings embedded.Options) (serv
 		return nil, nil, err
 	}
 	if free, _, known := diskspace.Free(os.TempDir()); known && free < size {
-		return nil, nil, cli.NotConfigured("data directory %s is read-only, and a copy of its %d MiB does not fit into %s: name a folder with more room in TMPDIR", dir, size>>20+1, os.TempDir())
+		return nil, nil, cli.NotConfigured("data directory %s is read-only, and a copy of its %d MiB does not fit into %s: set TMPDIR to a directory with more space", dir, size>>20+1, os.TempDir())
 	}
 	copied, err := os.MkdirTemp("", "moorebus-read-")
 	if err != nil {

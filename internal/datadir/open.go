@@ -245,7 +245,7 @@ func (o *Options) start(ctx context.Context, dir string) (server *embedded.Serve
 		settings.Config, settings.NKey, settings.TLS = s.Config, s.NKey, s.TLS
 		s.Fsync.set(&settings)
 	} else if _, err := os.Stat(dir); err != nil {
-		return nil, nil, nil, fmt.Errorf("there are no runs to look at: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)
+		return nil, nil, nil, fmt.Errorf("there are no runs to show: %w: start one with `moorebus run`, or name a bus with NATS_URL or another directory with --data", err)
 	}
 	server, err = embedded.Start(ctx, settings)
 	if o.Serve == nil && readOnly(err) {

@@ -50,7 +50,7 @@ func TestOpenDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	f := busFlags(t, env(), "--data", dir)
 	_, err := Open(ctx, f, Options{DialOptions: cli.DialOptions{Logger: quiet}})
-	require.ErrorContains(t, err, "there are no runs to look at")
+	require.ErrorContains(t, err, "there are no runs to show")
 	require.Equal(t, cli.ExitFailure, exitCode(err))
 
 	serve := &Serve{Listen: "127.0.0.1:0", Token: "secret", Init: natsbus.InitOptions{Shards: 2}}

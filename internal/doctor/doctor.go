@@ -126,7 +126,7 @@ func (d *Checks) user(ctx context.Context, conn *nats.Conn) []natsbus.Finding {
 	}
 	found := []natsbus.Finding{natsbus.CheckUser(id)}
 	if roles := permissions.RolesOf(id.MayPublish); id.Limited() && len(roles) > 1 {
-		found = append(found, finding(natsbus.Warning, "give each role a user of its own, see `moorebus init --print-permissions`",
+		found = append(found, finding(natsbus.Warning, "give each role its own user, see `moorebus init --print-permissions`",
 			"this user may publish the events of several roles: %s", strings.Join(roles, ", ")))
 	}
 	return found
@@ -191,12 +191,12 @@ func freeTools(ctx context.Context, directory journal.Directory) (found []natsbu
 		}
 	}
 	if len(free) > 0 {
-		found = append(found, finding(natsbus.Warning, "run their actor as a user of its own, with its key in "+natsconn.SeedVariable+"; docs/how-to/commands-as-tools.md says what that user can do",
+		found = append(found, finding(natsbus.Warning, "run their actor as a separate user, with its key in "+natsconn.SeedVariable+"; docs/how-to/commands-as-tools.md lists what that user can do",
 			"these tools have no sandbox and act as the user of their actor: %s", toolfile.Some(free)))
 	}
 	if len(networked) > 0 {
-		found = append(found, finding(natsbus.Warning, "set MOOREBUS_TOKEN and NATS_TOKEN for what listens on their machine, or run their actor elsewhere",
-			"these tools have no network of their own (network: host, or a system without namespaces) and may reach every listener of their actor's machine, on loopback too: %s", toolfile.Some(networked)))
+		found = append(found, finding(natsbus.Warning, "set MOOREBUS_TOKEN and NATS_TOKEN for what listens on their machine, or run their actor on another one",
+			"these tools share the network of their actor's machine (network: host, or a system without namespaces) and may reach every listener there, on loopback too: %s", toolfile.Some(networked)))
 	}
 	return found
 }
@@ -386,7 +386,7 @@ func embeddedFindings(findings []natsbus.Finding) []natsbus.Finding {
 func flushed(findings []natsbus.Finding) []natsbus.Finding {
 	for i, f := range findings {
 		if f.Level == natsbus.Warning && strings.HasPrefix(f.What, oneServer) {
-			findings[i] = finding(natsbus.Good, "", "the log lies on this machine; it is flushed before anything is acknowledged, unless --fsync=relaxed says otherwise")
+			findings[i] = finding(natsbus.Good, "", "the log is on this machine; it is flushed before anything is acknowledged, except with --fsync=relaxed")
 		}
 	}
 	return findings
@@ -413,7 +413,7 @@ func (d *Checks) Sandbox(ctx context.Context, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	is, err := exectool.Try(ctx, exectool.Strict, exectool.None)
-	mend := "run the actor as a user of its own, or in a container; docs/how-to/commands-as-tools.md describes the sandbox"
+	mend := "run the actor as a separate user, or in a container; docs/how-to/commands-as-tools.md describes the sandbox"
 	switch {
 	case err != nil:
 		r.Add(AreaTools, finding(natsbus.Warning, "fix that, or set sandbox: off for the tools of the file", "%v", err))

@@ -179,7 +179,7 @@ func TestDoctorOnNoDirectory(t *testing.T) {
 	require.Zero(t, r.Warnings, text)
 	require.Contains(t, text, "does not exist yet")
 	require.Contains(t, text, "JetStream is on")
-	require.Contains(t, text, "the log lies on this machine", "a single server is no warning where it flushes")
+	require.Contains(t, text, "the log is on this machine", "a single server is no warning where it flushes")
 	require.Contains(t, text, "all is well")
 	_, err := os.Stat(dir)
 	require.ErrorIs(t, err, os.ErrNotExist, "nothing was made")

@@ -201,7 +201,7 @@ func (f *File) add(at place) error {
 	shard := shardOf(at.subject)
 	sorted, ok := insert(f.index[shard], at)
 	if !ok {
-		return fmt.Errorf("%s:%d: sequence number %d is there twice in shard %d", f.path, at.line, at.seq, shard)
+		return fmt.Errorf("%s:%d: sequence number %d occurs twice in shard %d", f.path, at.line, at.seq, shard)
 	}
 	f.index[shard] = sorted
 	subject, err := events.ParseSubject(at.subject)

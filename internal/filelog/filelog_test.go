@@ -157,7 +157,7 @@ func TestBadLines(t *testing.T) {
 		"two bodies":     {`{"subject":"a","seq":1,"body":1,"body_base64":""}` + "\n", "both body"},
 		"unknown key":    {`{"subject":"a","seq":1,"body":1,"x":1}` + "\n", `unknown field "x"`},
 		"trailing":       {strings.TrimSpace(good) + "{}\n", "something follows"},
-		"the same twice": {good + good, ":2: sequence number 1 is there twice"},
+		"the same twice": {good + good, ":2: sequence number 1 occurs twice"},
 		"too long":       {strings.Repeat("x", recordline.Max+2), ":1: longer than"},
 	} {
 		t.Run(name, func(t *testing.T) {

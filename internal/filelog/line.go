@@ -35,7 +35,7 @@ func parseObject(text []byte) (object, error) {
 		return o, err
 	}
 	if len(o.Data) != o.Blob.Size || events.Hash(o.Data) != o.Blob.SHA256 {
-		return o, fmt.Errorf("the data of object %s has another size or digest than it says", o.Blob.Key)
+		return o, fmt.Errorf("the data of object %s does not match its size or digest", o.Blob.Key)
 	}
 	return o, nil
 }

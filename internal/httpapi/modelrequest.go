@@ -69,7 +69,7 @@ func (q *asks) tell(ctx context.Context, st *sse.Stream, t *tail) error {
 	case err != nil:
 		q.failed = true
 		if ctx.Err() == nil {
-			q.s.cfg.Logger.Warn("a stream cannot tell what the run's client is asked", "run", q.id, "reason", err)
+			q.s.cfg.Logger.Warn("a stream cannot show requests to a model that is the run's client", "run", q.id, "reason", err)
 		}
 		return nil
 	case req.Key == "", req.N > t.n:

@@ -17,15 +17,15 @@ func (s *Server) table() []route.Route {
 		requests.RunEvents.Row(s.getRunEvents), requests.RunStates.Row(s.getStates), requests.FollowEvents.Row(s.getEvents),
 		own(route.Route{
 			Pattern: "GET /metrics", Streams: []string{"text/plain"},
-			Summary: "Returns the metrics of this gateway and of what waits on the bus, for Prometheus. docs/metrics.md lists them.",
+			Summary: "Returns the metrics of this gateway and of the queues of the bus, for Prometheus. docs/metrics.md lists them.",
 		}, s.getMetrics),
 		own(route.Route{
 			Pattern: "GET /openapi.json", Open: true, Summary: "Returns this description as an OpenAPI 3.1 document.",
 			Answer: &jsonschema.Schema{Type: "object", Required: []string{"openapi", "info", "paths"}},
 		}, s.getOpenAPI),
-		own(route.Route{Pattern: "GET /healthz", Open: true, Summary: "Says that the process is alive.", Answer: health{}}, s.getHealth),
+		own(route.Route{Pattern: "GET /healthz", Open: true, Summary: "Returns 200 while the process is alive.", Answer: health{}}, s.getHealth),
 		own(route.Route{
-			Pattern: "GET /readyz", Open: true, Summary: "Says whether the bus can store events, and has the streams and consumers that are needed.",
+			Pattern: "GET /readyz", Open: true, Summary: "Reports whether the bus can store events, and has the streams and consumers that are needed.",
 			Answer: health{}, Codes: []string{refusal.CodeDiskFull, refusal.CodeStoreFull},
 		}, s.getReady),
 		route.Route{

@@ -15,13 +15,13 @@ func Page() string {
 
 <!-- go test ./internal/metrics -update writes this page from internal/meter/names.go and the rows of features. -->
 
-Every role serves these metrics for Prometheus at /metrics of --metrics-listen ADDRESS (MOOREBUS_METRICS_LISTEN). The gateway, `+"`moorebus dev`"+` and the HTTP handler of a Go program serve them with the HTTP API as well. [The runbook](operations/runbook.md) says what to look at.
+Every role serves these metrics for Prometheus at /metrics of --metrics-listen ADDRESS (MOOREBUS_METRICS_LISTEN). The gateway, `+"`moorebus dev`"+` and the HTTP handler of a Go program serve them with the HTTP API as well. [The runbook](operations/runbook.md) says what to watch.
 
-No label has the id of a run. A label marked * has values that come from agents, tools, models or graphs: a process keeps the first %d of them apart and counts the others as %q. A metric has at most %d series in a process.
+No label has the id of a run. The values of a label marked * come from agents, tools, models or graphs: a process counts the first %d of them separately, and the others together as %q. A metric has at most %d series in a process.
 
-The metrics of the Go runtime (go_…) and of the process (process_…) are those of the Prometheus client for Go.
+The metrics of the Go runtime (go_…) and of the process (process_…) come from the Prometheus client for Go.
 
-| metric | type | labels | who has it | meaning |
+| metric | type | labels | served by | meaning |
 |---|---|---|---|---|
 `, meter.MaxValues, meter.Other, maxSeries)
 	for _, m := range rows.Metrics() {

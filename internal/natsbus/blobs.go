@@ -200,7 +200,7 @@ func (b *Bus) chunks(ctx context.Context, bucket string, info *objectInfo) (data
 			return nil, nil, err
 		}
 		if len(data)+len(rec.Body) > info.Size {
-			return nil, nil, errors.New("it has more bytes than its description says")
+			return nil, nil, errors.New("it has more bytes than its description")
 		}
 		data = append(data, rec.Body...)
 		sum.Write(rec.Body)

@@ -257,5 +257,5 @@ func (b *Bus) probe(subject string) error {
 	if err != nil || json.Unmarshal(answer.Data, &ack) != nil || ack.Error == nil || ack.Error.ErrCode != api.CodeOtherStream {
 		return nil
 	}
-	return fmt.Errorf("%w, or it is broken: the server answers but stores nothing; see its log, make room, and start it again", journal.ErrDiskFull)
+	return fmt.Errorf("%w, or it is broken: the server answers but stores nothing; see its log, free some space, and restart it", journal.ErrDiskFull)
 }

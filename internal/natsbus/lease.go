@@ -120,7 +120,7 @@ func (l *lease) hold(ctx context.Context, work func(ctx context.Context) error) 
 		}
 		return true, err
 	}
-	l.b.Log.Warn("a lease was lost, and what it stands for goes on elsewhere", "lease", l.of.Name, "reason", lost)
+	l.b.Log.Warn("a lease was lost; another process continues its work", "lease", l.of.Name, "reason", lost)
 	lose()
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		return true, err

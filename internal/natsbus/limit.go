@@ -146,7 +146,7 @@ func (e *examiner) checkReplicas(info *jetstream.StreamInfo) {
 			"stream %s has no leader: nothing is stored", name)
 	}
 	if version := e.bus.NC.ConnectedServerVersion(); !olderThan(version, stoppedByAHeader) {
-		e.add(Warning, "let nobody publish whom you do not trust with the availability of the log; docs/how-to/operate.md says how to recover",
+		e.add(Warning, "give the permission to publish only to users whom you trust with the availability of the log; docs/how-to/operate.md says how to recover",
 			"nats-server %s stops stream %s for good if anybody who may publish into it sends the header Nats-Expected-Last-Msg-Id", version, events.StreamName(0))
 	}
 }

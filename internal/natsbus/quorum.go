@@ -69,7 +69,7 @@ func (b *Bus) Quorum(ctx context.Context) error {
 	case <-a.done:
 		return a.err
 	case <-ctx.Done():
-		return fmt.Errorf("the log has not said yet whether it has a quorum: %w", context.Cause(ctx))
+		return fmt.Errorf("it is not yet known whether the log has a quorum: %w", context.Cause(ctx))
 	}
 }
 
@@ -112,7 +112,7 @@ func checkQuorum(info *jetstream.StreamInfo) error {
 		}
 	}
 	if all := 1 + len(c.Replicas); there <= all/2 {
-		return fmt.Errorf("stream %s has no quorum: %d of its %d servers are there, and it needs %d", info.Config.Name, there, all, all/2+1)
+		return fmt.Errorf("stream %s has no quorum: %d of its %d servers are up, and it needs %d", info.Config.Name, there, all, all/2+1)
 	}
 	return nil
 }

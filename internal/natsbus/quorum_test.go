@@ -183,9 +183,9 @@ func TestCheckQuorum(t *testing.T) {
 		"one replica in a cluster": {&jetstream.ClusterInfo{Leader: "a"}, ""},
 		"all are there":            {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{here, here}}, ""},
 		"one is away":              {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{here, away}}, ""},
-		"two are away":             {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{away, away}}, "1 of its 3 servers are there, and it needs 2"},
+		"two are away":             {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{away, away}}, "1 of its 3 servers are up, and it needs 2"},
 		"two are silent":           {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{silent, silent}}, "1 of its 3"},
-		"half are there":           {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{here, away, away}}, "2 of its 4 servers are there, and it needs 3"},
+		"half are there":           {&jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{here, away, away}}, "2 of its 4 servers are up, and it needs 3"},
 		"no leader":                {&jetstream.ClusterInfo{Replicas: []*jetstream.PeerInfo{here, here}}, "no leader"},
 	} {
 		err := checkQuorum(&jetstream.StreamInfo{Config: jetstream.StreamConfig{Name: "MOORE_0"}, Cluster: c.cluster})

@@ -14,7 +14,7 @@ var (
 	// whoever does has it no more, or does not answer.
 	ErrNoPeer = errors.New("no other worker takes it")
 	// ErrPeersBusy says that a worker offers the name and has no room now.
-	ErrPeersBusy = errors.New("the other worker has no room now")
+	ErrPeersBusy = errors.New("the other worker has no free slot")
 	// ErrPeerLost says that a worker took the loan and was not heard of for the
 	// ack wait. It may have done the work, or a part of it.
 	ErrPeerLost = errors.New("the worker that took it went away")

@@ -21,7 +21,7 @@ func Comparison(w io.Writer, a, b string, c *compare.Comparison, columns int, co
 	t.line("a  "+a+"  ", t.State(c.State.A, string(c.State.A)))
 	t.line("b  "+b+"  ", t.State(c.State.B, string(c.State.B)))
 	if c.ForkPoint == nil {
-		t.line("they have no event in common, and are compared as a whole")
+		t.line("they have no event in common, and are compared entirely")
 	} else {
 		t.line(fmt.Sprintf("compared after event %d of %s", *c.ForkPoint, c.ForkRun))
 	}
@@ -152,7 +152,7 @@ func (t *comparison) usage(u compare.Usage) {
 func (t *comparison) open(name string, state events.State) {
 	switch state {
 	case events.WaitingForHuman:
-		t.line(name + " waits for a human to decide on a call")
+		t.line(name + " waits for a human to approve or reject a call")
 	case events.WaitingForUser:
 		t.line(name + " waits for its user's next message")
 	case events.Idle, events.Planning, events.Acting, events.ParallelActing, events.Observing, events.Reflecting, events.Paging:

@@ -84,7 +84,7 @@ func TestComparisonsEnd(t *testing.T) {
 		"\nneither calls a tool\n\nneither has an answer\n":                  func(c *compare.Comparison) { c.Calls, c.Answer = nil, compare.Answers{Same: true} },
 		"\nboth answer  There are 42.\n":                                     func(c *compare.Comparison) { c.Answer.Same = true },
 		"\na answers  There are 42.\nb has no answer\n":                      func(c *compare.Comparison) { c.Answer.B = nil },
-		"error\nthey have no event in common, and are compared as a whole\n": func(c *compare.Comparison) { c.ForkPoint = nil },
+		"error\nthey have no event in common, and are compared entirely\n": func(c *compare.Comparison) { c.ForkPoint = nil },
 	} {
 		c := twoRuns()
 		change(c)

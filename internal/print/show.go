@@ -203,7 +203,7 @@ func PausedFor(reason string) string {
 // tail is what the run came to, or what it waits for.
 func (r *Run) tail(b *bytes.Buffer, p Palette) {
 	if a := r.PendingApproval; a != nil {
-		b.WriteString("\n" + p.Yellow("waits for a human to decide on") + "\n")
+		b.WriteString("\n" + p.Yellow("waits for a human to approve or reject") + "\n")
 		for _, q := range a.Requests {
 			b.WriteString("  " + r.request(q) + "\n")
 		}

@@ -54,7 +54,7 @@ func TestShowEnd(t *testing.T) {
 		return []events.Payload{&events.HumanApprovalRequired{ToolCallReply: reply, Requests: []events.Request{request}, Deadline: "2026-01-03T00:00:00Z"}}
 	}
 	for want, payloads := range map[string][]events.Payload{
-		"waits for a human to decide on\n  c1 beta({}), risk high: above medium\n  until 2026-01-03T00:00:00Z\n": waits(call("c1", "beta", `{}`),
+		"waits for a human to approve or reject\n  c1 beta({}), risk high: above medium\n  until 2026-01-03T00:00:00Z\n": waits(call("c1", "beta", `{}`),
 			events.Request{CallID: "c1", Tool: "beta", Arguments: `{}`, Risk: "high", Reason: "above medium"}),
 		"\n  c1 beta asks: Which one? (answer it with `moorebus answer RUN c1 TEXT`)\n": waits(call("c1", "beta", `{"question":"Which\none?"}`),
 			events.Request{CallID: "c1", Tool: "beta", Arguments: `{"question":"Which\none?"}`, Risk: "low", Reason: "Which\none?", Asks: true}),

@@ -37,7 +37,7 @@ type Process struct {
 }
 
 // Ready says what makes the process ready while the log has a quorum: that each check returns
-// nil. /readyz of --metrics-listen tells.
+// nil. /readyz of --metrics-listen reports it.
 func (p *Process) Ready(checks ...func(context.Context) error) {
 	p.probe.Set(func(ctx context.Context) error {
 		for _, check := range append([]func(context.Context) error{p.Bus.Quorum}, checks...) {
@@ -67,7 +67,7 @@ func Command(name, short, long string, flags func(*pflag.FlagSet), check func() 
 			return err
 		}
 		logger = logger.With("role", name, "instance", role.Instance)
-		slog.SetDefault(logger) // what has no logger of its own says who it is, too
+		slog.SetDefault(logger) // log lines of code without its own logger name the role too
 		defer logStop(cmd.Context(), logger)()
 		if check != nil {
 			if err := check(); err != nil {
@@ -90,12 +90,12 @@ func Command(name, short, long string, flags func(*pflag.FlagSet), check func() 
 		})
 		if err != nil {
 			if cmd.Context().Err() != nil {
-				return nil // asked to end while it waited, and does
+				return nil // a signal ended the wait
 			}
 			return err
 		}
 		defer conn.NATS.Close()
-		if err := os.Unsetenv(natsconn.SeedVariable); err != nil { // programs that this one starts need it not
+		if err := os.Unsetenv(natsconn.SeedVariable); err != nil { // programs that this one starts do not need it
 			return err
 		}
 		registry.ReadCertificates(func() map[string]time.Time { return certs.EndsOf(conn.Bus.Conn().TLSConnectionState) })
@@ -110,10 +110,10 @@ func Command(name, short, long string, flags func(*pflag.FlagSet), check func() 
 			Base: base, Bus: conn.Bus, Estimators: tokens.Set{tokens.O200K: o200k.Estimate}, Metrics: registry, probe: probe,
 		})
 		if open.Err() != nil && cmd.Context().Err() == nil {
-			err = context.Cause(open) // another start may be let in
+			err = context.Cause(open) // a new start may be accepted
 		}
 		if errors.Is(err, journal.ErrDenied) {
-			err = fmt.Errorf("%w\nthe user of this process may not do what the role %s needs: check whose key NATS_NKEY is, or print the permissions of this build again (`moorebus init --print-permissions`)", err, name)
+			err = fmt.Errorf("%w\nthe user of this process lacks permissions that the role %s needs: check whose key NATS_NKEY is, or print the permissions of this build again (`moorebus init --print-permissions`)", err, name)
 		}
 		return err
 	}
@@ -135,8 +135,8 @@ func logStop(ctx context.Context, logger *slog.Logger) (logged func()) {
 	}
 }
 
-// storeOptions say how a role reads runs. An actor changes the world, so it trusts
-// stored events only: a snapshot is the observer's word.
+// storeOptions says how a role reads runs. An actor has effects outside the log, so it trusts
+// only stored events, and not the observer's snapshots.
 func storeOptions(role string, bus *natsbus.Bus, registry *metrics.Registry, logger *slog.Logger) runlog.Options {
 	o := runlog.Options{Log: bus, Snapshots: bus, Meter: registry, Appended: registry.Appended, Logger: logger}
 	if role == "actor" {

@@ -58,7 +58,7 @@ func decision(mem *reducer.Memory, e *events.Event) (level slog.Level, message s
 		return level, "a run was paused", by(p.By)
 	case *events.Resumed:
 		if p.Redrive {
-			return slog.LevelWarn, "a run stood still and is driven again", nil
+			return slog.LevelWarn, "a stalled run's work is delivered again", nil
 		}
 		return level, "a run was resumed", by(p.By)
 	case *events.BudgetRaised:

@@ -38,6 +38,6 @@ func TestDecisionsAreLogged(t *testing.T) {
 	stood := bench.Start(start())
 	bench.Append(stood, events.Control, &events.Resumed{Redrive: true}, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodeStalled}})
 	require.Equal(t, []string{
-		"INFO a run started", "WARN a run stood still and is driven again", "ERROR a run ended " + reducer.CodeStalled,
+		"INFO a run started", "WARN a stalled run's work is delivered again", "ERROR a run ended " + reducer.CodeStalled,
 	}, said(stood))
 }

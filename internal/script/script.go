@@ -138,7 +138,7 @@ func (f entryForm) entry(where string) (Entry, error) {
 	case kinds != 1:
 		return e, fmt.Errorf("%s: an entry is exactly one of text, calls and error", where)
 	case f.Content != nil && f.Calls == nil:
-		return e, fmt.Errorf("%s: content is the text beside calls; a reply in words is text", where)
+		return e, fmt.Errorf("%s: content is the text of a reply with calls; a reply without calls uses text", where)
 	}
 	for key, text := range map[string]*string{"text": f.Text, "content": f.Content} {
 		if text == nil {

@@ -139,7 +139,7 @@ func (s *Subagents) answerOrStart(ctx context.Context, c call) (worker.Result, e
 		case found.ended != nil:
 			return worker.Done(toolcall.Outcome(s.outcome(ctx, c.subrun, c.ID, found.ended), c.batch)), nil
 		case found.foreign:
-			return c.failed(CodeRunTaken, fmt.Sprintf("%s was not called: the run %s, which is to answer, is there already and answers something else", c.Name, c.subrun.ID)), nil
+			return c.failed(CodeRunTaken, fmt.Sprintf("%s was not called: the run %s, which is to answer, exists already and answers something else", c.Name, c.subrun.ID)), nil
 		case found.there:
 			return s.handOn(ctx, c)
 		}

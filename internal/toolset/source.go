@@ -48,7 +48,7 @@ func checkSources(sources []tool.Source) error {
 	seen := map[string]bool{"": true}
 	for _, s := range sources {
 		if seen[s.Name()] {
-			errs = append(errs, fmt.Errorf("source %q: every source needs a name of its own", s.Name()))
+			errs = append(errs, fmt.Errorf("source %q: every source needs its own name", s.Name()))
 		}
 		seen[s.Name()] = true
 	}

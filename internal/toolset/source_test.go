@@ -127,7 +127,7 @@ func TestSourcesNeedNames(t *testing.T) {
 	t.Parallel()
 	for _, sources := range [][]tool.Source{{newTap("")}, {newTap("a"), newTap("a")}} {
 		_, err := toolset.NewWith(toolset.Options{Sources: sources})
-		require.ErrorContains(t, err, "needs a name of its own")
+		require.ErrorContains(t, err, "needs its own name")
 	}
 }
 

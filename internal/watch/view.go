@@ -199,7 +199,7 @@ var help = []string{
 	"", "  ← →        the event before, after", "  Home End   the first, the last event", "  space      play, stop",
 	"  + -        twice, half as fast: 0.5 to 16 times", "  L          the live edge: follow the run", "  Tab        the next panel",
 	"  ↑ ↓ PgUp PgDn  move in the panel", "  x          memory: show what did not change, too", "  /          find the next event with a text",
-	"  y n        approve or answer, reject what waits for a person", "  q          leave; the run goes on", "",
+	"  y n        approve or answer, reject what waits for a person", "  q          quit; the run continues", "",
 	"  any key goes back",
 }
 

@@ -101,7 +101,7 @@ func (w *Worker) takeLoans(taking, workCtx context.Context) (wait func(abandoned
 		defer w.loans.mu.Unlock()
 		w.loans.ctx = ctx
 		if err := w.adjustOffers(); err != nil {
-			w.cfg.Logger.Warn("loans from other workers cannot be taken", "reason", err)
+			w.cfg.Logger.Warn("loans from other workers cannot be received", "reason", err)
 		}
 	}
 	set(workCtx)

@@ -152,7 +152,7 @@ func (a *Agent) Stepwise(ctx context.Context, options ...StartOption) (*Run, err
 		return nil, fmt.Errorf("%w: the agent's roles are run by its server", ErrStepwise)
 	}
 	if len(a.callees) > 0 {
-		return nil, fmt.Errorf("%w: the agent calls others, whose runs go on by themselves", ErrStepwise)
+		return nil, fmt.Errorf("%w: the agent calls others, whose runs continue by themselves", ErrStepwise)
 	}
 	service, err := a.serving.open(ctx, stepping)
 	if err != nil {

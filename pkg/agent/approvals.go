@@ -140,7 +140,7 @@ func (r *Run) Decide(ctx context.Context, d events.Decision) error {
 	of := r // it says what is wrong with a call that does not wait
 	for i, a := range slices.DeleteFunc(waiting, func(a Approval) bool { return a.CallID != d.CallID }) {
 		if i > 0 {
-			return fmt.Errorf("the call %s waits in run %s and in run %s: decide on one by Approval.Decide", d.CallID, of.ID(), a.Run)
+			return fmt.Errorf("the call %s waits in run %s and in run %s: decide one with Approval.Decide", d.CallID, of.ID(), a.Run)
 		}
 		of = a.of
 	}

@@ -262,7 +262,7 @@ func (b *Builder) build() (*Agent, error) {
 		return nil, err
 	}
 	if a.elsewhere && a.place.embedded() {
-		return nil, errors.New("the roles run elsewhere, but no bus is named: use NATS, Conn or Bus")
+		return nil, errors.New("the roles run in other processes, but no bus is named: use NATS, Conn or Bus")
 	}
 	a.serving, err = together([]*Agent{a})
 	return a, err

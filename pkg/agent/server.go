@@ -160,7 +160,7 @@ func served(agents []*Agent) (serving, error) {
 	}
 	for _, a := range agents {
 		if a.elsewhere {
-			return serving{}, fmt.Errorf("the roles of agent %s run elsewhere", a.def.Name)
+			return serving{}, fmt.Errorf("the roles of agent %s run in other processes", a.def.Name)
 		}
 	}
 	return together(agents)

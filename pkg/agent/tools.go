@@ -141,9 +141,9 @@ func (b *Builder) buildCallees(a *Agent) error {
 		case c.agent == nil:
 			return errors.New("an agent to call is nil")
 		case a.elsewhere:
-			return fmt.Errorf("the roles run elsewhere, and so do those of agent %s: name its tool by RemoteTools", c.agent.def.Name)
+			return fmt.Errorf("the roles run in other processes, and so do those of agent %s: name its tool by RemoteTools", c.agent.def.Name)
 		case c.agent.elsewhere:
-			return fmt.Errorf("agent %s is to be called, but its roles run elsewhere: name its tool by RemoteTools", c.agent.def.Name)
+			return fmt.Errorf("agent %s is to be called, but its roles run in other processes: name its tool by RemoteTools", c.agent.def.Name)
 		}
 		def := c.tool.Definition()
 		if err := def.Validate(); err != nil {

@@ -42,7 +42,7 @@ func (e *FullError) Error() string {
 	if e.Reason != "" && e.Free >= e.Need {
 		return fmt.Sprintf("the server cannot write to %s; it is restarted until it can: %s", e.Dir, e.Reason)
 	}
-	return fmt.Sprintf("the disk of %s is full: %d MiB are free; appends go on by themselves when there are %d MiB", e.Dir, e.Free>>20, e.Need>>20)
+	return fmt.Sprintf("the disk of %s is full: %d MiB are free; appends continue by themselves when %d MiB are free", e.Dir, e.Free>>20, e.Need>>20)
 }
 
 // Full returns nil while the server takes writes, else a [*FullError]. Nothing
@@ -133,7 +133,7 @@ func (s *Server) checkRoom() {
 		s.log.out.Error("nothing is stored any more", "reason", now)
 	case now == nil && was != nil:
 		s.log.mute(false)
-		s.log.out.Warn("there is room on the disk again: what waits is stored", "dir", s.dir)
+		s.log.out.Warn("the disk has free space again: waiting appends are stored", "dir", s.dir)
 	}
 }
 

@@ -234,5 +234,5 @@ func TestDiskIsFull(t *testing.T) {
 	text := <-said
 	require.NoError(t, cmd.Wait())
 	require.Contains(t, text, "nothing is stored any more")
-	require.Contains(t, text, "there is room on the disk again")
+	require.Contains(t, text, "the disk has free space again")
 }

@@ -230,7 +230,7 @@ func (b *Budget) Check() error {
 		value int
 	}{{"max_input_tokens", b.MaxInputTokens}, {"max_output_tokens", b.MaxOutputTokens}, {"max_total_tokens", b.MaxTotalTokens}} {
 		if limit.value < 0 {
-			return fmt.Errorf("%s: must be a whole number above 0, is %d; leave it out for no limit", limit.key, limit.value)
+			return fmt.Errorf("%s: must be an integer above 0, is %d; omit it for no limit", limit.key, limit.value)
 		}
 	}
 	switch {

@@ -132,9 +132,9 @@ func TestDurations(t *testing.T) {
 func TestBudgetErrorsNameTheKey(t *testing.T) {
 	t.Parallel()
 	for says, b := range map[string]events.Budget{
-		"max_input_tokens: must be a whole number above 0, is -1":  {MaxInputTokens: -1},
-		"max_output_tokens: must be a whole number above 0, is -2": {MaxOutputTokens: -2},
-		"max_total_tokens: must be a whole number above 0, is -3":  {MaxTotalTokens: -3},
+		"max_input_tokens: must be an integer above 0, is -1":  {MaxInputTokens: -1},
+		"max_output_tokens: must be an integer above 0, is -2": {MaxOutputTokens: -2},
+		"max_total_tokens: must be an integer above 0, is -3":  {MaxTotalTokens: -3},
 		"max_cost_usd: must be a number of US dollars above 0, is -0.5": {
 			MaxCostUSD: -0.5,
 		},

@@ -18,8 +18,8 @@ const (
 var contextRows = []row{
 	define("The model sees more of the conversation.", func(p *ContextWindowExpanded) string { return p.summary(fmt.Sprintf("by %d messages", p.Increment)) }),
 	define("The model sees earlier calls again.", func(p *ToolCallsAddedToContext) string { return p.summary(strings.Join(p.CallIDs, ", ")) }),
-	define("An entry is put into working memory.", func(p *WorkingMemoryAdded) string { return p.summary() }),
-	define("An entry is taken out of working memory.", func(p *WorkingMemoryRemoved) string { return strings.Join(p.Tags, ", ") }),
+	define("An entry is added to working memory.", func(p *WorkingMemoryAdded) string { return p.summary() }),
+	define("An entry is removed from working memory.", func(p *WorkingMemoryRemoved) string { return strings.Join(p.Tags, ", ") }),
 	define("An entry was written to storage.", func(p *StorageSaved) string { return p.summary() }),
 	define("Entries were read from storage into working memory.", func(p *StorageLoaded) string {
 		return fmt.Sprintf("%s: %d entries", strings.Join(p.Tags, ", "), len(p.Entries))

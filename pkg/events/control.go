@@ -2,7 +2,7 @@ package events
 
 import "encoding/json"
 
-// What ends a run, holds it or lets it go on.
+// The events that end, pause and resume a run, and the other control events.
 const (
 	TypePaused         Type = "Paused"
 	TypeResumed        Type = "Resumed"
@@ -18,13 +18,13 @@ const (
 
 var controlRows = []row{
 	define("No new work starts until the run is resumed.", func(p *Paused) string { return p.summary() }),
-	define("Work may start again, and the state's work is driven once more.", func(p *Resumed) string { return p.summary() }),
-	define("The run gets other limits.", func(p *BudgetRaised) string { return p.summary() }),
-	define("The run is ended from outside.", func(p *CancelledRun) string { return p.summary() }),
+	define("Work may start again, and the work of the current state is delivered again.", func(p *Resumed) string { return p.summary() }),
+	define("The run gets new limits.", func(p *BudgetRaised) string { return p.summary() }),
+	define("A person or program ends the run.", func(p *CancelledRun) string { return p.summary() }),
 	define("The run ends because it used up its planning calls.", func(p *MaxSteps) string { return p.summary() }),
 	define("The run ends because it used up its budget.", func(p *BudgetExceeded) string { return p.summary() }),
-	define("The run ends because nobody can continue it.", func(p *FatalError) string { return p.summary() }),
-	define("A client's own data is kept in the run's custom memory.", func(p *CustomMemorySet) string { return p.Key }).broughtBy(5),
+	define("The run ends because no worker can continue it.", func(p *FatalError) string { return p.summary() }),
+	define("A client stores data in the run's custom memory.", func(p *CustomMemorySet) string { return p.Key }).broughtBy(5),
 	define("A queued run may begin to work.", func(*Admitted) string { return "" }).broughtBy(6),
 }
 

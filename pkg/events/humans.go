@@ -15,14 +15,14 @@ const (
 
 var humansRows = []row{
 	define("Calls wait for a human to decide.", func(p *HumanApprovalRequired) string { return p.summary() }),
-	define("A human decided on one call of a batch.", func(p *HumanDecision) string { return p.summary() }),
+	define("A human decided about one call of a batch.", func(p *HumanDecision) string { return p.summary() }),
 	define("A human lets the call run.", func(p *HumanApproved) string { return p.summary() }),
 	define("A human lets the call run with other arguments.", func(p *HumanModified) string { return p.summary() }),
-	define("A human refuses the call, or every call of a batch was refused.", func(p *HumanRejected) string { return p.summary() }),
-	define("Every call of a batch is decided on, and some of them run.", func(*HumanApprovedParallel) string { return "" }),
-	define("Nobody decided before the deadline, so every call that waits is refused.", func(*ApprovalExpired) string { return "" }),
-	define("The user says something.", func(p *UserMessage) string { return Shown(p.Content, p.Parts) }),
-	define("A conversation that waits for its user is closed.", func(p *Closed) string { return p.summary() }),
+	define("A human rejects the call, or every call of a batch was rejected.", func(p *HumanRejected) string { return p.summary() }),
+	define("A human decided about every call of a batch, and some of them run.", func(*HumanApprovedParallel) string { return "" }),
+	define("Nobody decided before the deadline, so every waiting call is rejected.", func(*ApprovalExpired) string { return "" }),
+	define("The user sends a message.", func(p *UserMessage) string { return Shown(p.Content, p.Parts) }),
+	define("A conversation that was waiting for its user is closed.", func(p *Closed) string { return p.summary() }),
 }
 
 // Request is one call that waits for a human.

@@ -231,7 +231,7 @@ func (a *Agent) checkModels() error {
 	case r.BudgetTokens < 0:
 		return fmt.Errorf("reasoning.budget_tokens: must not be negative, is %d", r.BudgetTokens)
 	case r.BudgetTokens > 0 && a.LLM.ThinkingTokens > 0:
-		return fmt.Errorf("reasoning.budget_tokens: stands beside llm.thinking_tokens, which means the same; keep one of them")
+		return fmt.Errorf("reasoning.budget_tokens: excludes llm.thinking_tokens, which means the same; keep one of them")
 	}
 	return nil
 }

@@ -15,10 +15,10 @@ const (
 
 var observingRows = []row{
 	define("The results are committed and the model is asked again.", func(*Continue) string { return "" }),
-	define("The history is compressed first: after a number of steps, or since a request to the model was too long.", func(*NeedsReflection) string { return "" }),
+	define("The history is compressed first: after a number of steps, or because a request to the model was too long.", func(*NeedsReflection) string { return "" }),
 	define("The results are committed and working memory is paged out first.", func(*NeedsPaging) string { return "" }),
-	define("A summary takes the place of the history.", func(p *ReflectDone) string { return p.Summary + p.Failed }),
-	define("Entries of working memory went to storage.", func(p *PageDone) string {
+	define("A summary replaces the history.", func(p *ReflectDone) string { return p.Summary + p.Failed }),
+	define("Entries of working memory were moved to storage.", func(p *PageDone) string {
 		return fmt.Sprintf("%d entries to storage, %d dropped", len(p.Paged), len(p.Dropped))
 	}),
 }

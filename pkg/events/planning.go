@@ -21,11 +21,11 @@ var planningRows = []row{
 	define("The model asks for several tool calls at once.", func(p *LLMParallelToolCalls) string { return p.summary() }),
 	define("The model answers, which ends a task.", func(p *LLMFinalAnswer) string { return p.Content }),
 	define("The model answers, which ends a turn of a conversation.", func(p *LLMMessageComplete) string { return p.Content }),
-	define("The model thinks and does nothing else.", func(p *LLMThought) string { return p.summary() }),
+	define("The reply has only thoughts.", func(p *LLMThought) string { return p.summary() }),
 	define("The model doubts its own reply, so the run reflects first.", func(p *LowConfidence) string { return fmt.Sprintf("confidence %.2f", p.Confidence) }),
 	define("The answer is shorter than the agent allows, so the model is asked again.", func(p *AnswerTooShort) string { return p.Content }),
-	define("Every call of the reply is of a tool that the agent forbids.", func(p *ToolBlacklisted) string { return p.summary() }),
-	define("Nothing in the reply can be acted on.", func(p *ReplyInvalid) string { return p.summary() }),
+	define("Every call of the reply is for a tool that the agent forbids.", func(p *ToolBlacklisted) string { return p.summary() }),
+	define("The reply has nothing to act on.", func(p *ReplyInvalid) string { return p.summary() }),
 	define("An attempt failed and is counted, or an interrupted reply is kept.", func(p *LLMAttemptFailed) string { return p.Kind + ": " + p.Message }),
 }
 

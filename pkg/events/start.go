@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// How runs begin, and how one goes on under another agent.
+// How runs begin, and how a run continues under another agent.
 const (
 	TypeStart     Type = "Start"
 	TypeForked    Type = "Forked"
@@ -15,9 +15,9 @@ const (
 var startRows = []row{
 	define("A run begins with an agent, its tools and a task.", func(p *Start) string { return p.Agent.Name + ": " + Shown(p.Task, p.Parts) }).
 		nextWhere(func(p Payload) bool { return !p.(*Start).Agent.PlainModels() }),
-	define("A run begins as another one stood after one of its events.", func(p *Forked) string { return fmt.Sprintf("from event %d of %s", p.At, p.Run) }).
+	define("A run begins as a copy of another run after one of its events.", func(p *Forked) string { return fmt.Sprintf("from event %d of %s", p.At, p.Run) }).
 		nextWhere(func(p Payload) bool { f := p.(*Forked); return f.Agent != nil && !f.Agent.PlainModels() }),
-	define("The run goes on under another agent.", func(p *HandedOff) string { return "to " + p.Agent.Name }).broughtBy(2),
+	define("The run continues under another agent.", func(p *HandedOff) string { return "to " + p.Agent.Name }).broughtBy(2),
 }
 
 // Start opens a run. It pins all that a replay needs. Parts are there where the task is more

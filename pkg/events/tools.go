@@ -13,7 +13,7 @@ var toolsRows = []row{
 	define("A call of a batch goes to its tool's pool.", func(p *ToolCallDispatched) string { return p.CallID }),
 	define("A call that must not run twice is about to run, or another run or the client answers it.", func(p *ToolCallStarted) string { return p.CallID }),
 	define("One call of a batch has its result.", func(p *ToolCallResult) string { return p.CallID + ": " + p.ToolOutcome.summary() }),
-	define("A call went well, or at least one call of a batch did.", func(p *ToolSuccess) string { return p.Outcome.summary() }),
+	define("A call succeeded, or at least one call of a batch did.", func(p *ToolSuccess) string { return p.Outcome.summary() }),
 	define("A call failed, or every call of a batch did.", func(p *ToolFailure) string { return p.Outcome.summary() }),
 }
 

@@ -56,7 +56,7 @@ var (
 // diskFull is the one value of ErrDiskFull.
 type diskFull struct{}
 
-func (diskFull) Error() string        { return "the log takes no writes: no room on the server's disk" }
+func (diskFull) Error() string        { return "the log accepts no writes: the server's disk is full" }
 func (diskFull) Is(target error) bool { return target == ErrFull }
 
 // MaxBody is the largest body of an event, in bytes: what a message may hold,

@@ -277,7 +277,7 @@ func mcpServers(m *agentfile.MCP, boxes *sandboxes) ([]tool.Source, []string, er
 	if m.Pinned != "" {
 		HideFiles(m.Pinned)
 		if _, err := mcppins.Read(m.Pinned); err != nil { // before the first server starts
-			return nil, nil, fmt.Errorf("mcp.pinned: %w; look at the tools of the servers with `moorebus mcp diff`, and pin them with `moorebus mcp pin`", err)
+			return nil, nil, fmt.Errorf("mcp.pinned: %w; review the servers' tools with `moorebus mcp diff`, and pin them with `moorebus mcp pin`", err)
 		}
 	}
 	var sources []tool.Source

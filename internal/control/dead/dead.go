@@ -78,7 +78,7 @@ func (k *Letters) log() (log, error) {
 	if l, has := k.a.Log.(log); has {
 		return l, nil
 	}
-	return nil, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "this bus does not tell of messages without a run")
+	return nil, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "this bus does not list messages without a run")
 }
 
 // Dead lists the dead runs of the namespace and the messages of no run, which belong to no

@@ -90,7 +90,7 @@ func (g *Gauges) say(err error) {
 		failed = err.Error()
 	}
 	if failed != "" && failed != g.failed {
-		g.cfg.Logger.Warn("metrics of what waits are incomplete", "reason", failed)
+		g.cfg.Logger.Warn("the metrics of waiting work are incomplete", "reason", failed)
 	}
 	g.failed = failed
 }

@@ -21,7 +21,7 @@ type Counts struct {
 // RunCounts are numbers of runs that are in the log.
 type RunCounts struct {
 	Total   int                  `json:"total"`
-	ByState map[events.State]int `json:"by_state" jsonschema:"States without runs are left out."`
+	ByState map[events.State]int `json:"by_state" jsonschema:"States without runs are omitted."`
 	Waiting WaitingCounts        `json:"waiting"`
 }
 

@@ -25,7 +25,7 @@ func UntilSetUp(ctx context.Context, log *slog.Logger, undone string, part func(
 		}
 		if err.Error() != said {
 			said = err.Error()
-			log.Error(undone+": run `moorebus init` and print the permissions again (--print-permissions), then it goes on by itself", "reason", err)
+			log.Error(undone+": run `moorebus init` and print the permissions again (--print-permissions); it then starts by itself", "reason", err)
 		}
 		if !retry.Wait(ctx, setupEvery) {
 			return nil

@@ -16,7 +16,7 @@ type Hour struct {
 	Events  int64     `json:"events"`
 	Input   int64     `json:"input" jsonschema:"Tokens."`
 	Output  int64     `json:"output" jsonschema:"Tokens."`
-	CostUSD *float64  `json:"cost_usd,omitempty" jsonschema:"Left out where no price is known."`
+	CostUSD *float64  `json:"cost_usd,omitempty" jsonschema:"Omitted if no price is known."`
 	Agents  []Agent   `json:"agents" jsonschema:"By agent, the dearest first."`
 }
 
@@ -55,7 +55,7 @@ const (
 // Costs are what runs used, by agent, model, tool, hour or day.
 type Costs struct {
 	By    By        `json:"by"`
-	Since time.Time `json:"since,omitzero" jsonschema:"From when on is counted: the parameter, rounded down."`
+	Since time.Time `json:"since,omitzero" jsonschema:"The time from which on is counted: the parameter, rounded down."`
 	Rows  []Cost    `json:"rows" jsonschema:"The dearest first; hours and days in order."`
 	Total Use       `json:"total"`
 }
@@ -73,7 +73,7 @@ type Use struct {
 	Input   int64    `json:"input" jsonschema:"Tokens; of tools those of the runs that answered calls."`
 	Output  int64    `json:"output"`
 	Cached  int64    `json:"cached"`
-	CostUSD *float64 `json:"cost_usd,omitempty" jsonschema:"Left out where no price is known."`
+	CostUSD *float64 `json:"cost_usd,omitempty" jsonschema:"Omitted if no price is known."`
 	// Unpriced are tokens whose price is not known, without those of models that are the run's
 	// client.
 	Unpriced int64 `json:"-"`

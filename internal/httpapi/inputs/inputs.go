@@ -215,7 +215,7 @@ func (o inputObject) either(a, b string) (*strict.Node, error) {
 	case o[a] == nil && o[b] == nil:
 		return nil, fmt.Errorf("%s: is missing", a)
 	case o[a] != nil && o[b] != nil:
-		return nil, fmt.Errorf("%s: is given beside %s; give one of them", b, a)
+		return nil, fmt.Errorf("%s: excludes %s; give one of them", b, a)
 	case o[a] != nil:
 		return o[a], nil
 	}
@@ -257,7 +257,7 @@ func checkCount(key string, n *strict.Node) error {
 		return err
 	}
 	if n.Kind == strict.Null || count < 0 {
-		return fmt.Errorf("%s: must be a whole number from 0", key)
+		return fmt.Errorf("%s: must be an integer from 0", key)
 	}
 	return nil
 }
@@ -418,7 +418,7 @@ func readToolResult(_ string, o inputObject) (control.Input, error) {
 	}
 	switch {
 	case o["result"] != nil && (o["success"] != nil || o["observation"] != nil):
-		return nil, errors.New("result: is given beside success and observation; give one of them")
+		return nil, errors.New("result: excludes success and observation; give one of them")
 	case o["result"] != nil:
 		r, err := resultKeys.object(o["result"])
 		if err != nil {

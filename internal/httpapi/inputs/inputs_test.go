@@ -84,14 +84,14 @@ func forms(kebab string) []string {
 func TestBadFormsOfOutsideInputs(t *testing.T) {
 	for body, says := range map[string]string{
 		`"type":"llm-chunk","messageId":"m","chunk":7`:                                                           "chunk: is a number, want a string",
-		`"type":"llm-chunk","messageId":"m","chunk":"x","offset":-1`:                                             "offset: must be a whole number",
+		`"type":"llm-chunk","messageId":"m","chunk":"x","offset":-1`:                                             "offset: must be an integer",
 		`"type":"llm-chunk","messageId":"m","chunk":"x","offset":null`:                                           "offset",
 		`"type":"llm-chunk","messageId":7,"chunk":"x"`:                                                           "message_id: is a number",
 		`"type":"llm-message-complete","messageId":"m","usage":3`:                                                "usage: is a number, want a mapping",
 		`"type":"llm-message-complete","messageId":"m","usage":{"input":3,"output":-1}`:                          "usage: no number may be negative",
 		`"type":"llm-message-complete","messageId":"m","usage":{"cost_usd":-0.5}`:                                "usage: no number may be negative",
 		`"type":"llm-message-complete","messageId":"m","content":null`:                                           "content: is",
-		`"type":"tool-call-started","toolCallId":"c","callId":"c"`:                                               "call_id: is given beside tool_call_id",
+		`"type":"tool-call-started","toolCallId":"c","callId":"c"`:                                               "call_id: excludes tool_call_id",
 		`"type":"tool-call-started","toolCallId":"c","parameters":{}`:                                            "parameters: is a mapping, want a string",
 		`"type":"tool-call-started","toolCallId":""`:                                                             "tool_call_id",
 		`"type":"tool-call-result","toolCallId":"c","success":"yes","observation":"x"`:                           "success: is",

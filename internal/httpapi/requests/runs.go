@@ -67,7 +67,7 @@ type (
 	ReplyAt struct {
 		Run
 		At   uint64 `query:"at" doc:"The number of the reply's event. Default: the reply that the run waits for."`
-		Body bool   `query:"body" doc:"true: also the whole body that is sent, byte for byte, in base64."`
+		Body bool   `query:"body" doc:"true: also the complete body that is sent, byte for byte, in base64."`
 	}
 	// NewFork says where a run is forked. Keys is at most one.
 	NewFork struct {
@@ -96,7 +96,7 @@ func (*RunList) CheckParameters(values map[string]string) error {
 		}
 	}
 	if values["cursor"] != "" && values["after"] != "" {
-		return route.BadParameter("after: is given beside cursor, which replaces it")
+		return route.BadParameter("after: excludes cursor, which replaces it")
 	}
 	return nil
 }

@@ -29,16 +29,16 @@ func Command() *cobra.Command {
 	var agents []subagent.Tool
 	return role.Command("actor", "Run tools: the states Acting and ParallelActing",
 		`Actor consumes the tool calls of the pools that it serves, runs them, and appends
-each call's result. Without --tools it has the builtins ask_human, calculator,
-current_time and those of memory. A tool file may name MCP servers (the key mcp) and
-NATS services (entries {service: NAME}), whose tools come and go with them. --services
-adds those of every NATS service. Tools that are agents (the keys agent and handoff)
-belong to the pool agents: a call starts a run, whose answer is the call's result. A
-call that needs approval runs only if the log holds the approval.`,
+each call's result. Without --tools it offers the builtins ask_human, calculator,
+current_time and the memory tools. A tool file may name MCP servers (the key mcp) and
+NATS services (entries {service: NAME}): their tools are offered while they run.
+--services adds the tools of every NATS service. Tools that are agents (the keys agent
+and handoff) belong to the pool agents: a call starts a run, whose answer is the call's
+result. A call that needs approval runs only if the log has the approval.`,
 		func(flags *pflag.FlagSet) {
-			flags.StringVar(&file, "tools", "", "`file` of tools (YAML or JSON); an agent may stand in it too")
+			flags.StringVar(&file, "tools", "", "`file` of tools (YAML or JSON); the file may also contain an agent")
 			flags.BoolVar(&services, "services", false, "also serve the tools of every NATS service: endpoints whose metadata has moorebus.tool")
-			flags.StringSliceVar(&pools, "pool", nil, "pool of tools to serve, may be repeated; default: those of all its tools")
+			flags.StringSliceVar(&pools, "pool", nil, "pool of tools to serve, may be repeated (default: the pools of all its tools)")
 			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are removed from results, may be repeated")
 		},
 		func() (err error) {

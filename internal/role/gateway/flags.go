@@ -34,9 +34,9 @@ type HTTPFlags struct {
 // AddHTTPFlags adds --max-streams, --max-client-streams, --host and --a2a-agent.
 func AddHTTPFlags(flags *pflag.FlagSet) *HTTPFlags {
 	f := &HTTPFlags{}
-	flags.StringSliceVar(&f.hosts, "host", nil, "further `names` by which clients without a token may address --listen; its own host, localhost and IP addresses are always allowed")
-	flags.IntVar(&f.Max, "max-streams", httpapi.MaxStreams, "most open event streams, and never more than half of the files that the process may have open; a further one is refused with 429")
-	flags.IntVar(&f.PerClient, "max-client-streams", httpapi.MaxClientStreams, "most open event streams of one address; a further one is refused with 429")
+	flags.StringSliceVar(&f.hosts, "host", nil, "further host `names` that clients without a token may use for --listen; its own host, localhost and IP addresses are always allowed")
+	flags.IntVar(&f.Max, "max-streams", httpapi.MaxStreams, "most open event streams, at most half of the files that the process may have open; further ones are refused with 429")
+	flags.IntVar(&f.PerClient, "max-client-streams", httpapi.MaxClientStreams, "most open event streams of one address; further ones are refused with 429")
 	flags.StringVar(&f.A2AAgent, "a2a-agent", os.Getenv("MOOREBUS_A2A_AGENT"),
 		"stored `agent` of the default namespace whose A2A card is public at /.well-known/agent-card.json (MOOREBUS_A2A_AGENT, else, without a token, the only one)")
 	cli.Positive(flags, "max-streams", "max-client-streams")
@@ -49,7 +49,7 @@ func (f *HTTPFlags) Streams(logger *slog.Logger) int {
 	limit, known := cli.OpenFiles()
 	most := boundStreams(f.Max, limit, known)
 	if most < f.Max {
-		logger.Warn("fewer event streams may be open than --max-streams says: raise the limit of open files (ulimit -n, LimitNOFILE)", "open_files", limit)
+		logger.Warn("the limit of open files allows fewer event streams than --max-streams: raise it (ulimit -n, LimitNOFILE)", "open_files", limit)
 	}
 	return most
 }
@@ -81,7 +81,7 @@ type Flags struct {
 func AddFlags(flags *pflag.FlagSet) *Flags {
 	f := &Flags{Features: all.Features().AddFlags(flags)}
 	flags.DurationVar(&f.StallAfter, "stall", control.StallAfter,
-		"a run with work to do and no event for this long is driven again, twice at most, and ended after as long again; must be longer than any call of a model or a tool")
+		"time without an event after which the work of a run is delivered again, at most twice, before the run ends; must be longer than any model or tool call")
 	flags.DurationVar(&f.poolWait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor; 0: they wait until there is one")
 	cli.Positive(flags, "stall")
 	cli.NotNegative(flags, "pool-wait")

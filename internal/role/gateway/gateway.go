@@ -45,12 +45,13 @@ func Command() *cobra.Command {
 	var endWaiting func() error
 	var features feature.Set
 	return role.Command("gateway", "Serve HTTP: start runs, talk to them, watch them",
-		`Gateway serves the HTTP API and the console. It appends what comes from outside:
-starts, messages, decisions, cancelling. It also owns the timers: approvals expire,
-runs end at their deadline, and stalled work is driven again twice and then given up.
-One of several gateways delivers to webhooks.
-Set MOOREBUS_TOKEN to require a bearer token. Without one it listens on loopback
-only, unless --insecure-no-auth says otherwise or --client-ca lets in only clients
+		`Gateway serves the HTTP API and the console. It appends the requests of people and
+programs: starts, messages, decisions, cancelling. It also handles the timers: approvals
+expire, runs end at their deadline, and the work of a stalled run is delivered again, at
+most twice, before the run ends. One of several gateways delivers to webhooks.
+
+Set MOOREBUS_TOKEN to require a bearer token. Without a token it listens on loopback
+only, except with --insecure-no-auth, or with --client-ca, which accepts only clients
 with a certificate. Without a bus it answers 503, and /healthz 200.`,
 		func(all *pflag.FlagSet) {
 			flags = all
@@ -60,7 +61,7 @@ with a certificate. Without a bus it answers 503, and /healthz 200.`,
 			flags.StringVar(&namespace, "namespace", os.Getenv("MOOREBUS_NAMESPACE"), "namespace of requests that name none (MOOREBUS_NAMESPACE, else default)")
 			clients = AddHTTPFlags(flags)
 			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are removed from the results of clients' tools, may be repeated")
-			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may read nothing before it is disconnected")
+			flags.DurationVar(&writeTimeout, "write-timeout", 30*time.Second, "how long a client may read nothing before the gateway disconnects it")
 			cli.Positive(flags, "write-timeout")
 		},
 		func() (err error) {

@@ -18,11 +18,11 @@ func AddPricesFlag(flags *pflag.FlagSet, file *string) {
 
 // AddConnectionsFlag adds --connections, for processes that call models.
 func AddConnectionsFlag(flags *pflag.FlagSet, n *int) {
-	flags.IntVar(n, "connections", 0, "most connections to one model server, for which further calls wait; 0: no limit")
+	flags.IntVar(n, "connections", 0, "most connections to one model server; further calls wait for one; 0: no limit")
 	cli.NotNegative(flags, "connections")
 }
 
-// otherFiles is a generous number of files that a role has open beside its calls.
+// otherFiles is a generous number of files that a role has open in addition to its calls.
 const otherFiles = 64
 
 // WarnOpenFiles logs a warning if a planner may have more calls in flight than this
@@ -36,6 +36,6 @@ func WarnOpenFiles(concurrency, connections int, logger *slog.Logger) {
 		return
 	}
 	logger.Warn("model calls may need more open files than this process may have, and then fail: "+
-		"raise the limit (ulimit -n, LimitNOFILE), or bound the connections with --connections",
+		"raise the limit (ulimit -n, LimitNOFILE), or limit the connections with --connections",
 		"concurrency", concurrency, "open_files", limit)
 }

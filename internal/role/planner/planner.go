@@ -30,24 +30,23 @@ func Command() *cobra.Command {
 		`Planner consumes the events that enter Planning and Reflecting, asks the agent's
 model provider, and appends its reply as an event.
 
-The provider scripted is always there. The others need one of two variables; a
-third one names the model for agents that name none:
+The provider scripted is always available. These need one of two variables; a third
+sets the model of agents that name none:
 `+providers.Help()+`
 
 --providers FILE adds providers. A name means the same in all planners of a bus: a
-planner whose provider has another address or default model than that of a running
-planner ends with exit code 78. --prices FILE says what models cost, for budgets in
-money.
+planner exits with 78 if a running planner has another address or default model for one
+of its providers. --prices FILE sets the prices of models, for budgets in money.
 
---concurrency model calls are in flight at once (default 256). Each needs a connection
-of its own if the model's server speaks HTTP/1.1. For thousands, raise the limit of
-open files (ulimit -n) of this process and of that server, or bound the sockets with
---connections.`,
+--concurrency limits how many model calls are in flight at once (default 256). Each
+needs its own connection if the model's server speaks HTTP/1.1. For thousands, raise the
+limit of open files (ulimit -n) of this process and of that server, or limit the
+connections with --connections.`,
 		func(flags *pflag.FlagSet) {
 			flags.StringVar(&file, "providers", "", "`file` of model providers (YAML or JSON)")
 			AddPricesFlag(flags, &pricesFile)
 			AddConnectionsFlag(flags, &connections)
-			flags.BoolVar(&noStream, "no-stream", false, "ask models for whole replies and publish no chunks")
+			flags.BoolVar(&noStream, "no-stream", false, "request complete replies from models, and publish no chunks")
 		},
 		func() (err error) {
 			if callers, err = providerfile.ProvidersOver(providerfile.ModelClient(connections), file, os.Getenv); err != nil {

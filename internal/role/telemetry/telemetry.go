@@ -27,30 +27,29 @@ func Command() *cobra.Command {
 	var client otlptrace.Client
 	cfg := telemetry.Config{}
 	cmd := role.Command("telemetry", "Send the log as traces to an OTLP receiver",
-		`Telemetry reads the log and sends its runs as spans, over OTLP with HTTP or gRPC. The
-variables of OpenTelemetry say where to:
+		`Telemetry reads the log and sends its runs as spans, over OTLP with HTTP or gRPC.
+OpenTelemetry's variables configure the receiver:
 
   OTEL_EXPORTER_OTLP_ENDPOINT   the receiver's address, such as http://localhost:4318
   OTEL_EXPORTER_OTLP_PROTOCOL   http/protobuf (default), http/json or grpc
   OTEL_EXPORTER_OTLP_HEADERS    such as Authorization=Bearer%20KEY
   OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
 
-Spans hold no messages, arguments and results unless --content is set. The position in
-the log is kept on the bus and moves only when the receiver has acknowledged. Of several
-processes one sends and the others stand by. A span has the same ids however often it is
-sent.
+Without --content, spans have no messages, arguments or results. The position in the log
+is stored on the bus and advances only when the receiver has acknowledged. Of several
+processes one sends, and the others stand by. A span that is sent again has the same ids.
 
---from exports what is older, and leaves the position alone. It takes a time (RFC 3339)
-or how long ago (24h). With --once the command ends at the log's present end.`,
+--from exports older runs too, and leaves the position unchanged. It takes a time
+(RFC 3339) or an age (24h). With --once the command ends at the log's current end.`,
 		func(flags *pflag.FlagSet) {
-			flags.BoolVar(&content, "content", false, "send messages, arguments and results as well")
+			flags.BoolVar(&content, "content", false, "also send messages, arguments and results")
 			flags.StringArrayVar(&redact, "redact", nil, "replace what this regular expression (`RE2`) matches in content; may be repeated")
-			flags.StringVar(&from, "from", "", "export from this `time` on (RFC 3339, or a duration before now), without moving the position")
-			flags.BoolVar(&once, "once", false, "end at the log's present end")
+			flags.StringVar(&from, "from", "", "export from this `time` on (RFC 3339, or a duration before now), and leave the position unchanged")
+			flags.BoolVar(&once, "once", false, "end at the log's current end")
 		},
 		func() (err error) {
 			if len(redact) > 0 && !content {
-				return cli.Usage("--redact is for --content, which is not set")
+				return cli.Usage("--redact needs --content")
 			}
 			if content {
 				cfg.Content = &telemetry.Content{}
@@ -81,7 +80,7 @@ or how long ago (24h). With --once the command ends at the log's present end.`,
 			p.Ready() // also while another process has the lease
 			err := telemetry.New(cfg).Run(ctx)
 			if errors.Is(err, journal.ErrDenied) || errors.Is(err, journal.ErrNotReady) {
-				err = fmt.Errorf("%w: the role needs buckets of its own: run `moorebus init` of this build as the operator", err)
+				err = fmt.Errorf("%w: the role needs its own buckets: run `moorebus init` of this build as the operator", err)
 			}
 			return err
 		})

@@ -24,7 +24,7 @@ func TestParseRefuses(t *testing.T) {
 		{"null entry", `{"script":[null]}`, "script[0]: has to be an object"},
 		{"text and calls", `{"script":[{"text":"a","calls":[{"name":"f"}]}]}`, "script[0]: an entry is exactly one"},
 		{"content alone", `{"script":[{"content":"a"}]}`, "script[0]: an entry is exactly one"},
-		{"content with text", `{"script":[{"content":"a","text":"b"}]}`, "script[0]: content is the text beside calls"},
+		{"content with text", `{"script":[{"content":"a","text":"b"}]}`, "script[0]: content is the text of a reply with calls"},
 		{"text is a number", `{"script":[{"text":1}]}`, "script[0].text: has to be a string, not a JSON number"},
 		{"no calls", `{"script":[{"calls":[]}]}`, "script[0].calls: is empty"},
 		{"call without a name", `{"script":[{"calls":[{"name":"f"},{"id":"x"}]}]}`, "script[0].calls[1]: needs a name"},

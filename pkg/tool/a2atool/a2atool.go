@@ -245,7 +245,7 @@ func (s *source) place(c *card) (place, error) {
 			case err != nil || u.Host == "":
 				return place{}, errors.New("the card's interface has no absolute URL")
 			case u.Host != s.origin.Host || u.Scheme != s.origin.Scheme:
-				return place{}, fmt.Errorf("the card of %s names %.200q, and a card decides on no other host; give the URL of a card there", s.origin, u.Scheme+"://"+u.Host)
+				return place{}, fmt.Errorf("the card of %s names %.200q, and a card may not name another host; give the URL of a card there", s.origin, u.Scheme+"://"+u.Host)
 			}
 			return place{binding: binding, url: u.String(), tenant: i.Tenant}, nil
 		}

@@ -383,11 +383,11 @@ func TestSettings(t *testing.T) {
 	require.ErrorContains(t, err, "the name must be")
 }
 
-// A card decides on no other host than its own: requests go to no place that nobody configured.
+// A card may not name another host: requests go to no place that nobody configured.
 func TestCardsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for want, interfaces := range map[string]string{
-		"decides on no other host": `[{"url": "http://elsewhere.invalid/a2a", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]`,
+		"may not name another host": `[{"url": "http://elsewhere.invalid/a2a", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]`,
 		"no interface":             `[{"url": "http://localhost/a2a", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]`,
 		"no absolute URL":          `[{"url": "/a2a", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]`,
 	} {

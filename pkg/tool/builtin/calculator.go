@@ -92,7 +92,7 @@ func round(args []*apd.Decimal) (*apd.Decimal, error) {
 	if len(args) == 2 {
 		n, err := args[1].Int64()
 		if err != nil || n < -maxMagnitude || n > maxMagnitude {
-			return nil, errors.New("the digits of round must be a whole number of reasonable size")
+			return nil, errors.New("the digits of round must be an integer of reasonable size")
 		}
 		digits = n
 	}

@@ -94,7 +94,7 @@ func delegation() (dir string, err error) {
 // there are processes in it, but for this one if it is its own.
 func mayDivide(group string, own bool) error {
 	if _, err := os.Stat(filepath.Join(group, "cgroup.type")); err != nil {
-		return errors.New("it is in the group of the whole system")
+		return errors.New("it is in the group of the entire system")
 	}
 	if os.Geteuid() == 0 { // who may write everywhere, although systemd owns it
 		var mark [8]byte

@@ -211,7 +211,7 @@ func (o *Options) checkSandbox(name string) (errs []error) {
 		case hold == HoldsNetwork && o.Network == Host:
 			errs = append(errs, fmt.Errorf("tool %q: require: %s contradicts network: host", name, hold))
 		case o.Sandbox == Runsc && (hold == HoldsFiles || hold == HoldsCalls):
-			errs = append(errs, fmt.Errorf("tool %q: require: sandbox: runsc runs the command on a kernel of its own, so %s, a part of the system's kernel, does not apply; remove it", name, hold))
+			errs = append(errs, fmt.Errorf("tool %q: require: sandbox: runsc runs the command on its own kernel, so %s, a part of the system's kernel, does not apply; remove it", name, hold))
 		}
 	}
 	if o.Sandbox == Off && (o.Memory != 0 || o.Processes != 0) {

@@ -236,7 +236,7 @@ func (l *listing) reject(name string, why error) {
 
 // cut notes that the list is longer.
 func (l *listing) cut() {
-	l.left[""] = fmt.Sprintf("the server lists more tools than are taken, which are %d, or %d MiB of what it says of them", maxTools, maxRead>>20)
+	l.left[""] = fmt.Sprintf("the server lists more than %d tools, or more than %d MiB of definitions", maxTools, maxRead>>20)
 }
 
 // missing notes the wanted tools that the server does not have.

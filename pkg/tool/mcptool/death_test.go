@@ -204,7 +204,7 @@ func TestHTTPStatuses(t *testing.T) {
 		notSent bool
 		after   time.Duration
 	}{
-		http.StatusUnauthorized:        {"401 Unauthorized: look at its headers", false, true, 0},
+		http.StatusUnauthorized:        {"401 Unauthorized: check its headers", false, true, 0},
 		http.StatusTooManyRequests:     {"429 Too Many Requests", true, true, 120 * time.Second},
 		http.StatusServiceUnavailable:  {"503 Service Unavailable", true, false, 120 * time.Second},
 		http.StatusInternalServerError: {"500 Internal Server Error", false, false, 120 * time.Second},
@@ -392,7 +392,7 @@ func TestStandardErrorIsBounded(t *testing.T) {
 	r.stop()
 	log := r.log.String()
 	require.Contains(t, log, "line 0 yyy")
-	require.Contains(t, log, "says more than is logged")
+	require.Contains(t, log, "writes more to stderr than is logged")
 	require.Less(t, len(log), 500_000)
 }
 

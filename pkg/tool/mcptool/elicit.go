@@ -66,7 +66,7 @@ func (i *inquiries) only() *inquiry {
 	return i.all[0]
 }
 
-var errNotAsked = errors.New("no human is asked: it cannot be said which call the question is about, or it is no form")
+var errNotAsked = errors.New("no human is asked: it is unknown which call the question is about, or the question is not a form")
 
 // elicited answers a server that asks a human. In the stateless protocol the question belongs
 // to a request. In the older one it does not say to which, so it is put only if one request is

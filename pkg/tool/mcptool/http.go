@@ -336,7 +336,7 @@ func statusOf(res *http.Response) *statusError {
 func (s *statusError) Error() string {
 	switch s.code {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return s.status + ": look at its headers or oauth in the file of MCP servers"
+		return s.status + ": check its headers or oauth in the file of MCP servers"
 	}
 	return s.status
 }

@@ -19,8 +19,8 @@ const PinOfInstructions = ""
 
 // Reasons why a tool is not offered, see [Options.Pinned].
 var (
-	errNotPinned = errors.New("it is not pinned: look at it with `moorebus mcp diff`, and accept it with `moorebus mcp pin`")
-	errChanged   = errors.New("its definition is not the one that is pinned: look at it with `moorebus mcp diff`, and accept it with `moorebus mcp pin`")
+	errNotPinned = errors.New("it is not pinned: review it with `moorebus mcp diff`, and accept it with `moorebus mcp pin`")
+	errChanged   = errors.New("its definition differs from the pinned one: review it with `moorebus mcp diff`, and accept it with `moorebus mcp pin`")
 )
 
 // Said is what a server says of its tools: all that reaches a model or a policy.

@@ -107,7 +107,7 @@ func TestPinnedDefinitions(t *testing.T) {
 	f.say("write", "Writes a file.", nil)
 	r.eventually(t, func() bool { return strings.Contains(r.log.String(), "tool=write") }, "a new tool is not reported")
 	require.False(t, r.has("write"))
-	for _, says := range []string{"moorebus mcp diff", "moorebus mcp pin", "it is not pinned", "its definition is not the one that is pinned"} {
+	for _, says := range []string{"moorebus mcp diff", "moorebus mcp pin", "it is not pinned", "its definition differs from the pinned one"} {
 		require.Contains(t, r.log.String(), says)
 	}
 	require.Equal(t, 1, strings.Count(r.log.String(), "tool=write"), "one warning")

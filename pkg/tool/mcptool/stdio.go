@@ -300,7 +300,7 @@ func (e *errorLog) say(line string) {
 // report logs how many lines were dropped since the last report.
 func (e *errorLog) report() {
 	if e.dropped > 0 {
-		e.logger.Info("an MCP server says more than is logged", "lines", e.dropped)
+		e.logger.Info("an MCP server writes more to stderr than is logged", "lines", e.dropped)
 		e.dropped = 0
 	}
 }
