@@ -78,7 +78,7 @@ func (b *bus) watched(t *testing.T, where ...string) {
 	press("y")
 	shows("LlmFinalAnswer")
 	press("?")
-	shows("the run goes on")
+	shows("the run continues")
 	press("?")
 	press("\x1b[H") // Home
 	shows(" 1/6")

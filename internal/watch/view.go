@@ -196,10 +196,10 @@ func (m *model) window() []string {
 }
 
 var help = []string{
-	"", "  ← →        the event before, after", "  Home End   the first, the last event", "  space      play, stop",
-	"  + -        twice, half as fast: 0.5 to 16 times", "  L          the live edge: follow the run", "  Tab        the next panel",
-	"  ↑ ↓ PgUp PgDn  move in the panel", "  x          memory: show what did not change, too", "  /          find the next event with a text",
-	"  y n        approve or answer, reject what waits for a person", "  q          quit; the run continues", "",
+	"", "  ← →        the previous, the next event", "  Home End   the first, the last event", "  space      play, stop",
+	"  + -        faster, slower: 0.5 to 16 times", "  L          the live edge: follow the run", "  Tab        the next panel",
+	"  ↑ ↓ PgUp PgDn  move in the panel", "  x          memory: also show what did not change", "  /          find the next event with a text",
+	"  y n        approve or answer, reject the waiting call", "  q          quit; the run continues", "",
 	"  any key goes back",
 }
 
@@ -224,7 +224,7 @@ func (m *model) footer() string {
 		if waits.Asks {
 			what = "y answers, n rejects "
 		}
-		return m.paint(yellow, "waits for you: "+what+print.Plain(waits.Tool)) + m.paint(faint, "  ? help  q leave")
+		return m.paint(yellow, "waits for you: "+what+print.Plain(waits.Tool)) + m.paint(faint, "  ? help  q quit")
 	}
-	return m.paint(faint, "? help  q leave  ← → step  space play  + - speed  L live  Tab panel  / find")
+	return m.paint(faint, "? help  q quit  ← → step  space play  + - speed  L live  Tab panel  / find")
 }
