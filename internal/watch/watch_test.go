@@ -197,7 +197,7 @@ func TestKeysMoveInTime(t *testing.T) {
 		{[]string{"end"}, " 5/5 stands\n"}, {[]string{"L"}, " 5/5 ended\n"}, {[]string{"home"}, " 1/5 stands\n"},
 		{[]string{"/", "42 FILES", "enter"}, " 3/5 stands\n"}, {[]string{"/", "enter"}, " 3/5 stands\n"},
 		{[]string{"/", "there are 43", "backspace", "2.", "enter"}, " 5/5 stands\n"}, {[]string{"/", "nobody said this", "enter"}, "\nno event has the text nobody said this"},
-		{[]string{"/", "x", "esc"}, "\n? help  q leave"}, {[]string{"y"}, "nothing waits for a decision"},
+		{[]string{"/", "x", "esc"}, "\n? help  q quit"}, {[]string{"y"}, "nothing waits for a decision"},
 	} {
 		s.press(step.keys...)
 		require.Contains(t, s.text(), step.want, "%v", step.keys)
