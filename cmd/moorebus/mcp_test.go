@@ -166,7 +166,7 @@ func TestMCPOverStdio(t *testing.T) {
 		require.Contains(t, textOf(t, res), "auth: ")
 		require.Contains(t, textOf(t, res), "no such key")
 		require.NotEmpty(t, res.Meta[mcpserve.MetaRun])
-		for task, want := range map[string]any{"empty_task: ": map[string]any{"task": " "}, "has no task of its own": map[string]any{}, "do not fit": map[string]any{"job": "x"}} {
+		for task, want := range map[string]any{"empty_task: ": map[string]any{"task": " "}, "has no default task": map[string]any{}, "do not fit": map[string]any{"job": "x"}} {
 			res, err = session.CallTool(t.Context(), &mcp.CallToolParams{Name: "adder", Arguments: want})
 			require.NoError(t, err)
 			require.True(t, res.IsError)
@@ -520,7 +520,7 @@ func TestMCPThatCannotBe(t *testing.T) {
 		`no agent "nobody"`:             {"--nats", b.url, "--agents", "nobody"},
 		"set MOOREBUS_TOKEN, listen":    {"--nats", b.url, "--listen", "0.0.0.0:0"},
 		"leave out --agents and --nats": {"--agent", "x.yaml", "--agents", "y"},
-		"no runs to look at":            {"--data", filepath.Join(t.TempDir(), "none")},
+		"no runs to show":               {"--data", filepath.Join(t.TempDir(), "none")},
 		"x.yaml: no such file":          {"--agent", "x.yaml"},
 		"--listen: ":                    {"--nats", b.url, "--listen", "nowhere"},
 	} {

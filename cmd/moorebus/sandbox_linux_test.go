@@ -90,7 +90,7 @@ func TestToolsWithoutASandboxAreSaid(t *testing.T) {
 	require.NotContains(t, look.out, string(seed))
 	require.Equal(t, 1, strings.Count(string(text), "reach every listener"), string(text))
 	require.Regexp(t, "reach every listener.* tools=near\n", string(text))
-	require.Regexp(t, "may reach every listener of their actor's machine, on loopback too: (default/held, default/heldtoo, )?default/near\n", look.out)
+	require.Regexp(t, "may reach every listener there, on loopback too: (default/held, default/heldtoo, )?default/near\n", look.out)
 
 	out, err := plain("cat", fmt.Sprintf("/proc/%d/environ", cmd.Process.Pid)).CombinedOutput()
 	require.Error(t, err, string(out))
