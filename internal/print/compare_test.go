@@ -81,9 +81,9 @@ func TestComparisonsEnd(t *testing.T) {
 		"\nthe same calls so far: the runs have not ended\n": func(c *compare.Comparison) {
 			c.Calls, c.State = c.Calls[:1], compare.States{A: events.Planning, B: events.Planning}
 		},
-		"\nneither calls a tool\n\nneither has an answer\n":                  func(c *compare.Comparison) { c.Calls, c.Answer = nil, compare.Answers{Same: true} },
-		"\nboth answer  There are 42.\n":                                     func(c *compare.Comparison) { c.Answer.Same = true },
-		"\na answers  There are 42.\nb has no answer\n":                      func(c *compare.Comparison) { c.Answer.B = nil },
+		"\nneither calls a tool\n\nneither has an answer\n":                func(c *compare.Comparison) { c.Calls, c.Answer = nil, compare.Answers{Same: true} },
+		"\nboth answer  There are 42.\n":                                   func(c *compare.Comparison) { c.Answer.Same = true },
+		"\na answers  There are 42.\nb has no answer\n":                    func(c *compare.Comparison) { c.Answer.B = nil },
 		"error\nthey have no event in common, and are compared entirely\n": func(c *compare.Comparison) { c.ForkPoint = nil },
 	} {
 		c := twoRuns()

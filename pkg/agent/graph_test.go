@@ -364,7 +364,7 @@ func TestBuildErrors(t *testing.T) {
 		"two tools have this name":                            agent.New("agent").LLM(model).Tool(searchTool(t), searchTool(t)),
 		`name: "No Name" is not a name`:                       agent.New("No Name").LLM(model),
 		"config.max_steps: must be at least 1":                agent.New("agent").LLM(model).MaxSteps(0),
-		"the roles run in other processes, but no bus is":              agent.New("agent").Use("big").Elsewhere(),
+		"the roles run in other processes, but no bus is":     agent.New("agent").Use("big").Elsewhere(),
 	} {
 		_, err := b.Build()
 		var wrong *agent.BuildError

@@ -388,8 +388,8 @@ func TestCardsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for want, interfaces := range map[string]string{
 		"may not name another host": `[{"url": "http://elsewhere.invalid/a2a", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]`,
-		"no interface":             `[{"url": "http://localhost/a2a", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]`,
-		"no absolute URL":          `[{"url": "/a2a", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]`,
+		"no interface":              `[{"url": "http://localhost/a2a", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]`,
+		"no absolute URL":           `[{"url": "/a2a", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]`,
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"name": "x", "supportedInterfaces": `+interfaces+`}`)
