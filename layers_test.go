@@ -229,11 +229,11 @@ var (
 		"internal/control/runs": "internal/control", "internal/control/list": "internal/control", "internal/control/forking": "internal/control",
 		"internal/control/decisions": "internal/control", "internal/control/clients": "internal/control", "internal/control/subruns": "internal/control",
 		"internal/control/timers": "internal/control", "internal/control/pools": "internal/control", "internal/control/record": "internal/control",
-		"internal/control/tally":     "internal/control",
-		"internal/control/dead":      "internal/control",
-		"internal/control/schedules": "internal/control",
-		"internal/control/gauges":    "internal/control",
-		"internal/control/quotas":    "internal/control",
+		"internal/control/tally": "internal/control",
+		"internal/control/dead":  "internal/control",
+
+		"internal/control/gauges": "internal/control",
+		"internal/control/quotas": "internal/control",
 	}
 	onTop = map[string]string{"internal/httpapi": "internal/control", "internal/httpapi/inputs": "internal/control", "internal/httpapi/route": "internal/control", "internal/httpapi/requests": "internal/control",
 		"internal/httpapi/sse": "internal/control", "internal/a2a": "internal/control", "internal/agui": "internal/control", "internal/httpapi/openapi": "internal/control", "internal/httpapi/web": "internal/control"}

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -75,7 +74,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	task := slices.Concat(route.RunCodes, []string{refusal.CodeAgentNotFound, refusal.CodeTaskNotFound, refusal.CodeBadParameter, refusal.CodeNotFound})
 	follow := slices.Concat(task, []string{refusal.CodeUnsupported, refusal.CodeTooManyStreams})
 	send := slices.Concat(task, route.PinCodes, route.InputCodes, route.DecisionCodes, []string{
-		refusal.CodeUnsupported, refusal.CodeContentType, row.CodeBadWebhook,
+		refusal.CodeUnsupported, refusal.CodeContentType, codeBadPush,
 	})
 	const example = `{"message": {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "What is 1+1?"}]}}`
 	rows := []route.Route{
@@ -114,7 +113,7 @@ func (f *Face) Routes(streams *sse.Streams) []route.Route {
 	push := base + "/tasks/{id}/pushNotificationConfigs"
 	rows = append(rows, route.Route{
 		Pattern: "POST " + push, Handle: f.postPush, Body: pushConfig{}, Answer: pushConfig{}, Example: `{"url": "https://client.example.org/tasks", "token": "s3cret"}`,
-		Summary: "Has the updates of a task posted to a URL until it ends.", Codes: slices.Concat(task, []string{refusal.CodeUnsupported, row.CodeBadWebhook, refusal.CodeConflict}),
+		Summary: "Has the updates of a task posted to a URL until it ends.", Codes: slices.Concat(task, []string{refusal.CodeUnsupported, codeBadPush, refusal.CodeConflict}),
 	}, route.Route{
 		Pattern: "GET " + push, Handle: f.jsonAnswer(f.getPushes), Answer: pushList{}, Summary: "Lists where the updates of a task are posted to.", Codes: task,
 	}, route.Route{

@@ -7,6 +7,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -33,6 +34,9 @@ type pushList struct {
 	Configs       []pushConfig `json:"configs"`
 	NextPageToken string       `json:"nextPageToken"`
 }
+
+// codeBadPush is the code of a configuration that cannot be.
+const codeBadPush = row.CodeBadWebhook
 
 // shown is a configuration without what is secret.
 func shown(p control.Push) pushConfig {

@@ -20,6 +20,7 @@ import (
 	"github.com/moorebus/moorebus/internal/backup"
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	schedules "github.com/moorebus/moorebus/internal/feature/schedules/row"
 	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
@@ -513,7 +514,7 @@ type noSchedules struct {
 }
 
 func (n *noSchedules) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
-	if _, err := n.bus.Get(ctx, buckets.Schedules, "default.nightly"); !errors.Is(buckets.OrNone(err), journal.ErrNotFound) {
+	if _, err := n.bus.Get(ctx, schedules.Bucket, "default.nightly"); !errors.Is(buckets.OrNone(err), journal.ErrNotFound) {
 		return 0, fmt.Errorf("a schedule may start this run: %w", err)
 	}
 	return n.Target.Append(ctx, run, last, entries...)
@@ -525,12 +526,12 @@ func TestSchedulesComeLast(t *testing.T) {
 	one, two := newWorld(t, 1), newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
 	one.open()
-	_, err := one.bus.Put(t.Context(), buckets.Schedules, kv.Item{Key: "default.nightly", Value: []byte("{}")})
+	_, err := one.bus.Put(t.Context(), schedules.Bucket, kv.Item{Key: "default.nightly", Value: []byte("{}")})
 	require.NoError(t, err)
 	one.take(dir, false)
 	_, err = backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), &noSchedules{two.bus, two.bus}, source(backup.RestoreOptions{}))
 	require.NoError(t, err)
-	it, err := two.bus.Get(t.Context(), buckets.Schedules, "default.nightly")
+	it, err := two.bus.Get(t.Context(), schedules.Bucket, "default.nightly")
 	require.NoError(t, err)
 	require.Equal(t, "{}", string(it.Value))
 }

@@ -6,10 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/feature/row"
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -250,7 +253,11 @@ func (r *restorer) write(ctx context.Context, s stage) error {
 
 // startsRuns reports whether gateways that are at work start runs because of a bucket. Such a run
 // may be in the backup, and could not be restored then.
-func startsRuns(bucket string) bool { return bucket == "KV_schedules" || bucket == "MOORE_TIMERS" }
+func startsRuns(bucket string) bool {
+	return bucket == "MOORE_TIMERS" || slices.ContainsFunc(rows.All(), func(f row.Row) bool {
+		return f.Alarms && slices.ContainsFunc(f.Buckets, func(of kv.Bucket) bool { return bucket == "KV_"+of.Name })
+	})
+}
 
 // values makes the buckets and puts their values: early those that start no runs, late the others. Roles
 // that are at work may change the early ones once runs are there, so it is not done again then.

@@ -21,11 +21,10 @@ var (
 	// Providers has what planners announce.
 	Providers = kv.Bucket{Name: "providers", About: "model providers that live", Keys: "*", Lifetime: journal.AnnouncementTTL, AnyReplica: true}
 	// Offers has what gateways remember of announcements.
-	Offers    = kv.Bucket{Name: "offers", About: "who announced each tool first", Keys: "known", AnyReplica: true}
-	Purged    = kv.Bucket{Name: "purged", About: "runs that were purged", Keys: "*.*"}
-	Dropped   = kv.Bucket{Name: "dropped", About: "dead runs and messages that are hidden", Keys: "*", AnyReplica: true}
-	Threads   = kv.Bucket{Name: "threads", About: "the runs of clients' threads", Keys: "*.*.*", Marks: true}
-	Schedules = kv.Bucket{Name: "schedules", About: "schedules of runs", Keys: "*.*"}
+	Offers  = kv.Bucket{Name: "offers", About: "who announced each tool first", Keys: "known", AnyReplica: true}
+	Purged  = kv.Bucket{Name: "purged", About: "runs that were purged", Keys: "*.*"}
+	Dropped = kv.Bucket{Name: "dropped", About: "dead runs and messages that are hidden", Keys: "*", AnyReplica: true}
+	Threads = kv.Bucket{Name: "threads", About: "the runs of clients' threads", Keys: "*.*.*", Marks: true}
 	// Quotas has one key. So all quotas are read at once, and each change is held against all of them.
 	Quotas = kv.Bucket{Name: "quotas", About: "quotas of namespaces and agents", Keys: "all"}
 	// Restored has what was restored into this bus.
@@ -51,7 +50,7 @@ const PositionsPrefix = "positions_"
 
 // All returns the buckets that an installation with these pools has from its beginning.
 func All(pools []string) []kv.Bucket {
-	all := []kv.Bucket{Providers, Agents, Purged, Dropped, Offers, Threads, Schedules}
+	all := []kv.Bucket{Providers, Agents, Purged, Dropped, Offers, Threads}
 	for _, f := range rows.All() {
 		all = append(all, f.Buckets...)
 	}

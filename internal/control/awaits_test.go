@@ -49,7 +49,7 @@ func TestRunsThatWaitForAnActor(t *testing.T) {
 	one := r.begin(calling("a", "far"))
 	batch := r.begin(calling("a", "near"), calling("b", "far"))
 	r.dispatch(batch, "a", "b")
-	since := r.fold(one).Updated
+	since := r.Fold(one).Updated
 
 	again := newRig(t, b, forever)
 	command, err := control.New(control.Config{

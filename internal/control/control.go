@@ -7,7 +7,7 @@
 // the run's own condition, so several controllers may serve the same runs.
 //
 // Its packages are one idea each: access reads and changes single runs, list pages through
-// them, record tells what they did, forking, decisions and subruns are commands on them, timers, schedules and pools work in the
+// them, record tells what they did, forking, decisions and subruns are commands on them, timers and pools work in the
 // background.
 //
 // The error of a request that cannot be carried out is a *refusal.Error with a stable code.
@@ -31,7 +31,6 @@ import (
 	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/control/runs"
-	"github.com/moorebus/moorebus/internal/control/schedules"
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/control/timers"
 	"github.com/moorebus/moorebus/internal/effects"
@@ -64,7 +63,7 @@ type Config struct {
 	// are processed at once.
 	worker.Base
 	// Timers wake the controller, Directory has the announced tools and providers, KV keeps
-	// definitions, schedules and quotas. All required.
+	// definitions and quotas. All required.
 	Timers    journal.Timers
 	Directory journal.Directory
 	KV        kv.Store
@@ -78,7 +77,7 @@ type Config struct {
 	// Tombstones are those of purged runs, which cannot start again. Nil: runs are not
 	// purged.
 	Tombstones kv.Store
-	// Alarms wake schedules. Nil: none fires.
+	// Alarms wake what is due at a time and belongs to no run. Nil: nothing does.
 	Alarms ports.Alarms
 	// Validator checks output schemas. Nil: they are checked to be objects.
 	Validator tool.Validator
@@ -162,7 +161,6 @@ type Controller struct {
 	*forking.Forker
 	*decisions.Decisions
 	*dead.Letters
-	*schedules.Scheduler
 	*quotas.Admission
 
 	// Pushes posts the updates of runs, if a feature does.
@@ -218,9 +216,6 @@ func New(cfg Config) (*Controller, error) {
 		Runs: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, KV: cfg.KV, Unserved: c.pools.Unserved, Open: lister.OpenRuns, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
-	c.Scheduler = schedules.New(schedules.Config{
-		Runs: a, Feed: cfg.Feed, KV: cfg.KV, Alarms: cfg.Alarms, Start: c.launch, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
-	})
 	c.readGauges()
 	of := w
 	of.Origin, of.Inboxes, of.Arrived = events.Control, []journal.Inbox{clients.Inbox}, c.timers.WentOut
@@ -253,7 +248,7 @@ func (c *Controller) readGauges() {
 	to.Read(gauges.New(g).Read)
 }
 
-// Run does the role's work until ctx ends: it joins decisions, processes timers and schedules, arms the
+// Run does the role's work until ctx ends: it joins decisions, processes timers, arms the
 // deadlines of clients' calls, and answers the calls of unserved pools. When ctx ends, deliveries get the drain time, and Run returns
 // nil. An error is one that a retry does not fix.
 func (c *Controller) Run(ctx context.Context) error {
@@ -263,13 +258,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	defer c.chunks.close()
 	defer stop()
-	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.timers.Rearm, c.pools.Run, c.Scheduler.Run, c.Admission.Run)
-}
-
-// launch starts the run of a schedule.
-func (c *Controller) launch(ctx context.Context, ns string, l schedules.Launch) error {
-	_, err := c.Start(ctx, ns, StartRequest{AgentName: l.Agent, Task: l.Task, RunID: l.RunID, Custom: l.Custom})
-	return err
+	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.timers.Rearm, c.pools.Run, c.Admission.Run)
 }
 
 // serveClients works on what goes out to clients. A user with the permissions of an older

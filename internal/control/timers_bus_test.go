@@ -65,7 +65,7 @@ func TestTimersOutliveTheGateway(t *testing.T) {
 	second := newRig(t, b, func(*control.Config) {})
 	requireDue(t, deadline, second.eventually(id, events.TypeApprovalExpired))
 	second.eventually(limited, events.TypeBudgetExceeded)
-	mem := second.fold(limited)
+	mem := second.Fold(limited)
 	require.Equal(t, "budget_wall_time", mem.Error.Code)
 	requireDue(t, mem.Started.Add(3*time.Second), mem.Updated)
 }
@@ -78,7 +78,7 @@ func TestStallOnTheBus(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, natsBus(t), func(cfg *control.Config) { cfg.StallAfter = 2 * time.Second })
 	id := r.start(nil)
-	began := r.fold(id).Started
+	began := r.Fold(id).Started
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	woken := make(chan string, 10)
@@ -93,7 +93,7 @@ func TestStallOnTheBus(t *testing.T) {
 	require.Equal(t, "Resumed", <-woken)
 	requireDue(t, began.Add(2*time.Second), r.eventually(id, events.TypeResumed))
 	requireDue(t, began.Add(4*time.Second), r.eventually(id, events.TypeFatalError))
-	require.Equal(t, "stalled", r.fold(id).Error.Code)
+	require.Equal(t, "stalled", r.Fold(id).Error.Code)
 	stop()
 	require.NoError(t, <-ended)
 }

@@ -62,24 +62,12 @@ func (r *rig) dispatch(id string, calls ...string) {
 	}
 }
 
-// fold returns the run's memory. Every record must be legal.
-func (r *rig) fold(id string) *reducer.Memory {
-	r.T.Helper()
-	m := reducer.NewMachine(reducer.MachineOptions{})
-	mem := m.Initial(id)
-	for _, rec := range r.Records(id) {
-		_, err := m.Apply(mem, rec.Subject, rec.Body)
-		require.NoError(r.T, err)
-	}
-	return mem
-}
-
 // arrives waits until the run is in a state and returns its memory.
 func (r *rig) arrives(id string, state events.State) *reducer.Memory {
 	r.T.Helper()
 	var mem *reducer.Memory
 	require.Eventually(r.T, func() bool {
-		mem = r.fold(id)
+		mem = r.Fold(id)
 		return mem.State == state
 	}, patience, 20*time.Millisecond, "the run does not reach %s: %v", state, r.Types(id))
 	return mem
@@ -150,7 +138,7 @@ func TestBatchThatNobodyServes(t *testing.T) {
 		require.Equal(t, "ToolFailure", r.Types(id)[int(mem.N)-1])
 		require.Equal(t, events.Control, r.from(id, "ToolFailure"))
 		r.Happens(id, events.Observing, &events.Continue{})
-		require.Len(t, r.fold(id).History, 2)
+		require.Len(t, r.Fold(id).History, 2)
 	}
 }
 
@@ -164,7 +152,7 @@ func TestBatchOfWhichOnePoolIsServed(t *testing.T) {
 			id := r.begin(calling("a", "near"), calling("b", "far"))
 			for i, call := range order {
 				r.dispatch(id, call)
-				require.Eventually(t, func() bool { return len(r.fold(id).ParallelResults) > i || r.fold(id).State == events.Observing },
+				require.Eventually(t, func() bool { return len(r.Fold(id).ParallelResults) > i || r.Fold(id).State == events.Observing },
 					patience, 10*time.Millisecond)
 			}
 			r.arrives(id, events.Observing)
@@ -172,7 +160,7 @@ func TestBatchOfWhichOnePoolIsServed(t *testing.T) {
 			require.Equal(t, events.ParallelActing, r.from(id, "ToolSuccess"))
 			r.Happens(id, events.Observing, &events.Continue{})
 			codes := map[string]string{}
-			for _, h := range r.fold(id).History {
+			for _, h := range r.Fold(id).History {
 				codes[h.Tool.ID] = h.Code
 			}
 			require.Equal(t, map[string]string{"a": tool.CodeOK, "b": reducer.CodeNoActor}, codes)
@@ -264,7 +252,7 @@ func TestPausedCallOfAPoolThatNobodyServes(t *testing.T) {
 	newRig(t, b, func(c *control.Config) { c.PoolWait, c.Instance = 100*time.Millisecond, "2" })
 	other := r.begin(calling("a", "far"))
 	r.arrives(other, events.Observing)
-	require.Equal(t, events.Acting, r.fold(id).State)
+	require.Equal(t, events.Acting, r.Fold(id).State)
 	_, err := r.control.Resume(t.Context(), "default", id, events.By{By: "me"})
 	require.NoError(t, err)
 	require.Equal(t, reducer.CodeNoActor, r.arrives(id, events.Observing).Control.Last.Code)
@@ -306,9 +294,9 @@ func TestHowLongAPoolIsWaitedFor(t *testing.T) {
 		require.NoError(t, j.Announce(t.Context(), "far", "dies", []events.ToolSpec{{Name: "far", Pool: "far"}}))
 		id := r.begin(calling("a", "far"))
 		time.Sleep(journal.AnnouncementTTL + 10*time.Minute - time.Second) // in the bubble
-		require.Equal(t, events.Acting, r.fold(id).State)
+		require.Equal(t, events.Acting, r.Fold(id).State)
 		time.Sleep(3 * time.Second) // in the bubble
-		require.Equal(t, events.Observing, r.fold(id).State)
+		require.Equal(t, events.Observing, r.Fold(id).State)
 		stop()
 		require.NoError(t, <-ended)
 	})

@@ -35,6 +35,9 @@ type Client struct {
 	API    route.Client
 	Format print.Format
 	Out    io.Writer
+	// Unserved is the data directory that this process holds itself, so that no role works on the runs
+	// in it. Empty: there is none.
+	Unserved string
 	// Notef writes a line to stderr.
 	Notef func(format string, args ...any)
 }

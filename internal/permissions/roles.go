@@ -331,14 +331,15 @@ func (l Layout) gateway(g *natsbus.Grants) {
 		for _, lease := range f.Leases {
 			g.UseLease(ports.RoleKey{Role: Gateway, Name: lease})
 		}
+		if f.Alarms {
+			g.Alarms()
+		}
 	}
 	g.ListKeys(buckets.Dropped)
 	g.WriteKeys(buckets.Dropped, buckets.Dropped.Keys)
 	g.Timers()
 	g.UseLease(ports.RoleKey{Role: Gateway, Name: "timers"}) // to notice that somebody removed them
-	g.UseBucket(buckets.Schedules)
-	g.Alarms()
-	for _, of := range l.Storage { // people edit it, what was paged out too
+	for _, of := range l.Storage {                           // people edit it, what was paged out too
 		g.UseStorage(of, journal.WrittenByActor)
 		g.UseStorage(of, journal.WrittenByObserver)
 	}

@@ -11,12 +11,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/buckets"
-	"github.com/moorebus/moorebus/internal/control/runs"
-	"github.com/moorebus/moorebus/internal/control/schedules"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature/schedules"
+	"github.com/moorebus/moorebus/internal/feature/schedules/row"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -25,12 +26,12 @@ func TestGatewayKeepsSchedules(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	ctx, bus, alarm := t.Context(), r.open(t, Gateway), ports.AlarmKey{Namespace: "default", Name: "daily"}
-	_, err := bus.Get(ctx, buckets.Schedules, alarm.String())
+	_, err := bus.Get(ctx, row.Bucket, alarm.String())
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	it := kv.Item{Key: alarm.String(), Value: []byte("1")}
-	it.Revision, err = bus.Update(ctx, buckets.Schedules, it)
+	it.Revision, err = bus.Update(ctx, row.Bucket, it)
 	require.NoError(t, err)
-	keys, err := bus.Keys(ctx, buckets.Schedules, "*.*")
+	keys, err := bus.Keys(ctx, row.Bucket, "*.*")
 	require.NoError(t, err)
 	require.Equal(t, []string{it.Key}, keys)
 
@@ -54,7 +55,7 @@ func TestGatewayKeepsSchedules(t *testing.T) {
 	require.NoError(t, <-ended)
 	require.NoError(t, bus.SetAlarm(ctx, alarm, time.Time{}))
 	for _, role := range []string{Planner, Observer, Tap} {
-		_, err := r.open(t, role).Update(ctx, buckets.Schedules, it)
+		_, err := r.open(t, role).Update(ctx, row.Bucket, it)
 		require.ErrorIs(t, err, journal.ErrDenied, role)
 	}
 }
@@ -82,10 +83,11 @@ func TestSchedulesWithoutPermission(t *testing.T) {
 	t.Parallel()
 	var log said
 	bus := newRig(t).open(t, Tap)
-	s := schedules.New(schedules.Config{
-		Runs: &runs.Editor{Store: runlog.New(runlog.Options{Log: bus})}, Feed: bus, KV: bus, Alarms: bus,
-		Concurrency: 1, Drain: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-	})
+	c, err := control.New(control.Config{
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: bus}), Instance: "test", Logger: slog.New(slog.NewTextHandler(&log, nil))},
+	}.On(bus))
+	require.NoError(t, err)
+	s := schedules.New(c)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()

@@ -182,8 +182,9 @@ func WriteTable(w io.Writer, headings []string, rows [][]string) error {
 
 // The widths of texts in tables, in characters.
 const (
-	taskWidth        = 48
-	descriptionWidth = 72
+	taskWidth = 48
+	// DescriptionWidth is that of sentences.
+	DescriptionWidth = 72
 )
 
 // timestamp formats a time of the log: local time, to the second.
@@ -306,7 +307,7 @@ func Tools(w io.Writer, f Format, tools []events.ToolSpec) error {
 	}
 	rows := make([][]string, len(tools))
 	for i, t := range tools {
-		rows[i] = []string{t.Name, t.Pool, t.Effect, t.Risk, sandboxOf(t), Cut(t.Description, descriptionWidth)}
+		rows[i] = []string{t.Name, t.Pool, t.Effect, t.Risk, sandboxOf(t), Cut(t.Description, DescriptionWidth)}
 	}
 	return WriteTable(w, []string{"NAME", "POOL", "EFFECT", "RISK", "SANDBOX", "DESCRIPTION"}, rows)
 }

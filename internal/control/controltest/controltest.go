@@ -100,6 +100,18 @@ func (w World) Records(id string) []journal.Record {
 	return all
 }
 
+// Fold returns the run's memory. Every record must be legal.
+func (w World) Fold(id string) *reducer.Memory {
+	w.T.Helper()
+	m := reducer.NewMachine(reducer.MachineOptions{})
+	mem := m.Initial(id)
+	for _, rec := range w.Records(id) {
+		_, err := m.Apply(mem, rec.Subject, rec.Body)
+		require.NoError(w.T, err)
+	}
+	return mem
+}
+
 // Types returns the types of the run's events.
 func (w World) Types(id string) []string {
 	w.T.Helper()

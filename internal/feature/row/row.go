@@ -15,6 +15,9 @@ type Row struct {
 	Buckets []kv.Bucket
 	// Leases are the names of those that gateways take.
 	Leases []string
+	// Alarms says that gateways consume the alarms of the bus for it, and that its buckets are what
+	// starts runs then.
+	Alarms bool
 	// Metrics are what gateways count of it.
 	Metrics []*meter.Metric
 	// Codes are the error codes of its requests, with their meanings.

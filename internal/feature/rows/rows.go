@@ -5,13 +5,14 @@ import (
 	"maps"
 
 	"github.com/moorebus/moorebus/internal/feature/row"
+	schedules "github.com/moorebus/moorebus/internal/feature/schedules/row"
 	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
 // All returns the rows of all features, in the order in which their buckets are made.
-func All() []row.Row { return []row.Row{webhooks.Row()} }
+func All() []row.Row { return []row.Row{schedules.Row(), webhooks.Row()} }
 
 // Metrics returns every metric, those of the core first.
 func Metrics() []*meter.Metric {

@@ -75,7 +75,6 @@ func Rows(c *control.Controller) []route.Route {
 		Stats, Costs, ListDead, DropDead, Retry, Waiting,
 		ListAgents, GetAgent, PutAgent, ListStorages, FindStored, PutStored, DeleteStored,
 		ListQuotas, GetQuota, PutQuota, DeleteQuota, Tools, Blob, Version, Table,
-		ListSchedules, GetSchedule, PutSchedule, DeleteSchedule, PauseSchedule, ResumeSchedule, RunSchedule,
 	} {
 		rows = append(rows, o.Row(c))
 	}

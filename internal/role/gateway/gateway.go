@@ -10,7 +10,7 @@ import (
 	"net"
 	"os"
 	"time"
-	_ "time/tzdata" // schedules name time zones, and a container may have none
+	_ "time/tzdata" // people name time zones, and a container may have none
 
 	"github.com/moorebus/moorebus/internal/a2a"
 	"github.com/moorebus/moorebus/internal/agui"

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
-	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -36,13 +36,6 @@ const (
 	conflicts = 20
 )
 
-// Launch is a run that a firing starts.
-type Launch struct {
-	Agent, Task, RunID string
-	// Custom is what the run's custom memory begins with: where it comes from.
-	Custom map[string]json.RawMessage
-}
-
 // Origin is what a run's custom memory has under [OriginKey].
 type Origin struct {
 	Name string    `json:"name"`
@@ -52,28 +45,15 @@ type Origin struct {
 // OriginKey is the key in the custom memory of a run that a schedule started.
 const OriginKey = "schedule"
 
-// Config configures a [Scheduler].
-type Config struct {
-	Runs *runs.Editor
-	// Feed tells of the ends of runs for which others wait.
-	Feed journal.Feed
-	// KV keeps the schedules, Alarms wake them. Without Alarms none fires.
-	KV     kv.Store
-	Alarms ports.Alarms
-	// Start starts a run. A run of that id that exists is a refusal.CodeRunExists.
-	Start func(ctx context.Context, ns string, l Launch) error
-	// Concurrency is how many alarms are processed at once, Drain how long one may take at once,
-	// also after Run's context ended. The rest of its work is done when it rings again.
-	Concurrency int
-	Drain       time.Duration
-	Logger      *slog.Logger
-}
-
 // Scheduler keeps schedules and starts their runs. It is safe for concurrent use. All its methods
 // but Run work whether it runs or not.
 type Scheduler struct {
-	cfg Config
+	// cfg has the bus. Its Alarms wake the schedules, its Drain is how long one may take at once, also
+	// after Run's context ended. The rest of its work is done when it rings again.
+	cfg control.Config
 	a   *runs.Editor
+	// c starts runs.
+	c *control.Controller
 
 	mu sync.Mutex
 	// watched are the runs whose end is awaited, with what ends the watch. Nil: Run does not run.
@@ -85,8 +65,10 @@ type watch struct {
 	stop func()
 }
 
-// New returns a Scheduler.
-func New(cfg Config) *Scheduler { return &Scheduler{cfg: cfg, a: cfg.Runs} }
+// New returns the scheduler of a controller's bus. Only [Scheduler.Run] has schedules fire.
+func New(c *control.Controller) *Scheduler {
+	return &Scheduler{cfg: c.Config(), a: c.Editor, c: c}
+}
 
 // Run processes alarms until ctx ends. Where the bus has no place for schedules, or the user may not use it, it says so and tries again from time to time.
 func (s *Scheduler) Run(ctx context.Context) error {
@@ -258,9 +240,10 @@ func (s *Scheduler) launch(ctx context.Context, key ports.AlarmKey, st *state, f
 	if err != nil {
 		return err
 	}
-	return s.cfg.Start(ctx, key.Namespace, Launch{
-		Agent: st.Agent, Task: st.Task, RunID: f.RunID, Custom: map[string]json.RawMessage{OriginKey: origin},
+	_, err = s.c.Start(ctx, key.Namespace, control.StartRequest{
+		AgentName: st.Agent, Task: st.Task, RunID: f.RunID, Custom: map[string]json.RawMessage{OriginKey: origin},
 	})
+	return err
 }
 
 // reason returns the text of an error for the history.

@@ -1,4 +1,4 @@
-package control_test
+package schedules_test
 
 import (
 	"context"
@@ -6,32 +6,72 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/list"
-	"github.com/moorebus/moorebus/internal/control/schedules"
+	"github.com/moorebus/moorebus/internal/feature/schedules"
+	"github.com/moorebus/moorebus/internal/feature/schedules/row"
 	"github.com/moorebus/moorebus/internal/kv"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // These tests use a real server and real time. What they wait for has a minute.
 
-func withSchedules(cfg *control.Config) { cfg.Alarms = cfg.Timers.(ports.Alarms) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a controller with schedules that runs on a bus, and the rest of the world.
+type rig struct {
+	controltest.World
+	*control.Controller
+	*schedules.Scheduler
+	// stop ends both.
+	stop func()
+}
+
+func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
+	cfg := control.Config{
+		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"},
+		Timers: b, Directory: b, KV: b, Alarms: b.(ports.Alarms),
+	}
+	if tweak != nil {
+		tweak(&cfg)
+	}
+	c, err := control.New(cfg)
+	require.NoError(t, err)
+	s := schedules.New(c)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- worker.RunAll(ctx, c.Run, s.Run) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	t.Cleanup(stop)
+	return &rig{controltest.NewWorld(t, b), c, s, stop}
+}
+
+func natsBus(t *testing.T) controltest.Bus {
+	return controltest.NATS(t, natsbus.InitOptions{AckWait: time.Second})
+}
 
 // scheduling is a controller with schedules, and an agent that it can start.
 func scheduling(t *testing.T, b controltest.Bus) *rig {
-	r := newRig(t, b, withSchedules)
+	r := newRig(t, b, nil)
 	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	r.putAgent("reporter", "openai")
 	return r
@@ -39,7 +79,7 @@ func scheduling(t *testing.T, b controltest.Bus) *rig {
 
 func (r *rig) putAgent(name, provider string) {
 	r.T.Helper()
-	_, err := r.control.PutAgent(r.T.Context(), "", name, []byte("{name: "+name+", llm: {provider: "+provider+"}}"), agentfile.YAML)
+	_, err := r.PutAgent(r.T.Context(), "", name, []byte("{name: "+name+", llm: {provider: "+provider+"}}"), agentfile.YAML)
 	require.NoError(r.T, err)
 }
 
@@ -49,7 +89,7 @@ func every(d time.Duration) schedules.Definition {
 
 func (r *rig) put(name string, d schedules.Definition) schedules.Schedule {
 	r.T.Helper()
-	s, err := r.control.PutSchedule(r.T.Context(), "", name, d)
+	s, err := r.PutSchedule(r.T.Context(), "", name, d)
 	require.NoError(r.T, err)
 	return s
 }
@@ -59,12 +99,12 @@ func (r *rig) history(name, what string, until func([]schedules.Firing) bool) []
 	r.T.Helper()
 	var all []schedules.Firing
 	require.Eventually(r.T, func() bool {
-		s, err := r.control.Schedule(r.T.Context(), "", name, 1)
+		s, err := r.Schedule(r.T.Context(), "", name, 1)
 		require.NoError(r.T, err)
 		all = slices.Clone(s.History)
 		slices.Reverse(all)
 		return until(all)
-	}, patience, 20*time.Millisecond, "%s: %v", what, &all)
+	}, controltest.Patience, 20*time.Millisecond, "%s: %v", what, &all)
 	return all
 }
 
@@ -80,7 +120,7 @@ func (r *rig) requireRuns(name string, interval time.Duration, all []schedules.F
 		if i > 0 {
 			require.Equal(r.T, interval, f.At.Sub(all[i-1].At), "no firing is left out, none comes twice: %+v", all)
 		}
-		mem := r.fold(f.RunID)
+		mem := r.Fold(f.RunID)
 		require.Equal(r.T, "Report.", mem.Task)
 		var from schedules.Origin
 		require.NoError(r.T, json.Unmarshal(mem.Custom[schedules.OriginKey], &from))
@@ -101,7 +141,7 @@ func beforePause(all []schedules.Firing) []schedules.Firing {
 // runs returns how many runs of the agent there are.
 func (r *rig) runs() int {
 	r.T.Helper()
-	page, err := r.control.Runs(r.T.Context(), "", list.Query{Limit: 1000})
+	page, err := r.Runs(r.T.Context(), "", list.Query{Limit: 1000})
 	require.NoError(r.T, err)
 	return len(page.Runs)
 }
@@ -111,39 +151,39 @@ func TestScheduleFires(t *testing.T) {
 	t.Parallel()
 	b := natsBus(t)
 	r := scheduling(t, b)
-	newRig(t, b, withSchedules)
+	newRig(t, b, nil)
 	put := time.Now()
 	s := r.put("ticks", every(time.Second))
 	require.Len(t, s.Next, schedules.DefaultNext)
 	all := r.history("ticks", "three firings", atLeast(3))
 	require.WithinRange(t, all[0].At, put.Add(-time.Second), put.Add(2*time.Second))
-	paused, err := r.control.PauseSchedule(t.Context(), "", "ticks")
+	paused, err := r.PauseSchedule(t.Context(), "", "ticks")
 	require.NoError(t, err)
 	require.True(t, paused.Paused)
 	require.Empty(t, paused.Next)
 	all = r.history("ticks", "what was pending is done", func([]schedules.Firing) bool {
-		s, err := r.control.Schedule(t.Context(), "", "ticks", 1)
+		s, err := r.Schedule(t.Context(), "", "ticks", 1)
 		return err == nil && len(s.Pending) == 0
 	})
 	all = beforePause(all)
 	r.requireRuns("ticks", time.Second, all)
 	require.Equal(t, len(all), r.runs())
 
-	manual, err := r.control.RunSchedule(t.Context(), "", "ticks")
+	manual, err := r.RunSchedule(t.Context(), "", "ticks")
 	require.NoError(t, err)
 	require.Equal(t, schedules.Started, manual.Outcome)
 	require.True(t, manual.Manual)
-	require.Equal(t, "Report.", r.fold(manual.RunID).Task)
+	require.Equal(t, "Report.", r.Fold(manual.RunID).Task)
 	require.Equal(t, len(all)+1, r.runs(), "nothing else started while it was paused")
 
-	resumed, err := r.control.ResumeSchedule(t.Context(), "", "ticks")
+	resumed, err := r.ResumeSchedule(t.Context(), "", "ticks")
 	require.NoError(t, err)
 	require.False(t, resumed.Next[0].Before(resumed.Updated), "what would have been due was not missed")
 	r.history("ticks", "it fires again", atLeast(len(all)+2))
-	require.NoError(t, r.control.RemoveSchedule(t.Context(), "", "ticks"))
-	_, err = r.control.Schedule(t.Context(), "", "ticks", 1)
-	require.True(t, refusal.Is(err, refusal.CodeScheduleNotFound), "%v", err)
-	left, err := r.control.Schedules(t.Context(), "")
+	require.NoError(t, r.RemoveSchedule(t.Context(), "", "ticks"))
+	_, err = r.Schedule(t.Context(), "", "ticks", 1)
+	require.True(t, refusal.Is(err, row.CodeScheduleNotFound), "%v", err)
+	left, err := r.Schedules(t.Context(), "")
 	require.NoError(t, err)
 	require.Empty(t, left)
 }
@@ -158,8 +198,8 @@ func TestChangesWhileGatewaysAreAway(t *testing.T) {
 	d.Missed = schedules.MissedAll
 	r.put("pauses", d)
 	changes := r.put("changes", d)
-	require.Eventually(t, func() bool { return time.Now().After(changes.Next[1]) }, patience, 10*time.Millisecond, "two are due")
-	paused, err := r.control.PauseSchedule(t.Context(), "", "pauses")
+	require.Eventually(t, func() bool { return time.Now().After(changes.Next[1]) }, controltest.Patience, 10*time.Millisecond, "two are due")
+	paused, err := r.PauseSchedule(t.Context(), "", "pauses")
 	require.NoError(t, err)
 	d.Every = events.Duration(time.Hour)
 	for reason, s := range map[string]schedules.Schedule{"was paused": paused, "got other times": r.put("changes", d)} {
@@ -169,7 +209,7 @@ func TestChangesWhileGatewaysAreAway(t *testing.T) {
 		require.Contains(t, s.History[0].Reason, reason)
 		require.Empty(t, s.Pending)
 	}
-	resumed, err := r.control.ResumeSchedule(t.Context(), "", "pauses")
+	resumed, err := r.ResumeSchedule(t.Context(), "", "pauses")
 	require.NoError(t, err)
 	require.Equal(t, paused.History, resumed.History)
 }
@@ -193,7 +233,7 @@ func TestScheduleIsReplaced(t *testing.T) {
 	require.Equal(t, all[0].RunID, changed.History[before-1].RunID, "the history stays")
 	require.Zero(t, changed.Next[0].Sub(third.Next[0])%(3*time.Second), "another task changes no times")
 	all = r.history("report", "it fires again", atLeast(before+1))
-	require.Equal(t, "Report more.", r.fold(all[before].RunID).Task)
+	require.Equal(t, "Report more.", r.Fold(all[before].RunID).Task)
 }
 
 // A queued firing starts when the run before it ends, without waiting for the recheck; a skipped
@@ -211,19 +251,19 @@ func TestScheduleOverlaps(t *testing.T) {
 	require.Equal(t, "the last run had not ended", skips[1].Reason)
 	queues := r.history("queues", "it starts one", atLeast(1))
 	require.Eventually(t, func() bool {
-		s, err := r.control.Schedule(t.Context(), "", "queues", 1)
+		s, err := r.Schedule(t.Context(), "", "queues", 1)
 		return err == nil && len(s.Pending) >= 2
-	}, patience, 20*time.Millisecond)
+	}, controltest.Patience, 20*time.Millisecond)
 	require.Len(t, r.history("queues", "the others wait", atLeast(1)), 1)
-	_, err := r.control.PauseSchedule(t.Context(), "", "skips")
+	_, err := r.PauseSchedule(t.Context(), "", "skips")
 	require.NoError(t, err)
 
-	r.Happens(skips[0].RunID, events.Planning, answered("Done."))
-	_, err = r.control.ResumeSchedule(t.Context(), "", "skips")
+	r.Happens(skips[0].RunID, events.Planning, controltest.Answered("Done."))
+	_, err = r.ResumeSchedule(t.Context(), "", "skips")
 	require.NoError(t, err)
 	for n := 1; n <= 3; n++ {
 		ended := time.Now()
-		r.Happens(queues[n-1].RunID, events.Planning, answered("Done."))
+		r.Happens(queues[n-1].RunID, events.Planning, controltest.Answered("Done."))
 		queues = r.history("queues", "the next one starts", atLeast(n+1))
 		require.Less(t, time.Since(ended), 10*time.Second, "its end was heard")
 		require.Len(t, queues, n+1)
@@ -237,11 +277,11 @@ func TestScheduleOverlaps(t *testing.T) {
 func TestScheduleCannotStart(t *testing.T) {
 	t.Parallel()
 	b := natsBus(t)
-	r := newRig(t, b, withSchedules)
+	r := newRig(t, b, nil)
 	r.putAgent("reporter", "openai") // nobody announces its provider yet
 	d := every(time.Hour)
 	r.put("patient", d)
-	f, err := r.control.RunSchedule(t.Context(), "", "patient")
+	f, err := r.RunSchedule(t.Context(), "", "patient")
 	require.NoError(t, err)
 	require.Equal(t, schedules.Starting, f.Outcome)
 	require.Contains(t, f.Reason, refusal.CodePending)
@@ -250,11 +290,11 @@ func TestScheduleCannotStart(t *testing.T) {
 	require.Equal(t, f.RunID, all[0].RunID)
 	require.Equal(t, schedules.Started, all[0].Outcome)
 
-	_, err = r.control.PutAgent(t.Context(), "", "lost", []byte("{name: lost, llm: {provider: openai}, tools: [nowhere]}"), agentfile.YAML)
+	_, err = r.PutAgent(t.Context(), "", "lost", []byte("{name: lost, llm: {provider: openai}, tools: [nowhere]}"), agentfile.YAML)
 	require.NoError(t, err)
 	d.Agent = "lost"
 	r.put("failing", d)
-	f, err = r.control.RunSchedule(t.Context(), "", "failing")
+	f, err = r.RunSchedule(t.Context(), "", "failing")
 	require.NoError(t, err)
 	require.Equal(t, schedules.Failed, f.Outcome)
 	require.Contains(t, f.Reason, refusal.CodeUnknownTool)
@@ -266,30 +306,30 @@ func TestScheduleRefusals(t *testing.T) {
 	r := scheduling(t, natsBus(t))
 	ctx := t.Context()
 	for code, change := range map[string]func(*schedules.Definition){
-		refusal.CodeBadSchedule:   func(d *schedules.Definition) { d.Cron = "* * * * *" },
+		row.CodeBadSchedule:       func(d *schedules.Definition) { d.Cron = "* * * * *" },
 		refusal.CodeAgentNotFound: func(d *schedules.Definition) { d.Agent = "nobody" },
 		refusal.CodeEmptyTask:     func(d *schedules.Definition) { d.Task = " " },
 	} {
 		d := every(time.Hour)
 		change(&d)
-		_, err := r.control.PutSchedule(ctx, "", "x", d)
+		_, err := r.PutSchedule(ctx, "", "x", d)
 		require.True(t, refusal.Is(err, code), "%v", err)
 	}
-	_, err := r.control.PutSchedule(ctx, "", "Not a name", every(time.Hour))
-	require.True(t, refusal.Is(err, refusal.CodeBadSchedule), "%v", err)
-	_, err = r.control.PutSchedule(ctx, "Not a name", "x", every(time.Hour))
+	_, err := r.PutSchedule(ctx, "", "Not a name", every(time.Hour))
+	require.True(t, refusal.Is(err, row.CodeBadSchedule), "%v", err)
+	_, err = r.PutSchedule(ctx, "Not a name", "x", every(time.Hour))
 	require.True(t, refusal.Is(err, refusal.CodeBadNamespace), "%v", err)
 	for _, err := range []error{
-		r.control.RemoveSchedule(ctx, "", "none"),
-		second(r.control.PauseSchedule(ctx, "", "none")), second(r.control.ResumeSchedule(ctx, "", "none")), second(r.control.RunSchedule(ctx, "", "none")),
+		r.RemoveSchedule(ctx, "", "none"),
+		second(r.PauseSchedule(ctx, "", "none")), second(r.ResumeSchedule(ctx, "", "none")), second(r.RunSchedule(ctx, "", "none")),
 	} {
-		require.True(t, refusal.Is(err, refusal.CodeScheduleNotFound), "%v", err)
+		require.True(t, refusal.Is(err, row.CodeScheduleNotFound), "%v", err)
 	}
 	r.put("x", every(time.Hour))
-	_, err = r.control.Schedule(ctx, "", "x", schedules.MaxNext+1)
+	_, err = r.Schedule(ctx, "", "x", schedules.MaxNext+1)
 	require.True(t, refusal.Is(err, refusal.CodeBadParameter), "%v", err)
-	_, err = r.control.Schedule(ctx, "other", "x", 1)
-	require.True(t, refusal.Is(err, refusal.CodeScheduleNotFound), "namespaces keep apart: %v", err)
+	_, err = r.Schedule(ctx, "other", "x", 1)
+	require.True(t, refusal.Is(err, row.CodeScheduleNotFound), "namespaces keep apart: %v", err)
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -317,7 +357,7 @@ func (d *dying) step() error {
 }
 
 func (d *dying) Get(ctx context.Context, of kv.Bucket, key string) (kv.Item, error) {
-	if of.Name == buckets.Schedules.Name {
+	if of.Name == row.Bucket.Name {
 		if err := d.step(); err != nil {
 			return kv.Item{}, err
 		}
@@ -382,13 +422,13 @@ func TestScheduleOutlivesGateways(t *testing.T) {
 			d.left.Store(n)
 			<-d.died
 			first.stop()
-			r := newRig(t, b, withSchedules)
+			r := newRig(t, b, nil)
 			r.history("ticks", "it goes on", atLeast(3))
-			_, err := r.control.PauseSchedule(t.Context(), "", "ticks")
+			_, err := r.PauseSchedule(t.Context(), "", "ticks")
 			require.NoError(t, err)
 			r.stop()
 			all := beforePause(r.history("ticks", "as it is", atLeast(3)))
-			s, err := r.control.Schedule(t.Context(), "", "ticks", 1)
+			s, err := r.Schedule(t.Context(), "", "ticks", 1)
 			require.NoError(t, err)
 			r.requireRuns("ticks", time.Second, all)
 			require.LessOrEqual(t, r.runs(), len(all)+len(s.Pending))

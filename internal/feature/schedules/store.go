@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/feature/schedules/row"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -22,7 +23,7 @@ func about(key ports.AlarmKey, err error) error {
 
 // get returns what is kept of a schedule, or [journal.ErrNotFound].
 func (s *Scheduler) get(ctx context.Context, key ports.AlarmKey) (kv.Item, error) {
-	it, err := s.cfg.KV.Get(ctx, buckets.Schedules, key.String())
+	it, err := s.cfg.KV.Get(ctx, row.Bucket, key.String())
 	return it, about(key, buckets.OrNone(err))
 }
 
@@ -49,21 +50,21 @@ func (s *Scheduler) put(ctx context.Context, key ports.AlarmKey, st *state, revi
 	if most := ports.MaxBody(s.cfg.KV); len(data) > most {
 		return &ports.TooLargeError{What: "schedule " + key.String(), Size: len(data), Limit: most}
 	}
-	_, err = s.cfg.KV.Update(ctx, buckets.Schedules, kv.Item{Key: key.String(), Value: data, Revision: revision})
+	_, err = s.cfg.KV.Update(ctx, row.Bucket, kv.Item{Key: key.String(), Value: data, Revision: revision})
 	for i := 0; i < len(st.settled) && err == nil; i++ {
 		f := st.settled[i]
-		meter.Add(s.a.Store.Meter(), meter.Firings, float64(max(1, f.Count)), string(f.Outcome))
+		meter.Add(s.a.Store.Meter(), row.Firings, float64(max(1, f.Count)), string(f.Outcome))
 	}
 	return about(key, err)
 }
 
 func (s *Scheduler) remove(ctx context.Context, key ports.AlarmKey, revision uint64) error {
-	return about(key, s.cfg.KV.Delete(ctx, buckets.Schedules, key.String(), revision))
+	return about(key, s.cfg.KV.Delete(ctx, row.Bucket, key.String(), revision))
 }
 
 // keys returns the schedules of a namespace, or with * of all, sorted. Some may have been removed.
 func (s *Scheduler) keys(ctx context.Context, namespace string) ([]ports.AlarmKey, error) {
-	all, err := s.cfg.KV.Keys(ctx, buckets.Schedules, namespace+".*")
+	all, err := s.cfg.KV.Keys(ctx, row.Bucket, namespace+".*")
 	if err != nil {
 		return nil, fmt.Errorf("list schedules: %w", err)
 	}

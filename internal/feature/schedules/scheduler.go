@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/feature/schedules/row"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -32,7 +33,7 @@ func (s *Scheduler) key(ns, name string) (ports.AlarmKey, error) {
 }
 
 func bad(format string, args ...any) error {
-	return refusal.New(refusal.Invalid, refusal.CodeBadSchedule, format, args...)
+	return refusal.New(refusal.Invalid, row.CodeBadSchedule, format, args...)
 }
 
 // missing makes a refusal of the error that there is no such schedule.
@@ -40,7 +41,7 @@ func missing(key ports.AlarmKey, err error) error {
 	if !errors.Is(err, journal.ErrNotFound) {
 		return err
 	}
-	return refusal.Wrap(err, refusal.NotFound, refusal.CodeScheduleNotFound, "there is no schedule %q in this namespace", key.Name)
+	return refusal.Wrap(err, refusal.NotFound, row.CodeScheduleNotFound, "there is no schedule %q in this namespace", key.Name)
 }
 
 // shows returns what a person sees of a schedule, with its next n firings. The error is that of

@@ -1,0 +1,15 @@
+package schedules
+
+import (
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/schedules/row"
+)
+
+// Feature returns the feature.
+func Feature() feature.Feature {
+	return feature.Feature{Row: row.Row(), Command: command, New: func(c *control.Controller) feature.Part {
+		s := New(c)
+		return feature.Part{Rows: s.rows(), Run: s.Run}
+	}}
+}
