@@ -211,7 +211,7 @@ var usualCases = []*livenessCase{
 	{row: "UserMessage in Planning", name: "in Planning", event: events.TypeUserMessage, from: events.Planning, asked: true, then: itself, people: then(inFlight, says)},
 	{row: "UserMessage in WaitingForUser", name: "in WaitingForUser", event: events.TypeUserMessage, from: events.WaitingForUser, agent: chat,
 		asked: true, then: itself, people: then(when(events.WaitingForUser, says), awaits(4), closing)},
-	{row: "UserMessage elsewhere", name: "elsewhere", event: events.TypeUserMessage, from: events.Acting, script: script(calls("slow")),
+	{row: "UserMessage in another state", name: "in another state", event: events.TypeUserMessage, from: events.Acting, script: script(calls("slow")),
 		asked: true, then: "LlmToolCall", people: when(events.Acting, says)},
 
 	{row: "HumanDecision, not the last", name: "not the last", event: events.TypeHumanDecision, from: events.WaitingForHuman,
