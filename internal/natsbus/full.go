@@ -182,7 +182,7 @@ func streamFull(i *jetstream.StreamInfo) error {
 	if most <= 0 || i.State.Bytes+nearlyFull < uint64(most) {
 		return nil
 	}
-	return fmt.Errorf("%w: stream %s has %d of %d bytes: `moorebus purge` makes room, `moorebus init --max-bytes` raises the limit",
+	return fmt.Errorf("%w: stream %s has %d of %d bytes: `moorebus purge` frees space, `moorebus init --max-bytes` raises the limit",
 		journal.ErrFull, i.Config.Name, i.State.Bytes, most)
 }
 

@@ -121,12 +121,12 @@ func (e *examiner) checkLimit(info *jetstream.StreamInfo) {
 	switch {
 	case info.Config.Storage != jetstream.FileStorage:
 	case most <= 0:
-		e.add(Warning, "`"+initLimit+"`, less than what the disk has: `moorebus purge` makes room",
+		e.add(Warning, "`"+initLimit+"`, less than what the disk has: `moorebus purge` frees space",
 			"stream %s has no max_bytes: it may fill the disk, and a server whose disk is full stores nothing until it is started again", info.Config.Name)
 	case streamFull(info) != nil:
-		e.add(Bad, "`moorebus purge` makes room, `"+initLimit+"` raises the limit", "stream %s is full: %d of %d bytes", info.Config.Name, used, most)
+		e.add(Bad, "`moorebus purge` frees space, `"+initLimit+"` raises the limit", "stream %s is full: %d of %d bytes", info.Config.Name, used, most)
 	case used > uint64(most)/10*9:
-		e.add(Warning, "`moorebus purge` makes room, `"+initLimit+"` raises the limit", "stream %s is nearly full: %d of %d bytes", info.Config.Name, used, most)
+		e.add(Warning, "`moorebus purge` frees space, `"+initLimit+"` raises the limit", "stream %s is nearly full: %d of %d bytes", info.Config.Name, used, most)
 	}
 }
 

@@ -90,7 +90,7 @@ func decided(mem *reducer.Memory, d events.Decision) (slog.Level, string, []any)
 	if call := mem.Call(d.CallID); call != nil {
 		tool = call.Name
 	}
-	return slog.LevelInfo, "a call was decided on", append([]any{"call", d.CallID, "tool", tool, "decision", d.Decision}, by(events.By{Reason: d.Reason, By: d.By})...)
+	return slog.LevelInfo, "a call was decided", append([]any{"call", d.CallID, "tool", tool, "decision", d.Decision}, by(events.By{Reason: d.Reason, By: d.By})...)
 }
 
 func by(b events.By) []any { return []any{"by", b.By, "reason", b.Reason} }
