@@ -99,14 +99,14 @@ type writing struct{}
 // errWritten ends a call whose request was written.
 var errWritten = errors.New("the request was written and not sent")
 
-// Write returns the request that call sends first, without sending it; see [llm.Writer].
-func Write(ctx context.Context, req llm.Request, stream bool, call func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error)) (llm.Written, error) {
+// Write returns the request that Call sends first, without sending it; see [llm.Writer].
+func (c *Caller) Write(ctx context.Context, req llm.Request, _ string, stream bool) (llm.Written, error) {
 	var written llm.Written
 	var chunk func(llm.Chunk)
 	if stream {
 		chunk = func(llm.Chunk) {}
 	}
-	_, err := call(context.WithValue(ctx, writing{}, &written), req, chunk)
+	_, err := c.call(context.WithValue(ctx, writing{}, &written), req, chunk)
 	if errors.Is(err, errWritten) {
 		err = nil
 	}

@@ -125,15 +125,42 @@ func withoutQuery(err error) error {
 	return &url.Error{Op: at.Op, URL: address, Err: at.Err}
 }
 
-// Describe describes an adapter on the client. The identity is what its own options make of it,
+// Caller is what every adapter is: its way to ask for a reply, on a [Client].
+type Caller struct {
+	client *Client
+	call   llm.CallerFunc
+	is     llm.Description
+}
+
+var (
+	_ llm.Described = (*Caller)(nil)
+	_ llm.Writer    = (*Caller)(nil)
+)
+
+// Caller returns an adapter on the client. The identity is what its own options make of it,
 // formatted, with what further options change in replies.
-func (c *Client) Describe(model, format string, own ...any) llm.Description {
+func (c *Client) Caller(call llm.CallerFunc, model, format string, own ...any) Caller {
 	identity := fmt.Sprintf(format, own...)
 	if settings := c.settings(); settings != "" {
 		identity += " " + settings
 	}
-	return llm.Description{Identity: identity, DefaultModel: model}
+	return Caller{c, call, llm.Description{Identity: identity, DefaultModel: model}}
 }
+
+// Call asks the provider for one reply; see [llm.Caller].
+func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+	return c.call(ctx, req, stream)
+}
+
+// Describe returns the default model, and an identity of address, model and the options that
+// affect replies.
+func (c *Caller) Describe() llm.Description { return c.is }
+
+// Close closes idle connections. Calls in flight go on.
+func (c *Caller) Close() { c.client.Close() }
+
+// Close closes idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // settings is equal for clients whose options beside address and key affect replies in the
 // same way, and empty if they have none. It holds no secrets.
@@ -167,9 +194,6 @@ func (c *Client) Address() string {
 	}
 	return u.Scheme + "://" + u.Host + u.Path
 }
-
-// Close closes idle connections. Calls in flight go on.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 func (o Options) withDefaults(row providers.Provider) (Options, error) {
 	o.APIKey = strings.TrimSpace(o.APIKey)

@@ -91,16 +91,13 @@ type Options struct {
 	Query     map[string]string
 }
 
-// Caller calls one provider. It is safe for concurrent use.
+// Caller calls one provider. It is an [llm.Described] and an [llm.Writer], and Close closes its
+// idle connections. It is safe for concurrent use.
 type Caller struct {
+	llmhttp.Caller
 	opts Options
 	http *llmhttp.Client
 }
-
-var (
-	_ llm.Described = (*Caller)(nil)
-	_ llm.Writer    = (*Caller)(nil)
-)
 
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
@@ -116,25 +113,12 @@ func New(opts Options) (*Caller, error) {
 	if opts.MaxTokens <= 0 {
 		opts.MaxTokens = defaultMaxTokens
 	}
-	return &Caller{opts: opts, http: client}, nil
+	c := &Caller{opts: opts, http: client}
+	c.Caller = client.Caller(c.call, opts.Model, "anthropic %s/ %q %d", client.Address(), opts.Model, opts.MaxTokens)
+	return c, nil
 }
 
-// Describe returns the default model, and an identity of address, model and the options
-// that affect replies.
-func (c *Caller) Describe() llm.Description {
-	return c.http.Describe(c.opts.Model, "anthropic %s/ %q %d", c.http.Address(), c.opts.Model, c.opts.MaxTokens)
-}
-
-// Close closes idle connections. Calls in flight go on.
-func (c *Caller) Close() { c.http.Close() }
-
-// Write returns the request that Call would send first; see [llm.Writer].
-func (c *Caller) Write(ctx context.Context, req llm.Request, _ string, stream bool) (llm.Written, error) {
-	return llmhttp.Write(ctx, req, stream, c.Call)
-}
-
-// Call asks the provider for one reply; see [llm.Caller].
-func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+func (c *Caller) call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	x := &exchange{caller: c, req: req, names: llmhttp.NamesOf(req), model: cmp.Or(req.Model, c.opts.Model)}
 	x.caps = c.http.Capabilities(x.model)
 	if err := x.write(); err != nil {

@@ -83,16 +83,13 @@ type Options struct {
 	HTTPClient *http.Client
 }
 
-// Caller calls one provider. It is safe for concurrent use.
+// Caller calls one provider. It is an [llm.Described] and an [llm.Writer], and Close closes its
+// idle connections. It is safe for concurrent use.
 type Caller struct {
+	llmhttp.Caller
 	opts Options
 	http *llmhttp.Client
 }
-
-var (
-	_ llm.Described = (*Caller)(nil)
-	_ llm.Writer    = (*Caller)(nil)
-)
 
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
@@ -105,17 +102,10 @@ func New(opts Options) (*Caller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Caller{opts: opts, http: client}, nil
+	c := &Caller{opts: opts, http: client}
+	c.Caller = client.Caller(c.call, opts.Model, "openai %s %q %q %t", client.Address(), opts.Model, opts.ReasoningEffort, opts.NoOutputSchema)
+	return c, nil
 }
-
-// Describe returns the default model, and an identity of address, model and the options
-// that affect replies.
-func (c *Caller) Describe() llm.Description {
-	return c.http.Describe(c.opts.Model, "openai %s %q %q %t", c.http.Address(), c.opts.Model, c.opts.ReasoningEffort, c.opts.NoOutputSchema)
-}
-
-// Close closes idle connections. Calls in flight go on.
-func (c *Caller) Close() { c.http.Close() }
 
 // NeedsResponses reports whether the request needs OpenAI's Responses API, by the table of
 // models. sure is false where only the model's name says so: the server is not known.
@@ -127,13 +117,7 @@ func (c *Caller) NeedsResponses(req llm.Request) (needs, sure bool) {
 	return caps.NeedsResponses(len(req.Tools) > 0, req.Sampling.Effort), c.http.Known() || caps.API != ""
 }
 
-// Write returns the request that Call would send first; see [llm.Writer].
-func (c *Caller) Write(ctx context.Context, req llm.Request, _ string, stream bool) (llm.Written, error) {
-	return llmhttp.Write(ctx, req, stream, c.Call)
-}
-
-// Call asks the provider for one reply; see [llm.Caller].
-func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+func (c *Caller) call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	x := c.exchange(req)
 	if err := x.prepare(); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
@@ -141,7 +125,7 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	if x.outputSchema() != providers.SecondPass {
 		return c.http.Ask(ctx, x, stream)
 	}
-	return llmhttp.SecondPass(ctx, req, stream, c.Call)
+	return llmhttp.SecondPass(ctx, req, stream, c.call)
 }
 
 func (c *Caller) exchange(req llm.Request) *exchange {

@@ -74,18 +74,15 @@ type Options struct {
 	HTTPClient *http.Client
 }
 
-// Caller calls one provider. It is safe for concurrent use.
+// Caller calls one provider. It is an [llm.Described] and an [llm.Writer], and Close closes its
+// idle connections. It is safe for concurrent use.
 type Caller struct {
+	llmhttp.Caller
 	opts Options
 	http *llmhttp.Client
 	// noSummary is set once the server has refused to summarize.
 	noSummary atomic.Bool
 }
-
-var (
-	_ llm.Described = (*Caller)(nil)
-	_ llm.Writer    = (*Caller)(nil)
-)
 
 // New returns a Caller, or an error that says which option to set. It sends
 // nothing.
@@ -98,25 +95,12 @@ func New(opts Options) (*Caller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Caller{opts: opts, http: client}, nil
+	c := &Caller{opts: opts, http: client}
+	c.Caller = client.Caller(c.call, opts.Model, "responses %s %q", client.Address(), opts.Model)
+	return c, nil
 }
 
-// Describe returns the default model, and an identity of address, model and the options
-// that affect replies.
-func (c *Caller) Describe() llm.Description {
-	return c.http.Describe(c.opts.Model, "responses %s %q", c.http.Address(), c.opts.Model)
-}
-
-// Close closes idle connections. Calls in flight go on.
-func (c *Caller) Close() { c.http.Close() }
-
-// Write returns the request that Call would send first; see [llm.Writer].
-func (c *Caller) Write(ctx context.Context, req llm.Request, _ string, stream bool) (llm.Written, error) {
-	return llmhttp.Write(ctx, req, stream, c.Call)
-}
-
-// Call asks the provider for one reply; see [llm.Caller].
-func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+func (c *Caller) call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
