@@ -186,7 +186,7 @@ func freeTools(ctx context.Context, directory journal.Directory) (found []natsbu
 		switch name := t.Pool + "/" + t.Name; {
 		case slices.Contains(t.Sandbox, string(exectool.Off)):
 			free = append(free, name)
-		case len(t.Sandbox) > 0 && !slices.Contains(t.Sandbox, exectool.HoldsNetwork):
+		case len(t.Sandbox) > 0 && !slices.Contains(t.Sandbox, "netns"):
 			networked = append(networked, name)
 		}
 	}

@@ -222,17 +222,17 @@ func appendOne(t *testing.T, bus *Bus) error {
 // A slow append is stored although the disk has too little room for others by now.
 func TestSlowAppendWhileTheDiskFillsUp(t *testing.T) {
 	t.Parallel()
-	var full atomic.Pointer[embedded.FullError]
+	var full atomic.Bool
 	var first *nats.Msg
 	bus := played(t, Options{RequestTimeout: patience, Full: func() error {
-		if err := full.Load(); err != nil {
-			return err
+		if full.Load() {
+			return errors.New("full")
 		}
 		return nil
 	}}, func(_ *nats.Subscription, m *nats.Msg, isProbe bool) {
 		if !isProbe {
 			first = m
-			full.Store(&embedded.FullError{Dir: "d"})
+			full.Store(true)
 			return
 		}
 		_ = first.Respond([]byte(`{"stream":"MOORE_0","seq":1}`))

@@ -89,7 +89,7 @@ type Server struct {
 	onFatal      func(error)
 	flushers     sync.Map // of *flusher, by stream
 
-	full     atomic.Pointer[FullError]
+	full     atomic.Pointer[fullError]
 	suspect  bool // the last look found a reason to restart the server
 	unwatch  context.CancelFunc
 	watching sync.WaitGroup

@@ -26,8 +26,8 @@ const (
 // not help.
 var restartPauses = retry.Policy{First: 5 * time.Second, Factor: 2, Max: time.Minute}
 
-// FullError says that the server takes no writes for want of room on its disk.
-type FullError struct {
+// fullError says that the server takes no writes for want of room on its disk.
+type fullError struct {
 	// Dir is the data directory, Free how many bytes its disk has left, and Need with
 	// how many it takes writes again.
 	Dir        string
@@ -38,14 +38,14 @@ type FullError struct {
 }
 
 // Error says what to do.
-func (e *FullError) Error() string {
+func (e *fullError) Error() string {
 	if e.Reason != "" && e.Free >= e.Need {
 		return fmt.Sprintf("the server cannot write to %s; it is restarted until it can: %s", e.Dir, e.Reason)
 	}
 	return fmt.Sprintf("the disk of %s is full: %d MiB are free; appends continue by themselves when %d MiB are free", e.Dir, e.Free>>20, e.Need>>20)
 }
 
-// Full returns nil while the server takes writes, else a [*FullError]. Nothing
+// Full returns nil while the server takes writes, else an error that says why not. Nothing
 // should be stored then: a disk that is full to the last byte stops a stream until
 // the server is restarted. It is cheap.
 func (s *Server) Full() error {
@@ -108,7 +108,7 @@ type restarts struct {
 // due reports whether the server is to be restarted now, and counts that as a restart.
 // A restart only helps where there is room. If the server soon stores nothing again
 // although there was room all the time, the next restart waits longer.
-func (r *restarts) due(full *FullError, now time.Time) bool {
+func (r *restarts) due(full *fullError, now time.Time) bool {
 	switch since := now.Sub(r.last); {
 	case full == nil && since > restartPauses.Max, full != nil && full.Free < full.Need:
 		r.inRow = 0
@@ -139,13 +139,13 @@ func (s *Server) checkRoom() {
 
 // room returns nil if there is room, given what it returned before. A disk that was
 // full has to have twice as much free, so that this does not change all the time.
-func (s *Server) room(was *FullError) *FullError {
+func (s *Server) room(was *fullError) *fullError {
 	free, total, known := diskspace.Free(s.dir)
 	least := s.reserve
 	if least == 0 {
 		least = min(mostReserve, total/reserveShare)
 	}
-	now := &FullError{Dir: s.dir, Free: free, Need: 2 * least}
+	now := &fullError{Dir: s.dir, Free: free, Need: 2 * least}
 	if was != nil {
 		least = now.Need
 	}

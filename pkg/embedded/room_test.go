@@ -36,7 +36,7 @@ func TestKeepsRoom(t *testing.T) {
 	srv, err := Start(t.Context(), Options{Dir: t.TempDir(), Reserve: free << 1, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
 	require.NoError(t, err)
 	defer srv.Shutdown()
-	var full *FullError
+	var full *fullError
 	require.ErrorAs(t, srv.Full(), &full)
 	require.ErrorContains(t, full, "the disk of "+srv.dir+" is full")
 	srv.unwatch()
@@ -118,11 +118,11 @@ func TestWriteError(t *testing.T) {
 func TestRestartsThatDoNotHelp(t *testing.T) {
 	var r restarts
 	now := time.Now()
-	after := func(d time.Duration, full *FullError) bool {
+	after := func(d time.Duration, full *fullError) bool {
 		now = now.Add(d)
 		return r.due(full, now)
 	}
-	ill := &FullError{Free: 2, Need: 1, Reason: "JetStream ended"}
+	ill := &fullError{Free: 2, Need: 1, Reason: "JetStream ended"}
 	require.True(t, after(0, ill))
 	for _, pause := range []time.Duration{restartPauses.First, 2 * restartPauses.First, 4 * restartPauses.First, 8 * restartPauses.First, restartPauses.Max, restartPauses.Max} {
 		require.False(t, after(time.Millisecond, nil), "it works until something is stored")
@@ -130,7 +130,7 @@ func TestRestartsThatDoNotHelp(t *testing.T) {
 		require.True(t, after(time.Millisecond, ill))
 	}
 	require.False(t, after(restartPauses.First, ill))
-	require.False(t, after(0, &FullError{Free: 0, Need: 1, Reason: "JetStream ended"}), "there is no room")
+	require.False(t, after(0, &fullError{Free: 0, Need: 1, Reason: "JetStream ended"}), "there is no room")
 	require.True(t, after(0, ill))
 	require.False(t, after(restartPauses.Max+1, nil))
 	require.True(t, after(0, ill))

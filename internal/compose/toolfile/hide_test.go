@@ -6,12 +6,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/pkg/tool/exectool"
 )
 
 // A tool file can require what a sandbox can have.
 func TestAToolFileRequiresWhatASandboxHas(t *testing.T) {
-	for _, hold := range exectool.Holds {
+	for _, hold := range []string{"pidns", "ipcns", "netns", "mountns", "landlock", "seccomp", "cgroup"} {
 		docs, err := agentfile.ParseFile([]byte("tools:\n- {name: x, description: X., exec: {command: [cat]}, require: ["+hold+"]}\n"), agentfile.Options{})
 		require.NoError(t, err)
 		made, err := oneTool(&docs.Tools.Tools[0], nil)

@@ -29,14 +29,14 @@ func TestASecondProcessInTheGroup(t *testing.T) {
 	if err != nil {
 		t.Skip("reason: ", err)
 	}
-	busy, err := newBound(MinMemory, MinProcesses)
+	busy, err := newBound(minMemory, minProcesses)
 	require.NoError(t, err)
-	left, err := newBound(MinMemory, MinProcesses)
+	left, err := newBound(minMemory, minProcesses)
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), "sleep", "infinity")
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(busy.files.Fd())}
 	require.NoError(t, cmd.Start())
-	fresh, err := newBound(MinMemory, MinProcesses)
+	fresh, err := newBound(minMemory, minProcesses)
 	require.NoError(t, err)
 	for _, b := range []*bound{busy, left} {
 		require.NoError(t, os.Chtimes(b.dir, time.Time{}, time.Now().Add(-time.Hour)))
@@ -68,11 +68,11 @@ func TestBoundsOfASandbox(t *testing.T) {
 	}
 	for name, opts := range kinds {
 		t.Run(name, func(t *testing.T) {
-			if is, _, _ := inKind(t, opts).run(t.Context(), tool.Call{}); !slices.Contains(is.Held, HoldsBounds) {
-				require.True(t, opts.flat && !slices.Contains(is.Held, HoldsFiles), "%v", is)
+			if is, _, _ := inKind(t, opts).run(t.Context(), tool.Call{}); !slices.Contains(is.Held, holdsBounds) {
+				require.True(t, opts.flat && !slices.Contains(is.Held, holdsFiles), "%v", is)
 				return // it may write where its bounds are
 			}
-			opts.Memory, opts.Processes, opts.Require = 128<<20, 20, []string{HoldsBounds}
+			opts.Memory, opts.Processes, opts.Require = 128<<20, 20, []string{holdsBounds}
 			got, err := run(t, "bomb", opts)
 			require.NoError(t, err)
 			require.Contains(t, got, "refused")

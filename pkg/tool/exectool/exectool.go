@@ -87,10 +87,10 @@ const (
 
 // The bounds of a call where its tool has none, and the least of each.
 const (
-	DefaultMemory    = 2 << 30
-	MinMemory        = 16 << 20
-	DefaultProcesses = 1024
-	MinProcesses     = 1
+	defaultMemory    = 2 << 30
+	minMemory        = 16 << 20
+	defaultProcesses = 1024
+	minProcesses     = 1
 )
 
 // maxErrorOutput is how much of the end of standard error a failure shows.
@@ -117,12 +117,12 @@ type Options struct {
 	// Read lists files and folders that the command may read beside those that every command may.
 	// A relative path begins at Dir.
 	Read []string
-	// Require lists what the sandbox must have ([Holds]). Where the system lacks one of them, the
-	// command is not started.
+	// Require lists what the sandbox must have: pidns, ipcns, netns, mountns, landlock, seccomp,
+	// cgroup. Where the system lacks one of them, the command is not started.
 	Require []string
 	// Memory bounds what all processes of a call have in memory together, in bytes, with files in
-	// /tmp. Processes bounds their number, from [MinProcesses] on. Both need a control group that was
-	// delegated to this process. Default: [DefaultMemory] and [DefaultProcesses].
+	// /tmp. Processes bounds their number, from 1 on. Both need a control group that was
+	// delegated to this process. Default: 2 GiB and 1024.
 	Memory    int64
 	Processes int
 	// Logger hears once of what the sandbox lacks here, unless the definition's Sandbox says so already.
@@ -169,8 +169,8 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 	if opts.Sandbox == "" {
 		opts.Sandbox = Strict
 	}
-	if !slices.Contains(Sandboxes, opts.Sandbox) {
-		errs = append(errs, fmt.Errorf("tool %q: sandbox %q is not known; use one of %v", def.Name, opts.Sandbox, Sandboxes))
+	if !slices.Contains(sandboxes, opts.Sandbox) {
+		errs = append(errs, fmt.Errorf("tool %q: sandbox %q is not known; use one of %v", def.Name, opts.Sandbox, sandboxes))
 	}
 	errs = append(errs, opts.checkSandbox(def.Name)...)
 	if err := errors.Join(errs...); err != nil {
@@ -190,7 +190,7 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 		}
 	}
 	opts.asked = opts.Memory != 0 || opts.Processes != 0
-	opts.Memory, opts.Processes = cmp.Or(opts.Memory, DefaultMemory), cmp.Or(opts.Processes, DefaultProcesses)
+	opts.Memory, opts.Processes = cmp.Or(opts.Memory, defaultMemory), cmp.Or(opts.Processes, defaultProcesses)
 	opts.Command, opts.Env = slices.Clone(opts.Command), slices.Clone(opts.Env)
 	return &execTool{def: def, opts: opts}, nil
 }
@@ -204,24 +204,24 @@ func (o *Options) checkSandbox(name string) (errs []error) {
 	}
 	for _, hold := range o.Require {
 		switch {
-		case !slices.Contains(Holds, hold):
-			errs = append(errs, fmt.Errorf("tool %q: require: %q is not known; use some of %s", name, hold, strings.Join(Holds, ", ")))
+		case !slices.Contains(holds, hold):
+			errs = append(errs, fmt.Errorf("tool %q: require: %q is not known; use some of %s", name, hold, strings.Join(holds, ", ")))
 		case o.Sandbox == Off:
 			errs = append(errs, fmt.Errorf("tool %q: require: there is no sandbox; remove sandbox: off", name))
-		case hold == HoldsNetwork && o.Network == Host:
+		case hold == holdsNetwork && o.Network == Host:
 			errs = append(errs, fmt.Errorf("tool %q: require: %s contradicts network: host", name, hold))
-		case o.Sandbox == Runsc && (hold == HoldsFiles || hold == HoldsCalls):
+		case o.Sandbox == Runsc && (hold == holdsFiles || hold == holdsCalls):
 			errs = append(errs, fmt.Errorf("tool %q: require: sandbox: runsc runs the command on its own kernel, so %s, a part of the system's kernel, does not apply; remove it", name, hold))
 		}
 	}
 	if o.Sandbox == Off && (o.Memory != 0 || o.Processes != 0) {
 		errs = append(errs, fmt.Errorf("tool %q: memory and processes are bounds of a sandbox; remove them, or sandbox: off", name))
 	}
-	if o.Memory != 0 && o.Memory < MinMemory {
+	if o.Memory != 0 && o.Memory < minMemory {
 		errs = append(errs, fmt.Errorf("tool %q: memory: %d bytes are too few; at least 16MiB are needed", name, o.Memory))
 	}
-	if o.Processes != 0 && o.Processes < MinProcesses {
-		errs = append(errs, fmt.Errorf("tool %q: processes: must be at least %d, is %d", name, MinProcesses, o.Processes))
+	if o.Processes != 0 && o.Processes < minProcesses {
+		errs = append(errs, fmt.Errorf("tool %q: processes: must be at least %d, is %d", name, minProcesses, o.Processes))
 	}
 	if o.Sandbox == Off && len(o.Read) > 0 {
 		errs = append(errs, fmt.Errorf("tool %q: read: without a sandbox the command can read everything; remove it, or sandbox: off", name))

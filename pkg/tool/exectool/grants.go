@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// hidden are the paths that no command in a sandbox may read or write, see [Conceal].
+// hidden are the paths that no command in a sandbox may read or write, see [Hide].
 var hidden struct {
 	sync.Mutex
 	paths []string

@@ -91,7 +91,7 @@ func (o *order) lacks(what string, err error) {
 func (o *order) enter() {
 	o.holds()
 	if o.By == Bwrap {
-		o.Held = append(o.Held, HoldsView)
+		o.Held = append(o.Held, holdsView)
 		o.Grants.Hide = nil
 		return
 	}
@@ -104,7 +104,7 @@ func (o *order) enter() {
 		o.lacks("a view of the file system of its own", err)
 		return
 	}
-	o.Held = append(o.Held, HoldsView)
+	o.Held = append(o.Held, holdsView)
 	o.Grants.Hide = nil // it is hidden now
 }
 
@@ -113,9 +113,9 @@ func (o *order) holds() {
 	if o.By != "" {
 		o.Held = append(o.Held, string(o.By))
 	}
-	o.Held = append(o.Held, HoldsProcesses, HoldsIPC)
+	o.Held = append(o.Held, holdsProcesses, holdsIPC)
 	if !o.Network {
-		o.Held = append(o.Held, HoldsNetwork)
+		o.Held = append(o.Held, holdsNetwork)
 	}
 }
 
@@ -185,7 +185,7 @@ func (o *order) start() (pid int, err error) {
 		runtime.LockOSThread() // and never unlocked: the thread ends here
 		if o.By == Runsc {
 			o.holds()
-			o.Held = append(o.Held, HoldsView)
+			o.Held = append(o.Held, holdsView)
 			if err = o.check(); err == nil {
 				pid, err = o.fork()
 			}
@@ -248,22 +248,22 @@ func threads() {
 func (o *order) restrict() error {
 	g := o.Grants
 	write := append(slices.Clone(g.Write), g.Temp)
-	if slices.Contains(o.Held, HoldsView) {
+	if slices.Contains(o.Held, holdsView) {
 		write = append(write, shared()...)
 	}
 	held, err := confine.Restrict(confine.Rules{
 		System: without(readable, g.Hide), Read: without(g.Read, g.Hide), Write: without(write, g.Hide), Devices: devices, TCP: o.Network,
 	})
 	if held {
-		o.Held = append(o.Held, HoldsFiles)
+		o.Held = append(o.Held, holdsFiles)
 	}
 	if err != nil {
 		o.lacks("files, TCP, signals and sockets of its own alone", err)
 	}
-	if err := confine.Refuse(o.Network || slices.Contains(o.Held, HoldsNetwork)); err != nil {
+	if err := confine.Refuse(o.Network || slices.Contains(o.Held, holdsNetwork)); err != nil {
 		o.lacks("system calls that lead out of the sandbox are refused", err)
 	} else {
-		o.Held = append(o.Held, HoldsCalls)
+		o.Held = append(o.Held, holdsCalls)
 	}
 	return o.check()
 }
@@ -271,8 +271,8 @@ func (o *order) restrict() error {
 // check reports what the tool's settings require and does not hold.
 func (o *order) check() error {
 	// A command that may write everywhere could lift its bound.
-	if o.Bound && (slices.Contains(o.Held, HoldsFiles) || slices.Contains(o.Held, HoldsView)) {
-		o.Held = append(o.Held, HoldsBounds)
+	if o.Bound && (slices.Contains(o.Held, holdsFiles) || slices.Contains(o.Held, holdsView)) {
+		o.Held = append(o.Held, holdsBounds)
 	}
 	for _, name := range o.Require {
 		if !slices.Contains(o.Held, name) {

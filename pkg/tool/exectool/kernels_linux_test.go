@@ -119,12 +119,12 @@ func TestKernelsThatLackAPart(t *testing.T) {
 		gone    []string
 		missing string
 	}{
-		"landlock":                    {[]string{HoldsFiles}, "files, TCP, signals and sockets of its own alone (landlock: function not implemented)"},
-		"seccomp":                     {[]string{HoldsCalls}, "system calls that lead out of the sandbox are refused (seccomp: invalid argument)"},
+		"landlock":                    {[]string{holdsFiles}, "files, TCP, signals and sockets of its own alone (landlock: function not implemented)"},
+		"seccomp":                     {[]string{holdsCalls}, "system calls that lead out of the sandbox are refused (seccomp: invalid argument)"},
 		"mount_setattr":               {nil, ""},
-		"mount_setattr,landlock":      {[]string{HoldsFiles}, "files, TCP, signals and sockets of its own alone (landlock: function not implemented)"},
-		"namespaces":                  {[]string{HoldsProcesses, HoldsIPC, HoldsNetwork, HoldsView}, "a process namespace of its own"},
-		"namespaces,landlock,seccomp": {Holds[:len(Holds)-1], "a process namespace of its own"},
+		"mount_setattr,landlock":      {[]string{holdsFiles}, "files, TCP, signals and sockets of its own alone (landlock: function not implemented)"},
+		"namespaces":                  {[]string{holdsProcesses, holdsIPC, holdsNetwork, holdsView}, "a process namespace of its own"},
+		"namespaces,landlock,seccomp": {holds[:len(holds)-1], "a process namespace of its own"},
 	} {
 		t.Run(lacks, func(t *testing.T) {
 			for _, require := range append([]string{""}, want.gone...) {
@@ -158,7 +158,7 @@ func lacksPart(t *testing.T, lacks, requires string, gone []string, missing stri
 	if requires == "" {
 		require.Empty(t, is.Failed)
 		require.FileExists(t, started, "it works without")
-		if slices.Contains(is.Held, HoldsView) {
+		if slices.Contains(is.Held, holdsView) {
 			require.NoFileExists(t, filepath.Join(cmd.Dir, "opened"), "it set up the kernel")
 			require.NoFileExists(t, filepath.Join(cmd.Dir, "changed"), "it changed a file outside")
 		}
@@ -234,7 +234,7 @@ func TestWithoutUserNamespaces(t *testing.T) {
 	if most, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err != nil || string(most) != "0\n" || os.Geteuid() == 0 {
 		t.Skip("reason: this system has user namespaces; TestOnAKernelWithoutUserNamespaces runs it elsewhere")
 	}
-	for _, name := range []string{"", HoldsProcesses, HoldsIPC, HoldsNetwork, HoldsView, HoldsFiles, HoldsBounds} {
+	for _, name := range []string{"", holdsProcesses, holdsIPC, holdsNetwork, holdsView, holdsFiles, holdsBounds} {
 		lacksPart(t, "", name, []string{name}, "a process namespace of its own")
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"syscall"
 
-	"github.com/moorebus/moorebus/internal/conceal"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -22,8 +21,8 @@ const (
 	Off    Sandbox = "off"
 )
 
-// Sandboxes lists the kinds.
-var Sandboxes = []Sandbox{Strict, Bwrap, Runsc, Off}
+// sandboxes lists the kinds.
+var sandboxes = []Sandbox{Strict, Bwrap, Runsc, Off}
 
 // Network says what a command in a sandbox may reach of the network.
 type Network string
@@ -38,17 +37,17 @@ const (
 // processes, of shared memory and queues, of the network and of mounts, with a file system view of
 // its own; Landlock, for files; seccomp, for system calls; a control group, for memory and processes.
 const (
-	HoldsProcesses = "pidns"
-	HoldsIPC       = "ipcns"
-	HoldsNetwork   = "netns"
-	HoldsView      = "mountns"
-	HoldsFiles     = "landlock"
-	HoldsCalls     = "seccomp"
-	HoldsBounds    = "cgroup"
+	holdsProcesses = "pidns"
+	holdsIPC       = "ipcns"
+	holdsNetwork   = "netns"
+	holdsView      = "mountns"
+	holdsFiles     = "landlock"
+	holdsCalls     = "seccomp"
+	holdsBounds    = "cgroup"
 )
 
-// Holds lists what a sandbox can have.
-var Holds = []string{HoldsProcesses, HoldsIPC, HoldsNetwork, HoldsView, HoldsFiles, HoldsCalls, HoldsBounds}
+// holds lists what a sandbox can have.
+var holds = []string{holdsProcesses, holdsIPC, holdsNetwork, holdsView, holdsFiles, holdsCalls, holdsBounds}
 
 // State is what held a command, and what did not, with the reasons.
 type State struct {
@@ -56,13 +55,6 @@ type State struct {
 	// Unbounded says why memory and number of processes have no bound; empty if they have one.
 	Unbounded string
 }
-
-// Conceal makes memory and environment of this process unreadable for other
-// processes of the same user: for tools without a sandbox, and for MCP servers.
-// It also means no core dumps, and debuggers for root only. What the shell that
-// started this process left open is closed for the programs that it starts. Only
-// Linux has it; elsewhere it does nothing.
-func Conceal() error { return conceal.Process() }
 
 // exited is the end of a command that was no success.
 type exited struct{ state string }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/conceal"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -263,7 +264,7 @@ func TestASandboxHasNoTerminal(t *testing.T) {
 	is, _, err := inKind(t, Options{flat: true}).run(t.Context(), tool.Call{})
 	require.NoError(t, err)
 	for _, mode := range []string{"own processes", "flat", "off"} {
-		if mode == "flat" && !slices.Contains(is.Held, HoldsFiles) {
+		if mode == "flat" && !slices.Contains(is.Held, holdsFiles) {
 			continue // nothing keeps it from files, and terminals are files
 		}
 		self, err := os.Executable()
@@ -296,7 +297,7 @@ func TestACommandHasNoFilesOfOthers(t *testing.T) {
 		_, err := sh(t, opts, fmt.Sprintf("cat <&%d", fd))
 		require.Error(t, err, kind)
 	}
-	require.NoError(t, Conceal())
+	require.NoError(t, conceal.Process())
 	_, err = sh(t, Options{Sandbox: Off}, fmt.Sprintf("cat <&%d", fd))
 	require.Error(t, err)
 }
@@ -305,7 +306,7 @@ func TestACommandHasNoFilesOfOthers(t *testing.T) {
 func TestRequire(t *testing.T) {
 	needsAll(t)
 	started := filepath.Join(t.TempDir(), "started")
-	opts := Options{Dir: filepath.Dir(started), Require: []string{HoldsFiles, HoldsNetwork}}
+	opts := Options{Dir: filepath.Dir(started), Require: []string{holdsFiles, holdsNetwork}}
 	_, err := sh(t, opts, "echo > started")
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(started))
@@ -318,8 +319,8 @@ func TestRequire(t *testing.T) {
 	require.NoFileExists(t, started)
 	for wrong, opts := range map[string]Options{
 		"require: \"apparmor\" is not known":     {Require: []string{"apparmor"}},
-		"remove sandbox: off":                    {Require: []string{HoldsFiles}, Sandbox: Off},
-		"contradicts network: host":              {Require: []string{HoldsNetwork}, Network: Host},
+		"remove sandbox: off":                    {Require: []string{holdsFiles}, Sandbox: Off},
+		"contradicts network: host":              {Require: []string{holdsNetwork}, Network: Host},
 		"network \"some\" is not known":          {Network: "some"},
 		"without a sandbox the command can read": {Sandbox: Off, Read: []string{"/srv"}},
 	} {
