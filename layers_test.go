@@ -97,10 +97,11 @@ var lower = map[string][]string{
 	"internal/meter":            {},
 	"internal/plan":             {},
 	"internal/media":            {},
+	"internal/codes":            {},
 	"internal/replyitem":        {},
 	"pkg/events":                {"internal/codec", "internal/media", "internal/replyitem"},
-	"pkg/reducer":               {"pkg/events", "internal/codec"},
-	"internal/effects":          {"pkg/events", "pkg/reducer"},
+	"pkg/reducer":               {"internal/codes", "pkg/events", "internal/codec"},
+	"internal/effects":          {"internal/codes", "pkg/events", "pkg/reducer"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
 	"internal/conceal":          {},
@@ -113,17 +114,17 @@ var lower = map[string][]string{
 	"internal/groupflush":       {},
 	"pkg/llm":                   {},
 	"pkg/tool":                  {},
-	"internal/toolset":          {"pkg/tool", "internal/retry"},
-	"internal/callctx":          {"pkg/tool"},
+	"internal/toolset":          {"internal/codes", "pkg/tool", "internal/retry"},
+	"internal/callctx":          {"internal/codes", "pkg/tool"},
 	"internal/kv":               {},
 	"pkg/journal":               {"pkg/events", "internal/kv", "internal/retry"},
 	"internal/tokens":           {},
 	"internal/groupcommit":      {"pkg/events", "pkg/journal"},
 	"internal/sharedlog":        {"internal/journalcheck", "pkg/events", "pkg/journal", "internal/retry"},
 	"internal/livetext":         {"pkg/events", "pkg/journal"},
-	"internal/runlog":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/codec"},
+	"internal/runlog":           {"internal/codes", "internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/codec"},
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry"},
-	"internal/worker":           {"internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
+	"internal/worker":           {"internal/codes", "internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {"internal/codec"},
 	"internal/script":           {"pkg/llm"},
 	"internal/keycommand":       {},
@@ -132,8 +133,8 @@ var lower = map[string][]string{
 	"internal/agentfile/strict": {},
 	"internal/docschema":        {"pkg/events", "pkg/tool", "internal/agentfile", "internal/providers"},
 	"internal/approval":         {"pkg/events", "pkg/reducer", "internal/agentfile/strict"},
-	"internal/toolcall":         {"internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
-	"internal/contextedit":      {"pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
+	"internal/toolcall":         {"internal/codes", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
+	"internal/contextedit":      {"internal/codes", "pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
 	"internal/clientmodel":      {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal"},
 	"internal/replyfacts":       {"pkg/events", "pkg/llm"},
 	"internal/refusal":          {},
@@ -156,7 +157,7 @@ var lower = map[string][]string{
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
 	"pkg/llm":         {"pkg/llm", "internal/script", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
-	"pkg/tool":        {"internal/codec", "pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
+	"pkg/tool":        {"internal/codec", "internal/codes", "pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
 	"pkg/journal":     {"pkg/journal", "internal/codec", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/kv", "internal/buckets", "internal/recordline"},
 	"internal/tokens": {"internal/tokens"},
 }
@@ -206,13 +207,13 @@ var suites = map[string]string{
 var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/semver"}
 
 // stdOnly are the packages without any library from outside.
-var stdOnly = []string{"internal/codec", "internal/meter", "internal/media", "internal/replyitem", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp", "internal/tracecontext"}
+var stdOnly = []string{"internal/codec", "internal/codes", "internal/meter", "internal/media", "internal/replyitem", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp", "internal/tracecontext"}
 
 var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/retention", "internal/custom", "internal/telemetry"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
-	"internal/codec", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/callctx", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
+	"internal/codec", "internal/codes", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "internal/toolset", "internal/callctx", "pkg/journal", "internal/tokens", "internal/runlog", "internal/worker",
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/runstream", "internal/runstart", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",

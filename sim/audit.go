@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -234,13 +234,13 @@ func (a *auditor) result(r *auditedRun, id string, e *events.Event) {
 
 // reason checks what a result gives as the reason that there is no other one.
 func (a *auditor) reason(r *auditedRun, id string, e *events.Event, o *events.ToolOutcome) {
-	if _, single := e.Data.(*events.ToolFailure); single && o.Code == reducer.CodeOutcomeUnknown && r.mem.Control.Agent.Approval.AsksOutcome() {
+	if _, single := e.Data.(*events.ToolFailure); single && o.Code == codes.OutcomeUnknown && r.mem.Control.Agent.Approval.AsksOutcome() {
 		a.note(id, "outcome unknown", "of call %s, and nobody was asked", o.CallID)
 	}
-	if o.Code == actor.CodeNotApproved && (!r.patched || !r.inherited[o.CallID]) {
+	if o.Code == codes.NotApproved && (!r.patched || !r.inherited[o.CallID]) {
 		a.note(id, "approval", "call %s was refused as not approved, and no fork brought in another policy since it was made", o.CallID)
 	}
-	if (o.Code == reducer.CodeOutcomeUnknown || o.Code == reducer.CodeNoActor) && a.inWork(id+"/"+o.CallID) {
+	if (o.Code == codes.OutcomeUnknown || o.Code == codes.NoActor) && a.inWork(id+"/"+o.CallID) {
 		a.note(id, "outcome unknown", "of call %s (%s), which a living process executes", o.CallID, o.Code)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -93,7 +93,7 @@ func TestTheAuditorSees(t *testing.T) {
 		"outcome unknown": func(l *log) {
 			call(l)
 			l.w.ran.begin(l.run.ID+"/a", &process{w: l.w, sim: l.w.journal.NewProcess()})
-			l.add(roleActor, events.Acting, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Code: reducer.CodeOutcomeUnknown}})
+			l.add(roleActor, events.Acting, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Code: codes.OutcomeUnknown}})
 		},
 		"one result": func(l *log) {
 			call(l)
@@ -107,7 +107,7 @@ func TestTheAuditorSees(t *testing.T) {
 		},
 		"approval, refused": func(l *log) {
 			call(l)
-			l.add(roleActor, events.Acting, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Code: actor.CodeNotApproved}})
+			l.add(roleActor, events.Acting, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Code: codes.NotApproved}})
 		},
 		"snapshot": func(l *log) { l.w.audit.snapshot(l.run.ID, ports.Snapshot{N: 1, Memory: []byte("{}")}) },
 		"timer":    func(l *log) { newPerson(l.w, &runPlan{ID: l.run.ID}).timed() },

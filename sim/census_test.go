@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -117,8 +117,8 @@ func (c *census) String() string {
 // planned are the codes of results and of the ends of runs that scenarios have
 // to come to.
 var planned = []string{
-	tool.CodeOK, tool.CodeFailed, tool.CodePanic, actor.CodeNotApproved, reducer.CodeOutcomeUnknown, reducer.CodeNoActor,
-	reducer.CodePoison, reducer.CodeWallTime, "budget_total_tokens", "max_steps", actor.CodeStorage,
+	codes.OK, tool.CodeFailed, codes.Panic, codes.NotApproved, codes.OutcomeUnknown, codes.NoActor,
+	codes.Poison, codes.WallTime, "budget_total_tokens", "max_steps", codes.Storage,
 }
 
 // groupOutcomes are what batches of several runs have to come to.
@@ -165,7 +165,7 @@ const common = 14
 
 var rare = map[string]int{
 	"WorkingMemoryRemoved": 80, "StorageLoaded": 80,
-	"code budget_total_tokens": 50, "code " + actor.CodeStorage: 28, "code " + actor.CodeNotApproved: 40, "code " + reducer.CodeNoActor: 60,
+	"code budget_total_tokens": 50, "code " + codes.Storage: 28, "code " + codes.NotApproved: 40, "code " + codes.NoActor: 60,
 	"batch: " + simtest.BatchStored: 40, "batch: " + simtest.BatchRefused: 70,
 	"batch: " + simtest.BatchUnknown: 70, "batch: " + simtest.BatchLost: 70,
 	"batch: " + simtest.BatchCrashedBefore: 70, "batch: " + simtest.BatchCrashedAfter: 105,

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
@@ -217,7 +217,7 @@ func (s *scenario) time(d draw) {
 	if s.CrashOneIn > 0 && d.oneIn(8) { // work that takes its time is taken for stuck
 		s.Stall = 10*time.Second + d.upTo(time.Minute)
 		for i := range s.Runs {
-			s.Runs[i].Ends = append(s.Runs[i].Ends, reducer.CodeStalled)
+			s.Runs[i].Ends = append(s.Runs[i].Ends, codes.Stalled)
 		}
 	}
 }
@@ -297,7 +297,7 @@ func (d draw) run(seed uint64, i int) runPlan {
 		r.Ends = append(r.Ends, "max_steps", "safety_cap_exceeded")
 	}
 	if r.Agent.Budget != nil {
-		r.Ends = append(r.Ends, "budget_total_tokens", reducer.CodeWallTime)
+		r.Ends = append(r.Ends, "budget_total_tokens", codes.WallTime)
 	}
 	for range d.IntN(6) {
 		d.act(&r)

@@ -7,7 +7,7 @@
 // its secrets and moves large results to the object store.
 //
 // A call that the run's approval policy wants approved runs only if the approval is in the
-// log, whatever the planner and the run's memory say: see [CodeNotApproved].
+// log, whatever the planner and the run's memory say: see [codes.NotApproved].
 package actor
 
 import (
@@ -25,6 +25,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -37,9 +38,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
-
-// CodeNotApproved is the code of a call that needs an approval which is not in the log.
-const CodeNotApproved = toolcall.CodeNotApproved
 
 // Results says what becomes of a tool's result before it reaches the log.
 type Results = toolcall.Results
@@ -331,8 +329,8 @@ func (a *Actor) workerLost(c call) worker.Result {
 		return a.askOutcome(c, "the call had started when its worker was lost; it may or may not have taken effect")
 	}
 	return c.result(events.ToolOutcome{
-		Code: reducer.CodeOutcomeUnknown,
-		Observation: reducer.ErrorPrefix + fmt.Sprintf(
+		Code: codes.OutcomeUnknown,
+		Observation: codes.ErrorPrefix + fmt.Sprintf(
 			"the outcome of %s is unknown: its worker was lost after the call had started. It may or may not have taken effect; check before you call it again.", c.Name),
 	})
 }
@@ -385,7 +383,7 @@ func (a *Actor) awaited(c call, work worker.Work) worker.Work {
 			gone := func(ctx context.Context) worker.Result {
 				return a.outcome(ctx, c, toolset.Outcome{Failure: away, Latency: a.cfg.Store.Now().Sub(began)}, nil)
 			}
-			if away.Code == tool.CodeCancelled || c.info.Pool != c.pool {
+			if away.Code == codes.Cancelled || c.info.Pool != c.pool {
 				return gone(ctx)
 			}
 			return a.elsewhere.TryLend(c.pool, c.Name, gone)(ctx)
@@ -411,7 +409,7 @@ func (a *Actor) admitted(run events.Run, c call, work worker.Work) worker.Work {
 			return work(ctx)
 		}
 		a.cfg.Logger.Warn("a call was not run", "run", run.ID, "call", c.ID, "tool", c.Name, "reason", refusal)
-		return c.result(events.ToolOutcome{Code: CodeNotApproved, Observation: reducer.ErrorPrefix + refusal})
+		return c.result(events.ToolOutcome{Code: codes.NotApproved, Observation: codes.ErrorPrefix + refusal})
 	}
 }
 
@@ -443,13 +441,13 @@ func (a *Actor) outcome(ctx context.Context, c call, out toolset.Outcome, attach
 	if ctx.Err() != nil {
 		return worker.Fail(context.Cause(ctx)) // the result is no longer wanted
 	}
-	o := events.ToolOutcome{Success: out.Failure == nil, Code: tool.CodeOK, LatencyMS: out.Latency.Milliseconds(), Attachments: attached, Sandbox: c.sandbox}
-	text, prefix := out.Result, reducer.SuccessPrefix
+	o := events.ToolOutcome{Success: out.Failure == nil, Code: codes.OK, LatencyMS: out.Latency.Milliseconds(), Attachments: attached, Sandbox: c.sandbox}
+	text, prefix := out.Result, codes.SuccessPrefix
 	if out.Failure != nil {
-		o.Code, text, prefix = a.cfg.Results.Redact(strings.ToValidUTF8(out.Failure.Code, "\uFFFD")), out.Failure.Message, reducer.ErrorPrefix
+		o.Code, text, prefix = a.cfg.Results.Redact(strings.ToValidUTF8(out.Failure.Code, "\uFFFD")), out.Failure.Message, codes.ErrorPrefix
 	}
 	text = a.cfg.Results.Redact(strings.ToValidUTF8(text, "\uFFFD"))
-	if o.Code == tool.CodeOutcomeUnknown && c.asksOutcome() {
+	if o.Code == codes.OutcomeUnknown && c.asksOutcome() {
 		return a.askOutcome(c, text)
 	}
 	text, ref, err := a.cfg.Results.Fit(ctx, a.cfg.Blobs, c.pool, text)
@@ -459,7 +457,7 @@ func (a *Actor) outcome(ctx context.Context, c call, out toolset.Outcome, attach
 	o.Ref, o.Observation = ref, prefix+text
 	if size, most := events.PayloadSize(toolcall.Outcome(o, c.batch)), a.cfg.Store.MaxPayload(); size > most {
 		// The tool has run, and to run it again would not help.
-		return c.result(events.ToolOutcome{Code: reducer.CodeTooLarge, LatencyMS: o.LatencyMS, Observation: reducer.ErrorPrefix + fmt.Sprintf(
+		return c.result(events.ToolOutcome{Code: codes.TooLarge, LatencyMS: o.LatencyMS, Observation: codes.ErrorPrefix + fmt.Sprintf(
 			"%s has run, and its outcome of %d bytes does not fit into the log: at most %d bytes fit", c.Name, size, most)})
 	}
 	return c.result(o)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -101,7 +102,7 @@ func TestOutcomeUnknownAfterACrash(t *testing.T) {
 		p.Kill()
 		r.spawn([]tool.Tool{f})
 		o := r.outcome(run)
-		require.Equal(t, reducer.CodeOutcomeUnknown, o.Code)
+		require.Equal(t, codes.OutcomeUnknown, o.Code)
 		require.Contains(t, o.Observation, "pay")
 		require.Equal(t, []string{"Start", "LlmToolCall", "ToolCallStarted", "LlmAttemptFailed", "ToolFailure"}, r.Types(run))
 		require.Equal(t, 1, f.count("c1"), "it never runs twice")

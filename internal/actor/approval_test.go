@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
@@ -142,7 +143,7 @@ func TestACallRunsOnlyAsItWasApproved(t *testing.T) {
 				}
 				require.Equal(t, len(c.runs), r.Count(run, events.TypeToolCallStarted))
 				if len(c.steps) == 1 && len(c.runs) == 0 && !mem.Control.Batch {
-					require.Equal(t, actor.CodeNotApproved, mem.Control.Last.Code)
+					require.Equal(t, codes.NotApproved, mem.Control.Last.Code)
 				}
 			})
 		})
@@ -182,7 +183,7 @@ func TestTheFilesOwnPolicy(t *testing.T) {
 				mem := r.AwaitState(run, events.Observing)
 				require.Equal(t, c.runs, f.count("c1"))
 				if c.runs == 0 {
-					require.Equal(t, actor.CodeNotApproved, mem.Control.Last.Code)
+					require.Equal(t, codes.NotApproved, mem.Control.Last.Code)
 				}
 			})
 		})
@@ -218,7 +219,7 @@ func TestMemoryApprovesNothing(t *testing.T) {
 				f := once("pay", says("paid"))
 				run := r.under(always, payTool, c.steps...)
 				r.spawn([]tool.Tool{f})
-				require.Equal(t, actor.CodeNotApproved, r.outcome(run).Code)
+				require.Equal(t, codes.NotApproved, r.outcome(run).Code)
 				require.Zero(t, f.count("c1"))
 			})
 		})
@@ -246,7 +247,7 @@ func TestForgedApproval(t *testing.T) {
 			quiet()
 			mem, _ = r.Fold(run)
 		}
-		require.Equal(t, reducer.CodePoison, mem.Error.Code)
+		require.Equal(t, codes.Poison, mem.Error.Code)
 		require.Zero(t, f.count("c1"))
 	})
 }
@@ -303,9 +304,9 @@ func TestToolThatAsks(t *testing.T) {
 		steps []events.Payload
 		code  string
 	}{
-		"not asked": {[]events.Payload{&events.LLMToolCall{ToolCallReply: calls(1)}}, actor.CodeNotApproved},
-		"approved":  {[]events.Payload{asking(calls(1), "c1"), &events.HumanApproved{Decision: saying("c1", "approved", "")}}, actor.CodeNotApproved},
-		"answered":  {[]events.Payload{asking(calls(1), "c1"), &events.HumanModified{Decision: saying("c1", "modified", `{"answer":"x"}`)}}, tool.CodeOK},
+		"not asked": {[]events.Payload{&events.LLMToolCall{ToolCallReply: calls(1)}}, codes.NotApproved},
+		"approved":  {[]events.Payload{asking(calls(1), "c1"), &events.HumanApproved{Decision: saying("c1", "approved", "")}}, codes.NotApproved},
+		"answered":  {[]events.Payload{asking(calls(1), "c1"), &events.HumanModified{Decision: saying("c1", "modified", `{"answer":"x"}`)}}, codes.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
@@ -396,7 +397,7 @@ func TestAnUnansweredCallIsAnUnknownOutcome(t *testing.T) {
 			run := r.under(policy, payTool, &events.LLMToolCall{ToolCallReply: calls(1)})
 			if !policy.AsksOutcome() {
 				o := r.outcome(run)
-				require.Equal(t, reducer.CodeOutcomeUnknown, o.Code)
+				require.Equal(t, codes.OutcomeUnknown, o.Code)
 				require.Equal(t, `ERROR: the tool "pay" did not finish within 1s; it may or may not have taken effect`, o.Observation)
 				return
 			}
@@ -413,7 +414,7 @@ func TestAnUnansweredCallIsAnUnknownOutcome(t *testing.T) {
 		run := r.under(&events.Approval{Policy: events.ApproveNever, OutcomeUnknown: events.AskHuman}, payTool,
 			&events.LLMParallelToolCalls{ToolCallReply: calls(2)})
 		results := r.results(run)
-		require.Equal(t, []string{reducer.CodeOutcomeUnknown, "ok"}, []string{results["c1"].Code, results["c2"].Code})
+		require.Equal(t, []string{codes.OutcomeUnknown, "ok"}, []string{results["c1"].Code, results["c2"].Code})
 	})
 }
 
@@ -424,7 +425,7 @@ func TestUnknownOutcomesOfABatchAreTold(t *testing.T) {
 			&events.LLMParallelToolCalls{ToolCallReply: calls(2)})
 		f := lost(r, 2)
 		for id, result := range r.results(run) {
-			require.Equal(t, reducer.CodeOutcomeUnknown, result.Code, id)
+			require.Equal(t, codes.OutcomeUnknown, result.Code, id)
 			require.Equal(t, 1, f.count(id))
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -194,7 +195,7 @@ func TestKilledActorOfABatchInOnePool(t *testing.T) {
 		victim.Kill()
 		r.spawn([]tool.Tool{f})
 		results := r.results(run)
-		require.Equal(t, reducer.CodeOutcomeUnknown, results["c2"].Code)
+		require.Equal(t, codes.OutcomeUnknown, results["c2"].Code)
 		require.True(t, results["c1"].Success && results["c3"].Success)
 		require.Equal(t, 1, f.count("c2"))
 		require.Equal(t, 3, r.Count(run, events.TypeToolCallStarted))

@@ -8,10 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -42,7 +41,7 @@ func TestTheActorsOwnRiskCounts(t *testing.T) {
 				r.spawn([]tool.Tool{f})
 				mem := r.AwaitState(run, events.Observing)
 				require.Equal(t, c.runs, f.count("c1"))
-				require.Equal(t, c.runs == 0, mem.Control.Last.Code == actor.CodeNotApproved)
+				require.Equal(t, c.runs == 0, mem.Control.Last.Code == codes.NotApproved)
 			})
 		})
 	}
@@ -76,7 +75,7 @@ func TestTheActorsOwnClassCounts(t *testing.T) {
 				p.Kill()
 				r.spawn([]tool.Tool{f})
 				o := r.outcome(run)
-				require.Equal(t, c.runs == 1, o.Code == reducer.CodeOutcomeUnknown)
+				require.Equal(t, c.runs == 1, o.Code == codes.OutcomeUnknown)
 				require.Equal(t, c.runs, f.count("c1"))
 			})
 		})

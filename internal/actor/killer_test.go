@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -97,7 +98,7 @@ func TestCallThatKillsItsProcessIsGivenUp(t *testing.T) {
 	run.Lock()
 	defer run.Unlock()
 	mem := run.Memory()
-	require.Equal(t, reducer.CodeAttemptsExhausted, mem.Control.Last.Code)
+	require.Equal(t, codes.AttemptsExhausted, mem.Control.Last.Code)
 	require.Contains(t, *mem.LastObservation, "lost its worker 11 times")
 	require.GreaterOrEqual(t, deaths, 11)
 	require.Positive(t, bystanders, "others went on meanwhile")

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/truncate"
@@ -18,9 +19,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
-
-// CodeStorage is the code of a call that the agent's storage could not serve.
-const CodeStorage = "storage_failed"
 
 // shownBytes bounds what a search shows of a value.
 const shownBytes = 200
@@ -242,11 +240,11 @@ func more(found journal.Found, what string) string {
 	return fmt.Sprintf("\n[moorebus: %d more %s: give more tags to have fewer; storage_search lists what there is]", rest, what)
 }
 
-var errNoStorage = tool.Failf(CodeStorage, "this actor has no storage")
+var errNoStorage = tool.Failf(codes.Storage, "this actor has no storage")
 
 // storageFailure returns what the model is told. An outage may pass.
 func storageFailure(err error) error {
-	f := tool.Failf(CodeStorage, "%v", err)
+	f := tool.Failf(codes.Storage, "%v", err)
 	f.Passing = !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady) && !errors.Is(err, journal.ErrTooLarge)
 	return f
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -75,7 +76,7 @@ func TestLoadLeavesWhatWasNotSaved(t *testing.T) {
 		r.calls(run, "storage_save", `{"tags":"a,b","value":"other"}`)
 		r.calls(run, "working_memory_add", `{"tags":"a","value":"new"}`)
 		o := r.calls(run, "storage_load", `{"tags":"a"}`)
-		require.Equal(t, reducer.SuccessPrefix+"Found 2; in working memory now:\n[a] old\n[a, b] other"+
+		require.Equal(t, codes.SuccessPrefix+"Found 2; in working memory now:\n[a] old\n[a, b] other"+
 			"\n[moorebus: working memory keeps what it has under [a], since it was not saved yet: save or remove that to load what is in storage]", o.Observation)
 		mem := r.Memory(run)
 		require.Len(t, mem.WorkingMemory, 2)
@@ -108,7 +109,7 @@ func TestActionsOnMemory(t *testing.T) {
 			before := len(r.Types(run))
 			o := r.calls(run, c.name, c.arguments)
 			require.True(t, o.Success, "%s: %s", c.name, o.Observation)
-			require.Equal(t, reducer.SuccessPrefix+c.want, o.Observation)
+			require.Equal(t, codes.SuccessPrefix+c.want, o.Observation)
 			types := strings.Join(r.Types(run)[before:], " ")
 			types = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(types, "Continue "), "LlmToolCall "), "ToolSuccess")
 			require.Equal(t, c.events, strings.TrimSpace(types), "between the call and its result")
@@ -240,7 +241,7 @@ func TestStorageThatDoesNotServe(t *testing.T) {
 				asked = 0
 				o := r.calls(run, name, arguments)
 				require.False(t, o.Success)
-				require.Equal(t, actor.CodeStorage, o.Code)
+				require.Equal(t, codes.Storage, o.Code)
 				require.Contains(t, o.Observation, c.want)
 				require.Equal(t, c.asked, asked, "an outage is asked again, a refusal is not")
 			}
@@ -258,9 +259,9 @@ func TestTheBreakerOfStorageOpens(t *testing.T) {
 			c.Tools, c.Storage = gated, refusing{err: simtest.ErrStorageAway, asked: &asked}
 		})
 		for range 2 {
-			require.Equal(t, actor.CodeStorage, r.calls(run, "storage_load", `{"tags":"a"}`).Code)
+			require.Equal(t, codes.Storage, r.calls(run, "storage_load", `{"tags":"a"}`).Code)
 		}
-		require.Equal(t, tool.CodeCircuitOpen, r.calls(run, "storage_load", `{"tags":"a"}`).Code)
+		require.Equal(t, codes.CircuitOpen, r.calls(run, "storage_load", `{"tags":"a"}`).Code)
 		require.Equal(t, 5, asked)
 	})
 }
@@ -309,7 +310,7 @@ func TestActionsWaitForApproval(t *testing.T) {
 		start := reducertest.StartOf("ask first", events.ModeTask)
 		start.Tools, start.Agent.Approval = r.specs, &events.Approval{Policy: events.ApproveTools, Tools: []string{"storage_save"}}
 		run := r.Start(start)
-		require.Equal(t, actor.CodeNotApproved, r.calls(run, "storage_save", `{"tags":"a","value":"v"}`).Code)
+		require.Equal(t, codes.NotApproved, r.calls(run, "storage_save", `{"tags":"a","value":"v"}`).Code)
 		_, err := r.Journal.StoredEntry(t.Context(), of(r, run), []string{"a"})
 		require.ErrorIs(t, err, journal.ErrNotFound)
 		require.Zero(t, r.Count(run, events.TypeStorageSaved))

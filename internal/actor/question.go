@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -76,7 +77,7 @@ func (q *questions) ask(text string, fits func(answer string) error) error {
 		}
 	}
 	q.put(asked, "")
-	return tool.Failf(tool.CodeInputRequired, "a human has to answer before the call can continue. %s%s", q.unasked, asked)
+	return tool.Failf(codes.InputRequired, "a human has to answer before the call can continue. %s%s", q.unasked, asked)
 }
 
 // unanswered returns the question that ended the run of the tool, if there is one.

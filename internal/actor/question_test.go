@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -91,10 +92,10 @@ func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
 		other := r.under(never, own, &events.LLMToolCall{ToolCallReply: calls(1)})
 		r.spawn([]tool.Tool{buyer(tool.Once, &bought)})
 		batch := r.results(run)["c1"]
-		require.Equal(t, tool.CodeInputRequired, batch.Code)
+		require.Equal(t, codes.InputRequired, batch.Code)
 		require.Contains(t, batch.Observation, "Make this call again, alone in a reply, and a human is asked. How many?")
 		out := r.outcome(other)
-		require.Equal(t, tool.CodeInputRequired, out.Code)
+		require.Equal(t, codes.InputRequired, out.Code)
 		require.Contains(t, out.Observation, `has an argument "answer" of its own. How many?`)
 		require.NotContains(t, out.Observation, "again")
 		require.Empty(t, bought)

@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/backup"
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	schedules "github.com/moorebus/moorebus/internal/feature/schedules/row"
 	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
@@ -29,7 +30,6 @@ import (
 	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Three backups of a bus that is written to, each added to the one before, restore to what each
@@ -381,12 +381,12 @@ func TestOnceIsNotRepeated(t *testing.T) {
 	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
 	require.Len(t, done.Unknown, 4)
 	two.await(both, events.Done)
-	require.Equal(t, reducer.CodeOutcomeUnknown, two.outcome(tell))
+	require.Equal(t, codes.OutcomeUnknown, two.outcome(tell))
 	mem := two.await(ask, events.WaitingForHuman)
 	require.Contains(t, mem.PendingApproval.Requests[0].Reason, "outcome is unknown")
 	_, err := two.host.Gateway().Resume(t.Context(), "", paused.ID, events.By{})
 	require.NoError(t, err)
-	require.Equal(t, reducer.CodeOutcomeUnknown, two.outcome(paused))
+	require.Equal(t, codes.OutcomeUnknown, two.outcome(paused))
 	require.Zero(t, two.paid.Load())
 	_, err = two.host.Gateway().Decide(t.Context(), "", ask.ID, events.Decision{CallID: "c1", Decision: events.DecisionApproved, By: "ann"})
 	require.NoError(t, err)
@@ -483,7 +483,7 @@ func TestRestoreGoesOn(t *testing.T) {
 		require.ErrorIs(t, err, backup.ErrNotEmpty, "another restore")
 	}
 	for _, run := range runs {
-		require.Equal(t, reducer.CodeOutcomeUnknown, two.outcome(run))
+		require.Equal(t, codes.OutcomeUnknown, two.outcome(run))
 	}
 	require.Zero(t, two.paid.Load())
 	two.verified()

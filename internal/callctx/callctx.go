@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -101,7 +102,7 @@ func Ask(ctx context.Context, text string, fits func(answer string) error) error
 	if ask, ok := ctx.Value(questionKey{}).(Question); ok {
 		return ask(text, fits)
 	}
-	return tool.Failf(tool.CodeInputRequired, "a human would have to answer, and nobody can be asked here: %s", text)
+	return tool.Failf(codes.InputRequired, "a human would have to answer, and nobody can be asked here: %s", text)
 }
 
 // WithUnwanted returns a context whose tool may ask why the context has ended. cause is the cause

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/callname"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -166,7 +167,7 @@ func (e *Edits) Event(call events.Call) events.Payload {
 		reply.Results = []events.Answer{{ID: call.ID, Observation: text, Code: code}}
 	}
 	if err := e.validator.Validate(toolOf(call.Name).Schema, call.Arguments); err != nil {
-		answer(fmt.Sprintf("%sinvalid arguments for %s: %s", reducer.ErrorPrefix, call.Name, Clip(maxSaid, err.Error())), tool.CodeInvalidArguments)
+		answer(fmt.Sprintf("%sinvalid arguments for %s: %s", codes.ErrorPrefix, call.Name, Clip(maxSaid, err.Error())), tool.CodeInvalidArguments)
 		if call.Name == loadMessages {
 			return &events.ContextWindowExpanded{ContextReply: reply}
 		}
@@ -187,7 +188,7 @@ func (e *Edits) Event(call events.Call) events.Payload {
 		answer(text, code)
 		return &events.ToolCallsAddedToContext{CallIDs: []string{}, ContextReply: reply}
 	}
-	answer(e.history.search(call.Arguments), tool.CodeOK)
+	answer(e.history.search(call.Arguments), codes.OK)
 	return &events.ToolCallsAddedToContext{CallIDs: []string{}, ContextReply: reply}
 }
 
@@ -280,11 +281,11 @@ func (e *Edits) loadMessages(text string) (increment int, answer, code string) {
 	before := min(e.window, total)
 	wanted := min(before+increment, total) - before
 	if wanted == 0 {
-		return increment, fmt.Sprintf("All %d messages of the conversation are shown already.", total), tool.CodeOK
+		return increment, fmt.Sprintf("All %d messages of the conversation are shown already.", total), codes.OK
 	}
 	fit := e.messages(wanted)
 	if fit == 0 {
-		return 0, reducer.ErrorPrefix + "No older message is shown: the next one is too large. " + tooLarge, reducer.CodeTooLarge
+		return 0, codes.ErrorPrefix + "No older message is shown: the next one is too large. " + tooLarge, codes.TooLarge
 	}
 	if fit < wanted {
 		increment = fit
@@ -294,13 +295,13 @@ func (e *Edits) loadMessages(text string) (increment int, answer, code string) {
 	if fit < wanted {
 		answer += " The one before them is too large. " + tooLarge
 	}
-	return increment, answer, tool.CodeOK
+	return increment, answer, codes.OK
 }
 
 // loadResults returns the calls that are shown again. The answer names unknown calls and
 // calls that do not fit; the others are shown.
 func (e *Edits) loadResults(text string) (ids []string, answer, code string) {
-	ids, code = []string{}, tool.CodeOK
+	ids, code = []string{}, codes.OK
 	var large, shown, unknown, says []string
 	for _, wanted := range wantedCalls(text) {
 		past, known := e.answered[wanted]
@@ -315,7 +316,7 @@ func (e *Edits) loadResults(text string) (ids []string, answer, code string) {
 		}
 	}
 	if len(large) > 0 {
-		code = reducer.CodeTooLarge
+		code = codes.TooLarge
 		says = append(says, fmt.Sprintf("%d are not shown, since they are too large. %s Not shown: %s.", len(large), tooLarge, firstOf(large)))
 	}
 	if len(ids) > 0 {
@@ -326,8 +327,8 @@ func (e *Edits) loadResults(text string) (ids []string, answer, code string) {
 		says = append(says, "No such tool call: "+strings.Join(unknown, ", ")+". "+searchToolCalls+" lists them.")
 	}
 	answer = strings.Join(says, " ")
-	if code != tool.CodeOK {
-		answer = reducer.ErrorPrefix + answer
+	if code != codes.OK {
+		answer = codes.ErrorPrefix + answer
 	}
 	return ids, Clip(maxSaid, answer), code
 }
@@ -449,7 +450,7 @@ func inJSON(list any) string {
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(list); err != nil {
-		return reducer.ErrorPrefix + "the calls cannot be listed"
+		return codes.ErrorPrefix + "the calls cannot be listed"
 	}
 	return strings.TrimSpace(out.String())
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -64,7 +65,7 @@ func TestLoadsOfAReplyAreBounded(t *testing.T) {
 	require.Equal(t, ids(0, 4), all[0].(*events.ToolCallsAddedToContext).CallIDs)
 	require.Equal(t, "ERROR: 4 are not shown, since they are too large. At most 272 KiB are shown at once and 544 KiB in all: load fewer. "+
 		"Not shown: c4 (61445 bytes), c5 (61445 bytes), c6 (61445 bytes), c7 (61445 bytes). Shown: c0, c1, c2, c3.", says[0].Observation)
-	require.Equal(t, reducer.CodeTooLarge, says[0].Code)
+	require.Equal(t, codes.TooLarge, says[0].Code)
 	require.Equal(t, []string{"c0"}, all[1].(*events.ToolCallsAddedToContext).CallIDs, "what is shown costs nothing")
 	require.Equal(t, tool.CodeNotFound, says[1].Code)
 	require.Contains(t, says[1].Observation, "Not shown: c9 (61445 bytes). Shown: c0. No such tool call: \"nope\".")
@@ -73,7 +74,7 @@ func TestLoadsOfAReplyAreBounded(t *testing.T) {
 	require.Contains(t, says[0].Observation, "c8 (61445 bytes), and 11 more. Shown: c0, c1, c2, c3.")
 	whole, says := answered(edited(1, 256<<10, 2), loadOf("c0"))
 	require.Equal(t, []string{"c0"}, whole[0].(*events.ToolCallsAddedToContext).CallIDs, "a result that is kept whole fits")
-	require.Equal(t, tool.CodeOK, says[0].Code)
+	require.Equal(t, codes.OK, says[0].Code)
 }
 
 // And so has a whole loop.
@@ -84,7 +85,7 @@ func TestLoadsOfALoopAreBounded(t *testing.T) {
 	mem.ReactContext.ToolCallIDs = ids(0, 8) // the last one is the loop's own
 	all, says := answered(mem, loadOf(append(ids(0, 8), ids(10, 14)...)...))
 	require.Equal(t, append(ids(0, 8), "c10", "c11"), all[0].(*events.ToolCallsAddedToContext).CallIDs)
-	require.Equal(t, reducer.CodeTooLarge, says[0].Code)
+	require.Equal(t, codes.TooLarge, says[0].Code)
 
 	mem.ReactContext.Edits = []reducer.Edit{{CallIDs: ids(0, 10)}}
 	all, _ = answered(mem, loadOf("c10"))
@@ -101,7 +102,7 @@ func TestLoadedMessagesAreBounded(t *testing.T) {
 		"At most 272 KiB are shown at once and 544 KiB in all: load fewer.", says[0].Observation)
 	require.Zero(t, all[1].(*events.ContextWindowExpanded).Increment)
 	require.Equal(t, "ERROR: No older message is shown: the next one is too large. "+tooLarge, says[1].Observation)
-	require.Equal(t, reducer.CodeTooLarge, says[1].Code)
+	require.Equal(t, codes.TooLarge, says[1].Code)
 
 	all, says = answered(spoken(edited(0, 0, 2), 30, 100), more, more)
 	require.Equal(t, 30, all[0].(*events.ContextWindowExpanded).Increment)
@@ -112,7 +113,7 @@ func TestLoadedMessagesAreBounded(t *testing.T) {
 	wide.ReactContext.ContextWindowSize = 10 // by 8 messages
 	_, says = answered(wide, more, loadOf("c0"))
 	require.Contains(t, says[0].Observation, "1 older messages are shown: now the last 11 of 30.", "what is shown counts")
-	require.Equal(t, reducer.CodeTooLarge, says[1].Code)
+	require.Equal(t, codes.TooLarge, says[1].Code)
 }
 
 // What the searches of one reply list is bounded as well.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -111,17 +112,17 @@ func resultArguments(text string) resultQuery {
 func (c *cut) result(text string, room int) (answer, code string, left int) {
 	q := resultArguments(text)
 	if q.CallID == "" {
-		return c.list(), tool.CodeOK, room
+		return c.list(), codes.OK, room
 	}
 	fail := func(code, format string, args ...any) (string, string, int) {
-		return reducer.ErrorPrefix + fmt.Sprintf(format, args...), code, room
+		return codes.ErrorPrefix + fmt.Sprintf(format, args...), code, room
 	}
 	of, known := c.wanted[q.CallID]
 	switch {
 	case !known:
 		return fail(tool.CodeNotFound, "no result of a call %.100q was cut; %s without call_id lists those that were", q.CallID, readResult)
 	case of.ref.Size > resultBytes:
-		return fail(reducer.CodeTooLarge, "the result has %d bytes; at most %d can be read", of.ref.Size, resultBytes)
+		return fail(codes.TooLarge, "the result has %d bytes; at most %d can be read", of.ref.Size, resultBytes)
 	}
 	data, err := c.read(of.ref)
 	if err != nil {
@@ -140,14 +141,14 @@ func (c *cut) result(text string, room int) (answer, code string, left int) {
 	}
 	piece := truncate.Prefix(data[begin:], int64(min(int(q.Limit), mostPieceBytes, room)))
 	if piece == "" && begin < len(data) {
-		return fail(reducer.CodeTooLarge, "%s", tooLarge)
+		return fail(codes.TooLarge, "%s", tooLarge)
 	}
 	end := begin + len(piece)
 	answer = fmt.Sprintf("Bytes %d to %d of %d:\n%s", begin, end, len(data), strings.ToValidUTF8(piece, "\uFFFD"))
 	if end < len(data) {
 		answer += fmt.Sprintf("\n[%d more bytes; continue with offset %d]", len(data)-end, end)
 	}
-	return answer, tool.CodeOK, room - len(piece)
+	return answer, codes.OK, room - len(piece)
 }
 
 func (c *cut) read(ref events.Ref) (string, error) {

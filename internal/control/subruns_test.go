@@ -7,13 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // child starts the sub-run of a call.
@@ -129,7 +129,7 @@ func TestAbandonedSubruns(t *testing.T) {
 		lone := r.child(r.Store.Place("default", r.Store.NewID()), "a")
 		r.Append(lone, events.Planning, &events.LLMMessageComplete{})
 		require.NoError(t, r.Journal.SetTimer(t.Context(), lone, journal.TimerRun, time.Now().Add(time.Minute), nil))
-		r.Append(parent, events.Control, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Code: reducer.CodeNoActor, Observation: "ERROR: none"}})
+		r.Append(parent, events.Control, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Code: codes.NoActor, Observation: "ERROR: none"}})
 		sleep(stall)
 		require.Equal(t, events.Cancelled, r.Memory(child).State)
 		require.Equal(t, events.WaitingForUser, r.Memory(lone).State)
@@ -169,7 +169,7 @@ func TestForgedEnd(t *testing.T) {
 			mem, err := r.Fold(run)
 			require.Error(t, err)
 			require.Equal(t, events.Errored, mem.State)
-			require.Equal(t, reducer.CodePoison, mem.Error.Code)
+			require.Equal(t, codes.Poison, mem.Error.Code)
 		}
 		require.Zero(t, r.Journal.Timers())
 	})
@@ -217,7 +217,7 @@ func TestForgedEndOfAnotherState(t *testing.T) {
 			mem, err := r.Fold(run)
 			require.Error(t, err)
 			require.Equal(t, events.Errored, mem.State)
-			require.Equal(t, reducer.CodePoison, mem.Error.Code)
+			require.Equal(t, codes.Poison, mem.Error.Code)
 		}
 		require.Zero(t, r.Journal.Timers())
 	})

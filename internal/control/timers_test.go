@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -289,7 +290,7 @@ func TestPoisonIsFoundInTime(t *testing.T) {
 			mem, err := r.Fold(run)
 			require.Error(t, err)
 			require.Equal(t, events.Errored, mem.State)
-			require.Equal(t, reducer.CodePoison, mem.Error.Code)
+			require.Equal(t, codes.Poison, mem.Error.Code)
 		}
 	})
 }

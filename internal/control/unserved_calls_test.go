@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -17,7 +18,6 @@ import (
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // A call of an agent in an unserved pool is answered, its sub-run ends in the same step, and
@@ -38,7 +38,7 @@ func TestRunsOfCallsThatNobodyServes(t *testing.T) {
 			require.Equal(t, events.Cancelled, r.Memory(run).State, "before a timer would have it looked at")
 		}
 		mem := r.Memory(parent)
-		require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code, "%v", mem.Trace)
+		require.Equal(t, codes.NoActor, mem.Control.Last.Code, "%v", mem.Trace)
 		require.Equal(t, child.ID, mem.ToolCalls["a"].Run)
 		require.Equal(t, 42, mem.TotalUsage.Total, "it pays for what it got nothing for")
 		require.Equal(t, 27, mem.TotalUsage.Input)
@@ -60,7 +60,7 @@ func TestCallsThatNobodyServesAndNobodyBegan(t *testing.T) {
 		sleep(journal.AnnouncementTTL + 20*time.Second)
 
 		mem := r.Memory(parent)
-		require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code, "%v", mem.Trace)
+		require.Equal(t, codes.NoActor, mem.Control.Last.Code, "%v", mem.Trace)
 		require.Empty(t, mem.ToolCalls["a"].Run)
 		require.Equal(t, 1, mem.TotalUsage.Total)
 		require.Equal(t, events.Planning, r.Memory(taken).State, "somebody else's run is left alone")
@@ -107,7 +107,7 @@ func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
 
 		mem := r.Memory(parent)
 		require.Equal(t, events.Observing, mem.State, "%v", mem.Trace)
-		require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code)
+		require.Equal(t, codes.NoActor, mem.Control.Last.Code)
 		require.Empty(t, mem.ToolCalls["a"].Run)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
@@ -117,8 +118,8 @@ func TestCallOfAPoolThatNobodyServes(t *testing.T) {
 		mem := r.arrives(id, events.Observing)
 		require.Equal(t, []string{"Start", "LlmToolCall", "ToolFailure"}, r.Types(id))
 		require.Equal(t, events.Control, r.from(id, "ToolFailure"))
-		require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code)
-		require.Contains(t, *mem.LastObservation, reducer.ErrorPrefix+name+" "+says)
+		require.Equal(t, codes.NoActor, mem.Control.Last.Code)
+		require.Contains(t, *mem.LastObservation, codes.ErrorPrefix+name+" "+says)
 		require.Contains(t, *mem.LastObservation, `"far"`)
 	}
 }
@@ -133,7 +134,7 @@ func TestBatchThatNobodyServes(t *testing.T) {
 		mem := r.arrives(id, events.Observing)
 		require.Len(t, mem.ParallelResults, 2)
 		for _, result := range mem.ParallelResults {
-			require.Equal(t, reducer.CodeNoActor, result.Code)
+			require.Equal(t, codes.NoActor, result.Code)
 		}
 		require.Equal(t, "ToolFailure", r.Types(id)[int(mem.N)-1])
 		require.Equal(t, events.Control, r.from(id, "ToolFailure"))
@@ -159,11 +160,11 @@ func TestBatchOfWhichOnePoolIsServed(t *testing.T) {
 			require.Equal(t, "ToolSuccess", r.Types(id)[len(r.Types(id))-1], "as its results are")
 			require.Equal(t, events.ParallelActing, r.from(id, "ToolSuccess"))
 			r.Happens(id, events.Observing, &events.Continue{})
-			codes := map[string]string{}
+			ended := map[string]string{}
 			for _, h := range r.Fold(id).History {
-				codes[h.Tool.ID] = h.Code
+				ended[h.Tool.ID] = h.Code
 			}
-			require.Equal(t, map[string]string{"a": tool.CodeOK, "b": reducer.CodeNoActor}, codes)
+			require.Equal(t, map[string]string{"a": codes.OK, "b": codes.NoActor}, ended)
 		})
 	}
 }
@@ -174,7 +175,7 @@ func TestActorThatComesBackInTime(t *testing.T) {
 	id := r.begin(calling("a", "far"))
 	r.actor("far")
 	mem := r.arrives(id, events.Observing)
-	require.Equal(t, tool.CodeOK, mem.Control.Last.Code)
+	require.Equal(t, codes.OK, mem.Control.Last.Code)
 	require.Equal(t, events.Acting, r.from(id, "ToolSuccess"))
 }
 
@@ -190,19 +191,19 @@ func TestActorThatComesBackMeanwhile(t *testing.T) {
 			r.actor("far")
 		}
 	}
-	codes := map[string]int{}
+	ended := map[string]int{}
 	for _, id := range runs {
 		mem := r.arrives(id, events.Observing)
 		// nats-server 2.15.2 counts a delivery whose pull request had just ended, so it reached no
 		// worker. The actor counts it as a lost worker.
 		answered := slices.DeleteFunc(r.Types(id), func(typ string) bool { return typ == "LlmAttemptFailed" })
 		require.Len(t, answered, 3, "%v", r.Types(id))
-		codes[mem.Control.Last.Code]++
+		ended[mem.Control.Last.Code]++
 	}
-	require.Positive(t, codes[reducer.CodeNoActor])
-	require.Positive(t, codes[tool.CodeOK])
+	require.Positive(t, ended[codes.NoActor])
+	require.Positive(t, ended[codes.OK])
 	require.Eventually(t, func() bool {
-		return r.arrives(r.begin(calling("a", "far")), events.Observing).Control.Last.Code == tool.CodeOK
+		return r.arrives(r.begin(calling("a", "far")), events.Observing).Control.Last.Code == codes.OK
 	}, patience, time.Millisecond, "an actor that lives is left to its work")
 }
 
@@ -238,7 +239,7 @@ func TestStartedCallOfAPoolThatNobodyServes(t *testing.T) {
 	newRig(t, b, func(c *control.Config) { c.PoolWait, c.Instance = 100*time.Millisecond, "2" })
 	mem := r.arrives(id, events.Observing)
 	require.Equal(t, []string{"Start", "LlmToolCall", "ToolCallStarted", "ToolFailure"}, r.Types(id))
-	require.Equal(t, reducer.CodeNoActor, mem.Control.Last.Code)
+	require.Equal(t, codes.NoActor, mem.Control.Last.Code)
 	require.Contains(t, *mem.LastObservation, "the outcome of far_once is unknown")
 }
 
@@ -255,7 +256,7 @@ func TestPausedCallOfAPoolThatNobodyServes(t *testing.T) {
 	require.Equal(t, events.Acting, r.Fold(id).State)
 	_, err := r.control.Resume(t.Context(), "default", id, events.By{By: "me"})
 	require.NoError(t, err)
-	require.Equal(t, reducer.CodeNoActor, r.arrives(id, events.Observing).Control.Last.Code)
+	require.Equal(t, codes.NoActor, r.arrives(id, events.Observing).Control.Last.Code)
 }
 
 // Poison in an unserved pool ends its run too.

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -118,7 +119,7 @@ func (c *Custom) prepare(run events.Run, mem *reducer.Memory, _ effects.Effect) 
 	handler := c.cfg.States[mem.State]
 	if handler == nil {
 		none := &events.FatalError{Outcome: events.Outcome{
-			Code: reducer.CodeNoHandler, Message: fmt.Sprintf("no handler for state %s", mem.State),
+			Code: codes.NoHandler, Message: fmt.Sprintf("no handler for state %s", mem.State),
 		}}
 		return func(context.Context) worker.Result { return worker.Done(none) }
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -124,7 +125,7 @@ func TestCancelledRunCancelsItsHandler(t *testing.T) {
 func TestStateWithoutAHandler(t *testing.T) {
 	inReview(t, nil, func(t *testing.T, b *workertest.Bench, c *custom.Custom, run events.Run) {
 		require.NoError(t, c.Step(t.Context()))
-		require.Equal(t, reducer.CodeNoHandler, b.Memory(run).Error.Code)
+		require.Equal(t, codes.NoHandler, b.Memory(run).Error.Code)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -214,8 +215,8 @@ func batchWork(mem *reducer.Memory) []Effect {
 func GiveUp(mem *reducer.Memory, e Effect) events.Payload {
 	if e.Kind == KindTool && e.CallID != "" {
 		o := events.ToolOutcome{
-			CallID: e.CallID, Code: reducer.CodeAttemptsExhausted,
-			Observation: reducer.ErrorPrefix + "the call was given up: it " + e.Exhausted,
+			CallID: e.CallID, Code: codes.AttemptsExhausted,
+			Observation: codes.ErrorPrefix + "the call was given up: it " + e.Exhausted,
 		}
 		if mem.Control.Batch {
 			return &events.ToolCallResult{ToolOutcome: o}
@@ -223,7 +224,7 @@ func GiveUp(mem *reducer.Memory, e Effect) events.Payload {
 		return &events.ToolFailure{Outcome: &o}
 	}
 	return &events.FatalError{Outcome: events.Outcome{
-		Code: reducer.CodeAttemptsExhausted, Message: string(e.Kind) + " was given up: it " + e.Exhausted,
+		Code: codes.AttemptsExhausted, Message: string(e.Kind) + " was given up: it " + e.Exhausted,
 	}}
 }
 
@@ -231,13 +232,13 @@ func GiveUp(mem *reducer.Memory, e Effect) events.Payload {
 func End(mem *reducer.Memory) events.Payload {
 	if p := mem.Control.Poison; p != nil {
 		return &events.FatalError{
-			Outcome: events.Outcome{Code: reducer.CodePoison, Message: poisonMessage(p)},
+			Outcome: events.Outcome{Code: codes.Poison, Message: poisonMessage(p)},
 			Poison:  *p,
 		}
 	}
 	most, _ := mem.SafetyCap()
 	return &events.FatalError{Outcome: events.Outcome{
-		Code: reducer.CodeSafetyCap, Message: "more than " + strconv.Itoa(most) + " state changes since the last user message",
+		Code: codes.SafetyCap, Message: "more than " + strconv.Itoa(most) + " state changes since the last user message",
 	}}
 }
 
@@ -270,6 +271,6 @@ func OverWallTime(mem *reducer.Memory, now time.Time) (o events.Outcome, over bo
 		return events.Outcome{}, false
 	}
 	return events.Outcome{
-		Code: reducer.CodeWallTime, Message: "the run took longer than its " + time.Duration(mem.Budget.MaxWallTime).String(),
+		Code: codes.WallTime, Message: "the run took longer than its " + time.Duration(mem.Budget.MaxWallTime).String(),
 	}, true
 }

@@ -7,12 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func (r *rig) dead(query string) []dead.Dead {
@@ -32,11 +32,11 @@ func TestDead(t *testing.T) {
 			r.Happens(id, events.Planning, &events.FatalError{Outcome: events.Outcome{Code: code, Message: "because"}})
 			return id
 		}
-		exhausted, auth, alive := ends(reducer.CodeAttemptsExhausted), ends("auth"), r.start("task")
+		exhausted, auth, alive := ends(codes.AttemptsExhausted), ends("auth"), r.start("task")
 		listed := r.dead("")
 		require.Len(t, listed, 1)
 		require.Equal(t, exhausted, listed[0].Run)
-		require.Equal(t, reducer.CodeAttemptsExhausted, listed[0].Code)
+		require.Equal(t, codes.AttemptsExhausted, listed[0].Code)
 		require.Len(t, r.dead("?all=true"), 2)
 
 		drop := func(names ...string) answer {

@@ -3,6 +3,7 @@ package metrics
 import (
 	"cmp"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -41,7 +42,7 @@ func (r *Registry) Appended(mem *reducer.Memory, e *events.Event) {
 		switch {
 		case p.Poison != events.Poison{}:
 			meter.Add(r, meter.Poisoned, 1)
-		case p.Code == reducer.CodeStalled:
+		case p.Code == codes.Stalled:
 			meter.Add(r, meter.Stalls, 1, "ended")
 		}
 	}

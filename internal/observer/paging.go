@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/tokens"
@@ -17,10 +18,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
-
-// CodeStorage is the code of a run that ends because entries of its working memory could
-// not be stored.
-const CodeStorage = "storage_failed"
 
 const (
 	// A PageDone carries values up to valueBytes in all, and only tags beyond that: the
@@ -206,6 +203,6 @@ func (p pager) failed(ctx context.Context, err error, last bool) worker.Result {
 		return worker.Fail(err)
 	}
 	return worker.Done(&events.FatalError{Outcome: events.Outcome{
-		Code: CodeStorage, Message: "what has to leave working memory cannot be stored: " + strings.ToValidUTF8(err.Error(), "\uFFFD"),
+		Code: codes.Storage, Message: "what has to leave working memory cannot be stored: " + strings.ToValidUTF8(err.Error(), "\uFFFD"),
 	}})
 }

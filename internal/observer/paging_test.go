@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
@@ -287,7 +288,7 @@ func TestStorageStaysAway(t *testing.T) {
 			run := begin(b, limits(100, 0))
 			mem := stepWith(b, run, "a", entry("x", 800))
 			require.Equal(t, events.Errored, mem.State)
-			require.Equal(t, observer.CodeStorage, mem.Error.Code)
+			require.Equal(t, codes.Storage, mem.Error.Code)
 			require.Contains(t, mem.Error.Message, c.want)
 			require.Len(t, mem.WorkingMemory, 1, "what is not stored stays")
 			require.Equal(t, c.attempts, b.Count(run, events.TypeLLMAttemptFailed))

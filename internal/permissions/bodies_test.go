@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/journaltest"
@@ -124,7 +124,7 @@ func requirePoison(t *testing.T, r *rig, run events.Run, from events.State) {
 	require.NoError(t, err)
 	require.Equal(t, from, s.From)
 	require.Equal(t, events.Errored, s.To)
-	require.Contains(t, string(last.Body), reducer.CodePoison)
+	require.Contains(t, string(last.Body), codes.Poison)
 }
 
 // TestForgeryEndsItsRun: the worker that a forged event wakes ends the run out of its own
@@ -213,6 +213,6 @@ func TestUnapprovedCall(t *testing.T) {
 	recs, err := journaltest.Collect(in.tap.Read(t.Context(), run.ID, last))
 	require.NoError(t, err)
 	require.Contains(t, recs[0].Subject, ".acting.observing.")
-	require.Contains(t, string(recs[0].Body), actor.CodeNotApproved)
+	require.Contains(t, string(recs[0].Body), codes.NotApproved)
 	require.Empty(t, slices.DeleteFunc(in.refusals(), func(s string) bool { return strings.Contains(s, approved.String()) }))
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/replyitem"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -189,11 +190,11 @@ func (ch *replyChecker) empty(meta llm.Meta) events.Payload {
 		reason = "the reply was cut off before it held anything: reason less, then answer in words or call a tool"
 	}
 	if ch.emptyBefore == 0 || ch.speaksText {
-		return ch.invalid(meta, "", reducer.CodeEmptyReply, reason)
+		return ch.invalid(meta, "", codes.EmptyReply, reason)
 	}
 	u := usage(meta.Usage)
 	return &events.FatalError{
-		Outcome: events.Outcome{Code: reducer.CodeEmptyReply, Message: fmt.Sprintf("%d replies in a row were empty, without text and without a tool call", ch.emptyBefore+1)},
+		Outcome: events.Outcome{Code: codes.EmptyReply, Message: fmt.Sprintf("%d replies in a row were empty, without text and without a tool call", ch.emptyBefore+1)},
 		Usage:   &u, Facts: ch.facts(meta),
 	}
 }

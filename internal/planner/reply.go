@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -131,7 +132,7 @@ func (ch *replyChecker) payloads(reply llm.Response) []events.Payload {
 func (ch *replyChecker) invalid(meta llm.Meta, content, code, reason string) events.Payload {
 	return &events.ReplyInvalid{RefusedReply: events.RefusedReply{
 		MessageID: ch.messageID, Content: content, Calls: []events.Call{}, Model: meta.Model, Usage: usage(meta.Usage), Facts: ch.facts(meta),
-		Results: []events.Answer{{Observation: reducer.ErrorPrefix + reason, Code: code}},
+		Results: []events.Answer{{Observation: codes.ErrorPrefix + reason, Code: code}},
 	}}
 }
 
@@ -151,7 +152,7 @@ func (ch *replyChecker) toolUse(e *llm.Error) events.Payload {
 func (ch *replyChecker) tooLarge(reply llm.Response) events.Payload {
 	meta := reply.About()
 	meta.Reasoning = nil
-	return ch.invalid(meta, clean(textOf(reply)), reducer.CodeTooLarge,
+	return ch.invalid(meta, clean(textOf(reply)), codes.TooLarge,
 		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", ch.maxPayload))
 }
 
@@ -260,7 +261,7 @@ func (ch *replyChecker) external(reply events.ToolCallReply, calls []askedCall) 
 			}
 		}
 		if code != "" {
-			reply.Refused = append(reply.Refused, events.Refusal{Call: asked.Call, Observation: reducer.ErrorPrefix + reason, Code: code, Place: i + 1})
+			reply.Refused = append(reply.Refused, events.Refusal{Call: asked.Call, Observation: codes.ErrorPrefix + reason, Code: code, Place: i + 1})
 		} else {
 			reply.Calls = append(reply.Calls, asked.Call)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/replyfacts"
@@ -170,7 +171,7 @@ func overPasses(mem *reducer.Memory) events.Payload {
 	if bound := c.InvalidReplies(); mem.SpeaksText() && bound > 0 && since.Invalid >= bound {
 		return &events.FatalError{Outcome: events.Outcome{Code: codeReplyInvalid, Message: fmt.Sprintf(
 			"%d replies in a row could not be used; the last one: %s", since.Invalid,
-			clean(strings.TrimPrefix(reducer.LastRefusal(mem), reducer.ErrorPrefix))) + unfit(mem)}}
+			clean(strings.TrimPrefix(reducer.LastRefusal(mem), codes.ErrorPrefix))) + unfit(mem)}}
 	}
 	return nil
 }
@@ -178,7 +179,7 @@ func overPasses(mem *reducer.Memory) events.Payload {
 // unfit says how many of the model's last answers, without a break, did not satisfy the
 // output schema, and why the last one did not; empty if it did.
 func unfit(mem *reducer.Memory) string {
-	count, last := reducer.LastRefusals(mem, reducer.ErrorPrefix+schemaRefusal)
+	count, last := reducer.LastRefusals(mem, codes.ErrorPrefix+schemaRefusal)
 	if count == 0 {
 		return ""
 	}
@@ -262,7 +263,7 @@ func (ch *replyChecker) malformed(r llm.Invalid) events.Payload {
 	if r.Cut() && ch.onCut == events.CutFail {
 		return ch.cutOff(r.Meta, content, false)
 	}
-	return ch.invalid(r.Meta, content, reducer.CodeMalformedReply, clean(r.Reason))
+	return ch.invalid(r.Meta, content, codes.MalformedReply, clean(r.Reason))
 }
 
 // reflectionPrompt is the prompt of SPEC A51.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/internal/textprotocol"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -60,7 +61,7 @@ func TestTextRun(t *testing.T) {
 		invalid := all[5].Data.(*events.ReplyInvalid)
 		require.Equal(t, garbage, invalid.Content)
 		require.Equal(t, []events.Answer{{
-			Observation: "ERROR: line 1, column 16: <type> is never closed: expected </type>", Code: reducer.CodeMalformedReply,
+			Observation: "ERROR: line 1, column 16: <type> is never closed: expected </type>", Code: codes.MalformedReply,
 		}}, invalid.Results)
 
 		prompts := r.mock.Requests()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -72,7 +73,7 @@ func decision(mem *reducer.Memory, e *events.Event) (level slog.Level, message s
 	case *events.BudgetExceeded:
 		return level, "", []any{"code", p.Code, "reason", p.Message}
 	case *events.FatalError:
-		if p.Poison != (events.Poison{}) || p.Code == reducer.CodeStalled {
+		if p.Poison != (events.Poison{}) || p.Code == codes.Stalled {
 			level = slog.LevelError
 		}
 		return level, "", []any{"code", p.Code, "reason", p.Message}

@@ -8,11 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Each decision about a run is one line, and work as usual is none.
@@ -36,8 +36,8 @@ func TestDecisionsAreLogged(t *testing.T) {
 		"INFO a run started", "INFO a run was paused kay", "INFO a run was resumed kay", "INFO a run was cancelled kay",
 	}, said(id))
 	stood := bench.Start(start())
-	bench.Append(stood, events.Control, &events.Resumed{Redrive: true}, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodeStalled}})
+	bench.Append(stood, events.Control, &events.Resumed{Redrive: true}, &events.FatalError{Outcome: events.Outcome{Code: codes.Stalled}})
 	require.Equal(t, []string{
-		"INFO a run started", "WARN a stalled run's work is delivered again", "ERROR a run ended " + reducer.CodeStalled,
+		"INFO a run started", "WARN a stalled run's work is delivered again", "ERROR a run ended " + codes.Stalled,
 	}, said(stood))
 }

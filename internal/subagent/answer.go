@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -15,7 +16,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
-	"github.com/moorebus/moorebus/pkg/tool"
 )
 
 // The codes of sub-runs that ended without an answer and without a code of their own.
@@ -91,11 +91,11 @@ func (e *ending) text() string {
 // outcome returns the call's outcome.
 func (s *Subagents) outcome(ctx context.Context, subrun events.Run, callID string, e *ending) events.ToolOutcome {
 	o := events.ToolOutcome{
-		CallID: callID, Code: tool.CodeOK, Success: true, LatencyMS: max(0, e.took.Milliseconds()), Run: subrun.ID, Usage: toolcall.Usage(e.usage),
+		CallID: callID, Code: codes.OK, Success: true, LatencyMS: max(0, e.took.Milliseconds()), Run: subrun.ID, Usage: toolcall.Usage(e.usage),
 	}
-	text, prefix := e.text(), reducer.SuccessPrefix
+	text, prefix := e.text(), codes.SuccessPrefix
 	if code := e.failure(); code != "" {
-		o.Success, o.Code, prefix = false, code, reducer.ErrorPrefix
+		o.Success, o.Code, prefix = false, code, codes.ErrorPrefix
 	}
 	text = s.cfg.Results.Redact(strings.ToValidUTF8(text, "\uFFFD"))
 	fitting, ref, err := s.cfg.Results.Fit(ctx, s.cfg.Blobs, events.AgentsPool, text)

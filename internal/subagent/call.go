@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -126,7 +127,7 @@ func (s *Subagents) answerOrStart(ctx context.Context, c call) (worker.Result, e
 		return worker.Result{}, err
 	case reason != "":
 		s.cfg.Logger.Warn("an agent was not called", "run", c.Run, "call", c.ID, "tool", c.Name, "reason", reason)
-		return c.failed(toolcall.CodeNotApproved, reason), nil
+		return c.failed(codes.NotApproved, reason), nil
 	}
 	if t := s.tools[c.Name]; t.Handoff != "" {
 		return s.handOver(ctx, c, t)
@@ -157,7 +158,7 @@ func (s *Subagents) answerOrStart(ctx context.Context, c call) (worker.Result, e
 // failed answers the call without a sub-run.
 func (c *call) failed(code, message string) worker.Result {
 	return worker.Done(toolcall.Outcome(events.ToolOutcome{
-		CallID: c.ID, Code: code, Observation: reducer.ErrorPrefix + strings.ToValidUTF8(message, "\uFFFD"),
+		CallID: c.ID, Code: code, Observation: codes.ErrorPrefix + strings.ToValidUTF8(message, "\uFFFD"),
 	}, c.batch))
 }
 

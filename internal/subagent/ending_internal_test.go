@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -52,13 +53,13 @@ func TestAnIncompleteAnswerSaysSo(t *testing.T) {
 func TestWhatIsGivenUpIsPaidFor(t *testing.T) {
 	t.Parallel()
 	e := &ending{usage: reducer.TotalUsage{Input: 3, Output: 4, Total: 7, Cost: 0.5}}
-	o := events.ToolOutcome{CallID: "a", Code: reducer.CodeAttemptsExhausted, Observation: "ERROR: given up"}
+	o := events.ToolOutcome{CallID: "a", Code: codes.AttemptsExhausted, Observation: "ERROR: given up"}
 	c := call{subrun: events.Run{ID: "below"}}
 	single := withUsage(&events.ToolFailure{Outcome: &o}, c, e).(*events.ToolFailure).Outcome
 	c.batch = true
 	batch := withUsage(&events.ToolCallResult{ToolOutcome: o}, c, e).(*events.ToolCallResult).ToolOutcome
 	for _, got := range []events.ToolOutcome{*single, batch} {
-		require.Equal(t, reducer.CodeAttemptsExhausted, got.Code)
+		require.Equal(t, codes.AttemptsExhausted, got.Code)
 		require.Equal(t, "below", got.Run)
 		require.Equal(t, 7, got.Usage.Total)
 		require.InDelta(t, 0.5, *got.Usage.CostUSD, 0)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/runstart"
@@ -281,7 +282,7 @@ func (s *Subagents) handOver(ctx context.Context, c call, t Tool) (worker.Result
 // handedOver answers a call that has handed the conversation over.
 func handedOver(call string) worker.Result {
 	return worker.Done(toolcall.Outcome(events.ToolOutcome{
-		CallID: call, Success: true, Code: tool.CodeOK, Observation: reducer.SuccessPrefix + "the conversation was handed over",
+		CallID: call, Success: true, Code: codes.OK, Observation: codes.SuccessPrefix + "the conversation was handed over",
 	}, false))
 }
 

@@ -26,9 +26,6 @@ type Approval interface {
 	Required(policy *events.Approval, call events.Call, info reducer.ToolInfo, run string) (reason string, required bool, err error)
 }
 
-// CodeNotApproved is the code of a call that needs an approval which is not in the log.
-const CodeNotApproved = "not_approved"
-
 // pinsKept bounds the runs whose policies are kept in memory.
 const pinsKept = 4096
 

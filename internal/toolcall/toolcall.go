@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -66,7 +67,7 @@ func Joined(mem *reducer.Memory) events.Payload {
 
 // NoCurrentCall is work that ends a run which has no call to run.
 func NoCurrentCall(context.Context) worker.Result {
-	return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
+	return worker.Done(&events.FatalError{Outcome: events.Outcome{Code: codes.NoCurrentCall, Message: "there is no tool call to run"}})
 }
 
 // Names are the names of tools.

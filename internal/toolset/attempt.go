@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -57,11 +58,11 @@ func (r *Registry) run(ctx context.Context, t *registered, call tool.Call, done 
 		v := recover()
 		switch {
 		case v == nil && !returned:
-			e = ended{failure: tool.Failf(tool.CodePanic, "the tool %q ended its goroutine", call.Name)}
+			e = ended{failure: tool.Failf(codes.Panic, "the tool %q ended its goroutine", call.Name)}
 		case v != nil:
 			r.logger.Load().Error("tool panicked", "tool", call.Name, "run", call.Run, "call", call.ID,
 				"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-			e = ended{failure: tool.Failf(tool.CodePanic, "the tool %q panicked: %v", call.Name, v)}
+			e = ended{failure: tool.Failf(codes.Panic, "the tool %q panicked: %v", call.Name, v)}
 		}
 		done <- e
 	}()
@@ -76,26 +77,26 @@ func finish(parent, run context.Context, t *registered, e ended) (string, *tool.
 	if e.failure == nil {
 		return e.result, nil
 	}
-	if run.Err() == nil || e.failure.Code == tool.CodePanic {
+	if run.Err() == nil || e.failure.Code == codes.Panic {
 		return "", e.failure
 	}
 	f := tool.Failf(tool.CodeTimeout, "the tool %q did not finish within %s", t.def.Name, t.def.Timeout)
 	if parent.Err() != nil {
-		f = tool.Failf(tool.CodeCancelled, "the call was cancelled: %v", context.Cause(parent))
+		f = tool.Failf(codes.Cancelled, "the call was cancelled: %v", context.Cause(parent))
 	}
 	f.NotSent = e.failure.NotSent
 	return "", f
 }
 
 func notStarted(ctx context.Context) *tool.Failure {
-	f := tool.Failf(tool.CodeCancelled, "the call was cancelled before it started: %v", context.Cause(ctx))
+	f := tool.Failf(codes.Cancelled, "the call was cancelled before it started: %v", context.Cause(ctx))
 	f.NotSent = true
 	return f
 }
 
 // cancelledAfter is the failure of a call that was cancelled between two runs.
 func cancelledAfter(ctx context.Context, last *tool.Failure) *tool.Failure {
-	f := tool.Failf(tool.CodeCancelled, "the call was cancelled (%v) after: %s", context.Cause(ctx), last.Message)
+	f := tool.Failf(codes.Cancelled, "the call was cancelled (%v) after: %s", context.Cause(ctx), last.Message)
 	f.NotSent = last.NotSent
 	return f
 }
@@ -131,7 +132,7 @@ func unanswered(effect tool.Effect, f *tool.Failure) *tool.Failure {
 		return f
 	}
 	out := *f
-	out.Code = tool.CodeOutcomeUnknown
+	out.Code = codes.OutcomeUnknown
 	out.Message += "; it may or may not have taken effect"
 	return &out
 }
@@ -139,5 +140,5 @@ func unanswered(effect tool.Effect, f *tool.Failure) *tool.Failure {
 // mayRepeat reports whether a second run can help and is harmless.
 func mayRepeat(effect tool.Effect, f *tool.Failure) bool {
 	passing := f.Passing || f.Code == tool.CodeTimeout || f.Code == tool.CodeUnreachable
-	return passing && f.Code != tool.CodeCancelled && f.RetryAfter <= pauses.Max && (effect.Repeatable() || f.NotSent)
+	return passing && f.Code != codes.Cancelled && f.RetryAfter <= pauses.Max && (effect.Repeatable() || f.NotSent)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -75,7 +76,7 @@ func (b *breaker) enter() (leave func(*tool.Failure), refused *tool.Failure) {
 		switch {
 		case f == nil:
 			done(nil)
-		case f.Code == tool.CodeCancelled, Short(f):
+		case f.Code == codes.Cancelled, Short(f):
 			done(errCancelled)
 		case down(f):
 			b.last.Store(&f.Code)
@@ -89,7 +90,7 @@ func (b *breaker) enter() (leave func(*tool.Failure), refused *tool.Failure) {
 // down reports whether a failure is the tool's own rather than the call's: it did not
 // answer, was overloaded, or panicked. Any other call would fail too.
 func down(f *tool.Failure) bool {
-	return f.Passing || f.Code == tool.CodeTimeout || f.Code == tool.CodeUnreachable || f.Code == tool.CodePanic
+	return f.Passing || f.Code == tool.CodeTimeout || f.Code == tool.CodeUnreachable || f.Code == codes.Panic
 }
 
 // refusal is the failure of a call that is not let through.
@@ -103,7 +104,7 @@ func (b *breaker) refusal(err error) *tool.Failure {
 	if code := b.last.Load(); code != nil {
 		last = "; the last failure was: " + *code
 	}
-	f := tool.Failf(tool.CodeCircuitOpen, "the tool %q failed again and again and was not called; %s%s", b.name, when, last)
+	f := tool.Failf(codes.CircuitOpen, "the tool %q failed again and again and was not called; %s%s", b.name, when, last)
 	f.NotSent = true
 	return f
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -23,7 +24,7 @@ func guarded(t *testing.T, f *fake) func(ctx context.Context) string {
 	return func(ctx context.Context) string {
 		out := r.Execute(ctx, tool.Call{Run: "r", ID: "c", Name: "t"})
 		if out.Failure == nil {
-			return tool.CodeOK
+			return codes.OK
 		}
 		return out.Failure.Code
 	}
@@ -52,9 +53,9 @@ func TestWhatOpensACircuit(t *testing.T) {
 				f := &fake{fn: c.run}
 				execute := guarded(t, f)
 				for range toolset.DefaultFailures {
-					require.NotEqual(t, tool.CodeCircuitOpen, execute(t.Context()))
+					require.NotEqual(t, codes.CircuitOpen, execute(t.Context()))
 				}
-				require.Equal(t, c.opens, execute(t.Context()) == tool.CodeCircuitOpen)
+				require.Equal(t, c.opens, execute(t.Context()) == codes.CircuitOpen)
 				runs := toolset.DefaultFailures
 				if !c.opens {
 					runs++
@@ -74,7 +75,7 @@ func TestAShortageOpensNoCircuit(t *testing.T) {
 			require.Equal(t, tool.CodeUnreachable, execute(t.Context()))
 		}
 		f.fn = returning(nil)
-		require.Equal(t, tool.CodeOK, execute(t.Context()))
+		require.Equal(t, codes.OK, execute(t.Context()))
 	})
 }
 
@@ -87,7 +88,7 @@ func TestSuccessesStartTheCountAgain(t *testing.T) {
 		for range 5 {
 			for _, err := range []error{away, away, answer} {
 				f.fn = returning(err)
-				require.NotEqual(t, tool.CodeCircuitOpen, execute(t.Context()))
+				require.NotEqual(t, codes.CircuitOpen, execute(t.Context()))
 			}
 		}
 	}
@@ -99,26 +100,26 @@ func TestOneProbeClosesOrOpensIt(t *testing.T) {
 		execute := guarded(t, f)
 		require.Equal(t, tool.CodeTimeout, execute(t.Context()))
 		began := time.Now()
-		require.Equal(t, tool.CodeCircuitOpen, execute(t.Context()))
+		require.Equal(t, codes.CircuitOpen, execute(t.Context()))
 		require.Zero(t, time.Since(began), "it is answered at once")
 
 		time.Sleep(time.Minute + 1) // in the bubble
 		probe := make(chan string)
 		go func() { probe <- execute(t.Context()) }()
 		synctest.Wait()
-		require.Equal(t, tool.CodeCircuitOpen, execute(t.Context()), "one at a time")
+		require.Equal(t, codes.CircuitOpen, execute(t.Context()), "one at a time")
 		require.Equal(t, tool.CodeTimeout, <-probe)
-		require.Equal(t, tool.CodeCircuitOpen, execute(t.Context()), "it is still down")
+		require.Equal(t, codes.CircuitOpen, execute(t.Context()), "it is still down")
 
 		time.Sleep(time.Minute + 1) // in the bubble
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { probe <- execute(ctx) }()
 		synctest.Wait()
 		cancel()
-		require.Equal(t, tool.CodeCancelled, <-probe)
+		require.Equal(t, codes.Cancelled, <-probe)
 		f.fn = returning(nil)
-		require.Equal(t, tool.CodeOK, execute(t.Context()), "a probe that was cancelled says nothing, and the next may try")
-		require.Equal(t, tool.CodeOK, execute(t.Context()))
+		require.Equal(t, codes.OK, execute(t.Context()), "a probe that was cancelled says nothing, and the next may try")
+		require.Equal(t, codes.OK, execute(t.Context()))
 		require.Len(t, f.runs, 5)
 	})
 }
@@ -134,7 +135,7 @@ func TestRetriesEndWhenTheCircuitOpens(t *testing.T) {
 		execute := guarded(t, f)
 		require.Equal(t, tool.CodeUnreachable, execute(t.Context()))
 		require.Len(t, f.runs, 2)
-		require.Equal(t, tool.CodeCircuitOpen, execute(t.Context()))
+		require.Equal(t, codes.CircuitOpen, execute(t.Context()))
 		require.Len(t, f.runs, 2)
 	})
 }
@@ -143,6 +144,6 @@ func TestACircuitCanBeTurnedOff(t *testing.T) {
 	f := &fake{def: tool.Definition{Breaker: tool.Breaker{Off: true}}, fn: returning(tool.Failf(tool.CodeUnreachable, "away"))}
 	execute := guarded(t, f)
 	for range 2 * toolset.DefaultFailures {
-		require.NotEqual(t, tool.CodeCircuitOpen, execute(t.Context()))
+		require.NotEqual(t, codes.CircuitOpen, execute(t.Context()))
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -209,7 +210,7 @@ func (r *Registry) execute(ctx context.Context, call tool.Call) (string, *tool.F
 		if result, failure = r.guarded(ctx, t, call); failure == nil {
 			return nil
 		}
-		if failure.Code != tool.CodeCircuitOpen || last == nil {
+		if failure.Code != codes.CircuitOpen || last == nil {
 			last = failure // the tool's own failure says more than the open circuit
 		}
 		if failure != last || Short(failure) || !mayRepeat(t.def.Effect, failure) {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -138,7 +139,7 @@ func TestExecuteContainsPanics(t *testing.T) {
 	require.NoError(t, err)
 	defer r.Start(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))()
 	out := r.Execute(t.Context(), tool.Call{Name: "t"})
-	requireCode(t, out, tool.CodePanic, "panicked: kaboom \uFFFD")
+	requireCode(t, out, codes.Panic, "panicked: kaboom \uFFFD")
 	require.NotContains(t, out.Failure.Message, "goroutine")
 	require.Contains(t, log.String(), "registry_test.go")
 
@@ -146,9 +147,9 @@ func TestExecuteContainsPanics(t *testing.T) {
 		runtime.Goexit()
 		return "", nil
 	}})
-	requireCode(t, out, tool.CodePanic, "ended its goroutine")
+	requireCode(t, out, codes.Panic, "ended its goroutine")
 	out = execute(t, &fake{fn: returning(explosive{})})
-	requireCode(t, out, tool.CodePanic, "not even the error")
+	requireCode(t, out, codes.Panic, "not even the error")
 }
 
 // explosive is an error that cannot be printed.
@@ -206,7 +207,7 @@ func TestExecuteLeavesStubbornToolsBehind(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		go cancel(errors.New("obsolete"))
 		out = r.Execute(ctx, tool.Call{Name: "t"})
-		requireCode(t, out, tool.CodeCancelled, "obsolete")
+		requireCode(t, out, codes.Cancelled, "obsolete")
 		require.Less(t, out.Latency, time.Second)
 		close(release)
 	})
@@ -266,8 +267,8 @@ func TestUnansweredOnceCalls(t *testing.T) {
 		err    error
 		code   string
 	}{
-		{tool.Once, context.DeadlineExceeded, tool.CodeOutcomeUnknown},
-		{tool.Once, fmt.Errorf("calling: %w", tool.Failf(tool.CodeUnreachable, "reset")), tool.CodeOutcomeUnknown},
+		{tool.Once, context.DeadlineExceeded, codes.OutcomeUnknown},
+		{tool.Once, fmt.Errorf("calling: %w", tool.Failf(tool.CodeUnreachable, "reset")), codes.OutcomeUnknown},
 		{tool.Once, &tool.Failure{Code: tool.CodeTimeout, Message: "connecting", NotSent: true}, tool.CodeTimeout},
 		{tool.Once, tool.Failf(tool.CodeHTTPStatus, "503"), tool.CodeHTTPStatus},
 		{tool.Idempotent, context.DeadlineExceeded, tool.CodeTimeout},
@@ -275,7 +276,7 @@ func TestUnansweredOnceCalls(t *testing.T) {
 	} {
 		out := execute(t, &fake{def: tool.Definition{Effect: c.effect}, fn: returning(c.err)})
 		requireCode(t, out, c.code, "")
-		require.Equal(t, c.code == tool.CodeOutcomeUnknown, strings.HasSuffix(out.Failure.Message, "; it may or may not have taken effect"))
+		require.Equal(t, c.code == codes.OutcomeUnknown, strings.HasSuffix(out.Failure.Message, "; it may or may not have taken effect"))
 	}
 }
 
@@ -317,12 +318,12 @@ func TestExecuteIsCancelledBetweenRuns(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 		defer cancel()
 		out := r.Execute(ctx, tool.Call{Name: "t"})
-		requireCode(t, out, tool.CodeCancelled, "away")
+		requireCode(t, out, codes.Cancelled, "away")
 		require.Equal(t, 250*time.Millisecond, out.Latency)
 		require.Len(t, f.runs, 2)
 
 		out = r.Execute(ctx, tool.Call{Name: "t"})
-		requireCode(t, out, tool.CodeCancelled, "before it started")
+		requireCode(t, out, codes.Cancelled, "before it started")
 		require.True(t, out.Failure.NotSent)
 		require.Len(t, f.runs, 2)
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -179,7 +180,7 @@ func TestCallsWaitForASourceThatComesBack(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.Equal(t, tool.CodeCancelled, r.Execute(ctx, tool.Call{Name: "comet.tail"}).Failure.Code)
+		require.Equal(t, codes.Cancelled, r.Execute(ctx, tool.Call{Name: "comet.tail"}).Failure.Code)
 
 		go func() {
 			time.Sleep(time.Second) // in the bubble
@@ -228,9 +229,9 @@ func TestACircuitOutlivesAReconnect(t *testing.T) {
 	call := func() *tool.Failure { return r.Execute(t.Context(), tool.Call{Name: "x"}).Failure }
 
 	offer(tool.Failf(tool.CodeUnreachable, "away"), 1)
-	require.Equal(t, tool.CodeOutcomeUnknown, call().Code)
+	require.Equal(t, codes.OutcomeUnknown, call().Code)
 	offer(nil, 1)
-	require.Equal(t, tool.CodeCircuitOpen, call().Code, "another tool under the same definition")
+	require.Equal(t, codes.CircuitOpen, call().Code, "another tool under the same definition")
 	offer(nil, 2)
 	require.Nil(t, call(), "another breaker has a circuit of its own")
 }

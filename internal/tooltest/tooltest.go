@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -121,7 +122,7 @@ func (s Suite) endedContext(t *testing.T) {
 	cancel()
 	out := c.registry(t).Execute(ctx, c.call())
 	require.NotNil(t, out.Failure)
-	require.Equal(t, tool.CodeCancelled, out.Failure.Code)
+	require.Equal(t, codes.Cancelled, out.Failure.Code)
 }
 
 func (s Suite) concurrent(t *testing.T) {
@@ -147,7 +148,7 @@ func (s Suite) panics(t *testing.T) {
 	c := s.Panics(t)
 	out := c.registry(t).Execute(t.Context(), c.call())
 	require.NotNil(t, out.Failure)
-	require.Equal(t, tool.CodePanic, out.Failure.Code)
+	require.Equal(t, codes.Panic, out.Failure.Code)
 	require.Contains(t, out.Failure.Message, c.Want)
 	require.NotContains(t, out.Failure.Message, ".go:", "the model must not see a stack")
 }
@@ -166,7 +167,7 @@ func (s Suite) cancel(t *testing.T) {
 	out := <-done
 	require.Less(t, time.Since(cancelled), promptly)
 	require.NotNil(t, out.Failure)
-	require.Equal(t, tool.CodeCancelled, out.Failure.Code)
+	require.Equal(t, codes.Cancelled, out.Failure.Code)
 	require.Contains(t, out.Failure.Message, reason.Error())
 	h.requireQuiet(t)
 }
@@ -181,7 +182,7 @@ func (s Suite) timeout(t *testing.T) {
 	require.NotNil(t, out.Failure)
 	want := tool.CodeTimeout
 	if !h.Tool.Definition().WithDefaults().Effect.Repeatable() {
-		want = tool.CodeOutcomeUnknown
+		want = codes.OutcomeUnknown
 	}
 	require.Equal(t, want, out.Failure.Code)
 	h.requireQuiet(t)

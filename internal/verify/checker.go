@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -280,7 +281,7 @@ func nextSnapshot(last uint64) uint64 { return max(4, 8*last) }
 func (c *checker) afterPoison(e *events.Event) {
 	switch p := e.Data.(type) {
 	case *events.FatalError:
-		c.handled = p.Code == reducer.CodePoison && p.N == c.first.N
+		c.handled = p.Code == codes.Poison && p.N == c.first.N
 	case *events.CancelledRun:
 		c.handled = e.Cause != c.illegalID
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -156,7 +157,7 @@ func said(text string) events.Reply {
 
 func success(id, text string) *events.ToolSuccess {
 	return &events.ToolSuccess{Outcome: &events.ToolOutcome{
-		CallID: id, Success: true, Observation: reducer.SuccessPrefix + text, Code: "ok", LatencyMS: 12,
+		CallID: id, Success: true, Observation: codes.SuccessPrefix + text, Code: "ok", LatencyMS: 12,
 	}}
 }
 

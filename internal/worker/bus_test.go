@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -228,7 +229,7 @@ func TestOutageWithoutEnd(t *testing.T) {
 		r.onLog(handlers{effects.KindPlan: always(answer("It is done."))}, log)
 		run := r.start()
 		mem := r.AwaitEnd(run)
-		require.Equal(t, reducer.CodeAttemptsExhausted, mem.Error.Code)
+		require.Equal(t, codes.AttemptsExhausted, mem.Error.Code)
 		require.Len(t, r.failures(run), 11)
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -189,7 +190,7 @@ func TestPauseLeavesStartedWorkAlone(t *testing.T) {
 		require.Equal(t, []string{"Start", "Paused", "LlmToolCall"}, r.Types(run), "its result is taken, the tool waits")
 		r.Append(run, events.Control, &events.Resumed{})
 		settled()
-		require.Equal(t, reducer.CodeNoHandler, r.Memory(run).Error.Code, "now the tool is due")
+		require.Equal(t, codes.NoHandler, r.Memory(run).Error.Code, "now the tool is due")
 	})
 }
 
@@ -250,7 +251,7 @@ func TestDuplicateDeliveriesRunOnce(t *testing.T) {
 func startThenRun(h *hanging) worker.Handler {
 	return worker.HandlerFunc(func(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 		if e.Started > 0 {
-			o := events.ToolOutcome{CallID: e.CallID, Code: reducer.CodeOutcomeUnknown, Observation: "ERROR: unknown"}
+			o := events.ToolOutcome{CallID: e.CallID, Code: codes.OutcomeUnknown, Observation: "ERROR: unknown"}
 			return func(context.Context) worker.Result { return worker.Done(&events.ToolFailure{Outcome: &o}) }
 		}
 		return func(context.Context) worker.Result {
@@ -298,7 +299,7 @@ func TestStartedCallSurvivesPauseAndDeath(t *testing.T) {
 		p.Kill()
 		r.spawn(tools)
 		mem := r.AwaitState(run, events.Observing)
-		require.Equal(t, reducer.CodeOutcomeUnknown, mem.Control.Last.Code)
+		require.Equal(t, codes.OutcomeUnknown, mem.Control.Last.Code)
 		require.Equal(t, []string{"Start", "LlmToolCall", "ToolCallStarted", "Paused", "Resumed", "Paused", "LlmAttemptFailed", "ToolFailure"}, r.Types(run))
 		require.Empty(t, h.began, "it ran once")
 	})
@@ -363,7 +364,7 @@ func TestFrozenWorkerLeavesTheCall(t *testing.T) {
 		require.Equal(t, []string{"Start", "LlmToolCall", "LlmAttemptFailed", "ToolCallStarted"}, r.Types(run))
 		living.Kill() // its message comes again, since nobody took it away
 		mem := r.AwaitState(run, events.Observing)
-		require.Equal(t, reducer.CodeOutcomeUnknown, mem.Control.Last.Code)
+		require.Equal(t, codes.OutcomeUnknown, mem.Control.Last.Code)
 	})
 }
 

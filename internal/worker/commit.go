@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -191,7 +192,7 @@ func (j *delivery) append(ctx context.Context, e effects.Effect, a addition) (bo
 		return appended, err
 	}
 	_, err = j.tryAppend(ctx, e, addition{payloads: []events.Payload{&events.FatalError{
-		Outcome: events.Outcome{Code: reducer.CodeInvalidTransition, Message: illegal.Error()},
+		Outcome: events.Outcome{Code: codes.InvalidTransition, Message: illegal.Error()},
 	}}})
 	return false, err
 }

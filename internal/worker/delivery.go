@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -495,7 +496,7 @@ func (j *delivery) workFor(ctx context.Context, e effects.Effect) (Work, error) 
 		return nil, errElsewhere
 	case handler == nil:
 		return nil, j.appendEnd(ctx, e, &events.FatalError{Outcome: events.Outcome{
-			Code: reducer.CodeNoHandler, Message: fmt.Sprintf("no handler for state %s", j.run.Memory().State),
+			Code: codes.NoHandler, Message: fmt.Sprintf("no handler for state %s", j.run.Memory().State),
 		}})
 	}
 	work := recoverPrepare(handler, j.run, e)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -49,7 +50,7 @@ func TestBrokenHandlerEndsTheRun(t *testing.T) {
 				run := r.start()
 				mem := r.AwaitEnd(run)
 				require.Equal(t, events.Errored, mem.State)
-				require.Equal(t, reducer.CodeAttemptsExhausted, mem.Error.Code)
+				require.Equal(t, codes.AttemptsExhausted, mem.Error.Code)
 				failed := r.failures(run)
 				require.Equal(t, []string{"handler", "handler", "handler", "handler"}, kinds(failed))
 				for _, f := range failed {
@@ -86,12 +87,12 @@ func TestBrokenToolIsGivenUpAlone(t *testing.T) {
 		at := r.AwaitState(run, events.Observing).N
 		failure, ok := r.Events(run)[at-1].Data.(*events.ToolFailure)
 		require.True(t, ok)
-		require.Equal(t, reducer.CodeAttemptsExhausted, failure.Outcome.Code)
-		require.True(t, strings.HasPrefix(failure.Outcome.Observation, reducer.ErrorPrefix))
+		require.Equal(t, codes.AttemptsExhausted, failure.Outcome.Code)
+		require.True(t, strings.HasPrefix(failure.Outcome.Observation, codes.ErrorPrefix))
 		require.Equal(t, []string{"handler", "handler", "handler", "handler"}, kinds(r.failures(run))[:4])
 		// An event that may not come from here is the handler's failure too.
 		mem := r.AwaitEnd(run)
-		require.Equal(t, reducer.CodeAttemptsExhausted, mem.Error.Code)
+		require.Equal(t, codes.AttemptsExhausted, mem.Error.Code)
 	})
 }
 
@@ -114,7 +115,7 @@ func TestBrokenCallOfABatchIsGivenUpAlone(t *testing.T) {
 		require.Len(t, mem.ParallelResults, 2)
 		require.Equal(t, "b", mem.ParallelResults[0].ID)
 		require.True(t, mem.ParallelResults[0].Success)
-		require.Equal(t, reducer.CodeAttemptsExhausted, mem.ParallelResults[1].Code)
+		require.Equal(t, codes.AttemptsExhausted, mem.ParallelResults[1].Code)
 	})
 }
 
@@ -141,7 +142,7 @@ func TestFailureMessagesAreBounded(t *testing.T) {
 			panic("\xff" + strings.Repeat("x\xfe", 2*journal.MaxBody))
 		})})
 		run := r.start()
-		require.Equal(t, reducer.CodeAttemptsExhausted, r.AwaitEnd(run).Error.Code)
+		require.Equal(t, codes.AttemptsExhausted, r.AwaitEnd(run).Error.Code)
 		failed := r.failures(run)
 		require.Equal(t, []string{"handler", "handler", "handler", "handler"}, kinds(failed))
 		require.Less(t, len(failed[0].Message), 20_000)
@@ -241,9 +242,9 @@ func TestWorkersLostForEver(t *testing.T) {
 				last := mem.Trace[len(mem.Trace)-1]
 				if state == events.Acting {
 					require.Equal(t, "ToolFailure", last.Event)
-					require.Equal(t, reducer.CodeAttemptsExhausted, mem.Control.Last.Code)
+					require.Equal(t, codes.AttemptsExhausted, mem.Control.Last.Code)
 				} else {
-					require.Equal(t, reducer.CodeAttemptsExhausted, mem.Error.Code)
+					require.Equal(t, codes.AttemptsExhausted, mem.Error.Code)
 				}
 			})
 		})
@@ -254,7 +255,7 @@ func TestNoHandler(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.spawn(handlers{})
 		mem := r.AwaitEnd(r.start())
-		require.Equal(t, reducer.CodeNoHandler, mem.Error.Code)
+		require.Equal(t, codes.NoHandler, mem.Error.Code)
 		require.Contains(t, mem.Error.Message, "planning")
 	})
 }
@@ -265,7 +266,7 @@ func TestEventWithoutRow(t *testing.T) {
 			r.spawn(handlers{effects.KindPlan: always(p)})
 			run := r.start()
 			mem := r.AwaitEnd(run)
-			require.Equal(t, reducer.CodeInvalidTransition, mem.Error.Code)
+			require.Equal(t, codes.InvalidTransition, mem.Error.Code)
 			require.Contains(t, mem.Error.Message, string(events.TypeOf(p)))
 			require.Len(t, r.Records(run), 2)
 		})
@@ -297,7 +298,7 @@ func TestFailureWithoutRow(t *testing.T) {
 			}
 			r.spawn(handlers{effects.KindPlan: work(func(context.Context) worker.Result { return worker.Fail(errors.New("broken")) })})
 			mem := r.AwaitEnd(run)
-			require.Equal(t, reducer.CodeInvalidTransition, mem.Error.Code)
+			require.Equal(t, codes.InvalidTransition, mem.Error.Code)
 		})
 	}
 }
@@ -317,7 +318,7 @@ func TestSafetyCap(t *testing.T) {
 			effects.KindObserve: always(&events.Continue{}),
 		})
 		mem := r.AwaitEnd(r.start())
-		require.Equal(t, reducer.CodeSafetyCap, mem.Error.Code)
+		require.Equal(t, codes.SafetyCap, mem.Error.Code)
 		require.Equal(t, 5*15+3+1+1, mem.Control.SinceUser.Changes, "one over the cap, and the end")
 	})
 }
@@ -354,7 +355,7 @@ func TestFailuresOfAStandInAreLogged(t *testing.T) {
 			if tries.add() < 3 {
 				return worker.Fail(errors.New("the bus is away"))
 			}
-			return worker.Done(&events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Observation: "ERROR: nobody", Code: reducer.CodeNoActor}})
+			return worker.Done(&events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Observation: "ERROR: nobody", Code: codes.NoActor}})
 		})}, func(c *worker.Config) {
 			c.Origin, c.Logger = events.Control, slog.New(slog.NewTextHandler(&log, nil))
 			c.Inboxes = []journal.Inbox{{States: []events.State{events.Acting}, Pool: events.DefaultPool}}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
@@ -140,7 +141,7 @@ func TestNotFollowed(t *testing.T) {
 			run := r.start()
 			r.Append(run, events.Planning, single("c", "beta"))
 			r.spawn(handlers{effects.KindTool: always(&events.ToolFailure{Outcome: &events.ToolOutcome{
-				CallID: "c", Code: reducer.CodeNoActor, Observation: reducer.ErrorPrefix + "no actor",
+				CallID: "c", Code: codes.NoActor, Observation: codes.ErrorPrefix + "no actor",
 			}})}, following, func(c *worker.Config) { c.Origin, c.Inboxes = events.Control, inboxes()[2:] })
 			r.AwaitState(run, events.Observing)
 			settled()

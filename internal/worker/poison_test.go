@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -72,7 +73,7 @@ func requirePoisoned(t *testing.T, r *rig, run events.Run, n uint64) {
 	require.ErrorAs(t, err, &illegal)
 	require.Equal(t, n, illegal.N)
 	require.Equal(t, events.Errored, mem.State)
-	require.Equal(t, reducer.CodePoison, mem.Error.Code)
+	require.Equal(t, codes.Poison, mem.Error.Code)
 	require.Equal(t, n+1, mem.N, "one end, and nothing after it")
 	recs := r.Records(run)
 	last, err := r.Machine.Codec().Decode(recs[len(recs)-1].Body)
@@ -144,7 +145,7 @@ func TestPoisonIsEndedOnce(t *testing.T) {
 		settled()
 		mem, err := r.Fold(run)
 		require.Error(t, err)
-		require.Equal(t, reducer.CodePoison, mem.Error.Code)
+		require.Equal(t, codes.Poison, mem.Error.Code)
 		// A worker that gets a delivery twice before the poison comes may have counted a lost one.
 		ends := 0
 		for _, rec := range r.Records(run) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -32,7 +33,7 @@ type FailedCall struct{ Tool, Code, Observation string }
 
 // String returns the tool, the code and what the model was told.
 func (c FailedCall) String() string {
-	return fmt.Sprintf("%s (%s): %s", cmp.Or(c.Tool, "the answer"), c.Code, strings.TrimPrefix(c.Observation, reducer.ErrorPrefix))
+	return fmt.Sprintf("%s (%s): %s", cmp.Or(c.Tool, "the answer"), c.Code, strings.TrimPrefix(c.Observation, codes.ErrorPrefix))
 }
 
 // Error returns code and message.
@@ -58,7 +59,7 @@ func (f *Failed) As(target any) bool {
 
 // Is says that a run which ended at its deadline exceeded one, for [errors.Is].
 func (f *Failed) Is(target error) bool {
-	return target == context.DeadlineExceeded && f.Code == reducer.CodeWallTime
+	return target == context.DeadlineExceeded && f.Code == codes.WallTime
 }
 
 // InvalidTransition says that a handler returned an event for which the table has no row.
@@ -132,15 +133,15 @@ func outcome(mem *reducer.Memory, calls []FailedCall) (string, error) {
 func failure(mem *reducer.Memory, calls []FailedCall) error {
 	f := Failed{Code: mem.Error.Code, Message: mem.Error.Message, Calls: calls}
 	switch f.Code {
-	case reducer.CodeNoHandler:
+	case codes.NoHandler:
 		return &NoHandlerForState{f}
-	case reducer.CodeSafetyCap:
+	case codes.SafetyCap:
 		return &SafetyCapExceeded{f}
-	case reducer.CodePoison:
+	case codes.Poison:
 		return &MemoryError{f}
-	case reducer.CodeInvalidTransition:
+	case codes.InvalidTransition:
 		return &InvalidTransition{f}
-	case reducer.CodeNoCurrentCall:
+	case codes.NoCurrentCall:
 		return &ToolError{f}
 	}
 	for _, kind := range []llm.ErrorKind{

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/httpapi"
 	"github.com/moorebus/moorebus/internal/natsbus"
@@ -217,19 +218,19 @@ func TestHandlersThatFail(t *testing.T) {
 		says    string
 		as      any
 	}{
-		"panics":             {func(context.Context, *agent.Work) (events.Payload, error) { panic("out of order") }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
-		"fails":              {func(context.Context, *agent.Work) (events.Payload, error) { return nil, errors.New("no") }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
-		"gives nothing":      {func(context.Context, *agent.Work) (events.Payload, error) { return nil, nil }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
-		"ends its goroutine": {func(context.Context, *agent.Work) (events.Payload, error) { runtime.Goexit(); return nil, nil }, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
+		"panics":             {func(context.Context, *agent.Work) (events.Payload, error) { panic("out of order") }, codes.AttemptsExhausted, "failed 4 times", nil},
+		"fails":              {func(context.Context, *agent.Work) (events.Payload, error) { return nil, errors.New("no") }, codes.AttemptsExhausted, "failed 4 times", nil},
+		"gives nothing":      {func(context.Context, *agent.Work) (events.Payload, error) { return nil, nil }, codes.AttemptsExhausted, "failed 4 times", nil},
+		"ends its goroutine": {func(context.Context, *agent.Work) (events.Payload, error) { runtime.Goexit(); return nil, nil }, codes.AttemptsExhausted, "failed 4 times", nil},
 		"hangs": {func(ctx context.Context, _ *agent.Work) (events.Payload, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
-		}, reducer.CodeAttemptsExhausted, "failed 4 times", nil},
-		"gives an event without a row": {func(context.Context, *agent.Work) (events.Payload, error) { return &events.Continue{}, nil }, reducer.CodeInvalidTransition, "Continue in state reviewing", &invalid},
+		}, codes.AttemptsExhausted, "failed 4 times", nil},
+		"gives an event without a row": {func(context.Context, *agent.Work) (events.Payload, error) { return &events.Continue{}, nil }, codes.InvalidTransition, "Continue in state reviewing", &invalid},
 		"gives up": {func(context.Context, *agent.Work) (events.Payload, error) {
 			return &events.FatalError{Outcome: events.Outcome{Code: "hopeless", Message: "nobody can review this"}}, nil
 		}, "hopeless", "nobody can review this", nil},
-		"is not there": {nil, reducer.CodeNoHandler, "no handler for state reviewing", &none},
+		"is not there": {nil, codes.NoHandler, "no handler for state reviewing", &none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -262,7 +263,7 @@ func TestHandlerThatHangsForEver(t *testing.T) {
 	_, err := a.Run(t.Context(), task)
 	var failed *agent.Failed
 	require.ErrorAs(t, err, &failed)
-	require.Equal(t, reducer.CodeAttemptsExhausted, failed.Code)
+	require.Equal(t, codes.AttemptsExhausted, failed.Code)
 }
 
 func TestSafetyCapExceeded(t *testing.T) {
@@ -292,7 +293,7 @@ func TestToolError(t *testing.T) {
 	_, err := build(t, scripted.NewMock(scripted.Say("the answer")), func(b *agent.Builder) { b.Graph(graph) }).Run(t.Context(), task)
 	var none *agent.ToolError
 	require.ErrorAs(t, err, &none)
-	require.Equal(t, reducer.CodeNoCurrentCall, none.Code)
+	require.Equal(t, codes.NoCurrentCall, none.Code)
 }
 
 // A fold that panics ends its run, and nothing else.

@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -190,7 +191,7 @@ func mcpTools(t *testing.T) {
 		"Start", "LlmToolCall", "ToolCallStarted", "ToolSuccess", "Continue", "LlmToolCall", "ToolCallStarted", "ToolFailure", "Continue", "LlmFinalAnswer",
 	}, eventsOf(a.Trace()))
 	history := a.Memory().History
-	require.Equal(t, reducer.SuccessPrefix+"found a", history[0].Observation)
+	require.Equal(t, codes.SuccessPrefix+"found a", history[0].Observation)
 	require.Equal(t, "ERROR: found none", history[1].Observation)
 	require.Equal(t, "library.find", model.Requests()[0].Tools[0].Name)
 }

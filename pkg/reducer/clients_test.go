@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -72,7 +73,7 @@ func TestActorsCallsStayTheActors(t *testing.T) {
 		s.drafts(events.Acting, p, "")
 		s.drafts(events.Control, p, "may not come from control")
 	}
-	bad.Code = reducer.CodeNoActor
+	bad.Code = codes.NoActor
 	s.drafts(events.Control, &events.ToolFailure{Outcome: &bad}, "")
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -193,16 +194,16 @@ func TestExhaustedWorkIsGivenUp(t *testing.T) {
 			switch p := effects.GiveUp(s.Mem, e).(type) {
 			case *events.ToolFailure:
 				require.Equal(t, events.Acting, state)
-				require.Equal(t, reducer.CodeAttemptsExhausted, p.Outcome.Code)
+				require.Equal(t, codes.AttemptsExhausted, p.Outcome.Code)
 				require.Contains(t, p.Outcome.Observation, "ERROR: ")
 			case *events.ToolCallResult:
 				require.Equal(t, events.ParallelActing, state)
-				require.Equal(t, reducer.CodeAttemptsExhausted, p.Code)
+				require.Equal(t, codes.AttemptsExhausted, p.Code)
 				require.Equal(t, "a", p.CallID)
 				require.False(t, p.Success)
 			case *events.FatalError:
 				require.Contains(t, []events.State{events.Planning, events.Observing, events.Reflecting}, state)
-				require.Equal(t, reducer.CodeAttemptsExhausted, p.Code)
+				require.Equal(t, codes.AttemptsExhausted, p.Code)
 				require.NotEmpty(t, p.Message)
 			default:
 				t.Fatalf("%T", p)
@@ -276,7 +277,7 @@ func TestSafetyCap(t *testing.T) {
 	s.do(success("x", "1"))
 	require.Equal(t, effects.KindEnd, s.Effects()[0].Kind)
 	end := effects.End(s.Mem).(*events.FatalError)
-	require.Equal(t, reducer.CodeSafetyCap, end.Code)
+	require.Equal(t, codes.SafetyCap, end.Code)
 	require.Contains(t, end.Message, "8 state changes")
 	s.do(end)
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -24,7 +25,7 @@ type foldCase struct {
 // emptyReply is a reply that held nothing.
 func emptyReply() *events.ReplyInvalid {
 	return &events.ReplyInvalid{RefusedReply: events.RefusedReply{
-		Calls: []events.Call{}, Results: []events.Answer{{Observation: "ERROR: the reply is empty", Code: reducer.CodeEmptyReply}},
+		Calls: []events.Call{}, Results: []events.Answer{{Observation: "ERROR: the reply is empty", Code: codes.EmptyReply}},
 	}}
 }
 

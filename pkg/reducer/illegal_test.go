@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -100,13 +101,13 @@ func TestOnlyAnEndFollowsPoison(t *testing.T) {
 		for _, owner := range []events.State{events.Planning, events.Acting, events.Observing, events.WaitingForHuman, events.Control} {
 			s := scene.Clone()
 			end := effects.End(s.Mem).(*events.FatalError)
-			require.Equal(t, reducer.CodePoison, end.Code)
+			require.Equal(t, codes.Poison, end.Code)
 			require.Equal(t, n, end.N)
 			require.NotEmpty(t, end.Reason)
 			_, _, err := s.Append(owner, end)
 			require.NoError(t, err, "whichever role meets it first, out of a state it owns")
 			require.Equal(t, events.Errored, s.Mem.State)
-			require.Equal(t, reducer.CodePoison, s.Mem.Error.Code)
+			require.Equal(t, codes.Poison, s.Mem.Error.Code)
 			require.Equal(t, reducertest.Canonical(s.Fold()), reducertest.Canonical(s.Mem))
 		}
 		s := scene.Clone()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -18,7 +19,7 @@ import (
 // as CONTRACT section 1 has them.
 func TestOriginsAndRoutes(t *testing.T) {
 	noActor, forged, lost := nobody("a"), result("a", true, "forged"), failure("a", "nobody")
-	forged.Code, lost.Outcome.Code = reducer.CodeNoActor, reducer.CodeNoActor
+	forged.Code, lost.Outcome.Code = codes.NoActor, codes.NoActor
 	stranger := single("a", "stranger")
 	self, control, planning := []events.State{"own"}, []events.State{events.Control}, []events.State{events.Planning}
 	both, planner := []events.State{"own", events.Control}, []events.State{"own", events.Planning}
@@ -144,7 +145,7 @@ func TestSubjectsAreTheRuns(t *testing.T) {
 
 func nobody(id string) *events.ToolCallResult {
 	p := result(id, false, "no actor serves the pool")
-	p.Code = reducer.CodeNoActor
+	p.Code = codes.NoActor
 	return p
 }
 
@@ -184,8 +185,8 @@ func TestAbandonedBatch(t *testing.T) {
 		&events.ToolSuccess{}, &events.ToolFailure{},
 		&events.ToolSuccess{Outcome: reducer.AbandonedBatch().Outcome},
 		&events.ToolFailure{Outcome: &events.ToolOutcome{Code: "other"}},
-		&events.ToolFailure{Outcome: &events.ToolOutcome{Code: reducer.CodeNoActor, CallID: "a"}},
-		&events.ToolFailure{Outcome: &events.ToolOutcome{Code: reducer.CodeNoActor, Observation: "made up"}},
+		&events.ToolFailure{Outcome: &events.ToolOutcome{Code: codes.NoActor, CallID: "a"}},
+		&events.ToolFailure{Outcome: &events.ToolOutcome{Code: codes.NoActor, Observation: "made up"}},
 	} {
 		_, _, _, err := s.Draft(events.Control, p)
 		require.Error(t, err, "%T %+v", p, p)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -238,7 +239,7 @@ func TestFoldOfOnesOwnPanics(t *testing.T) {
 	require.Equal(t, effects.KindEnd, wants[0].Kind)
 	s.do(effects.End(s.Mem))
 	require.Equal(t, events.Errored, s.Mem.State)
-	require.Equal(t, reducer.CodePoison, s.Mem.Error.Code)
+	require.Equal(t, codes.Poison, s.Mem.Error.Code)
 }
 
 // Not even a fold of the run's end can keep the run from ending.

@@ -4,28 +4,19 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// CodeMalformedReply is the code of a reply of the text protocol that could not
-// be read.
-const CodeMalformedReply = "malformed_reply"
-
-// CodeTooLarge is the code of a reply that does not fit into the log.
-const CodeTooLarge = "too_large"
-
-// CodeEmptyReply is the code of a reply that holds neither text nor a call.
-const CodeEmptyReply = "empty_reply"
-
 // empty reports whether a reply held nothing.
 func empty(p *events.RefusedReply) bool {
-	return len(p.Results) == 1 && p.Results[0].Code == CodeEmptyReply
+	return len(p.Results) == 1 && p.Results[0].Code == codes.EmptyReply
 }
 
 // unread reports whether a reply of the text protocol could not be decoded, or whether only
 // its beginning is there.
 func unread(p *events.RefusedReply) bool {
-	return len(p.Results) == 1 && (p.Results[0].Code == CodeMalformedReply || p.Results[0].Code == CodeTooLarge)
+	return len(p.Results) == 1 && (p.Results[0].Code == codes.MalformedReply || p.Results[0].Code == codes.TooLarge)
 }
 
 // SpeaksText reports whether the run's model speaks the text protocol.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -49,26 +50,9 @@ var toolsRules = []rule{
 	},
 }
 
-// The prefixes of an observation.
 const (
-	SuccessPrefix  = "SUCCESS: "
-	ErrorPrefix    = "ERROR: "
 	rejectedPrefix = "REJECTED: "
-)
-
-// The codes that the log itself uses; a tool's own are its own matter.
-const (
-	CodeNoActor           = "no_actor"
-	CodeOutcomeUnknown    = "outcome_unknown"
-	CodeAttemptsExhausted = "attempts_exhausted"
-	codeRejected          = "rejected"
-	CodePoison            = "poison"
-	CodeSafetyCap         = "safety_cap_exceeded"
-	CodeNoCurrentCall     = "no_current_call"
-	CodeNoHandler         = "no_handler_for_state"
-	CodeInvalidTransition = "invalid_transition"
-	CodeWallTime          = "budget_wall_time"
-	CodeStalled           = "stalled"
+	codeRejected   = "rejected"
 )
 
 // outcomeOf is the outcome of the call that the event answers; nil if it ends a batch.
@@ -102,7 +86,7 @@ func callOrigins(mem *Memory, p events.Payload) origin {
 		}
 		clients = clients || call.Client
 	}
-	noActor := o.Code == CodeNoActor && (!o.Success || events.TypeOf(p) == events.TypeToolFailure)
+	noActor := o.Code == codes.NoActor && (!o.Success || events.TypeOf(p) == events.TypeToolFailure)
 	if noActor || ends && clients && mem.State == events.ParallelActing && mem.Control.LastResult == events.ClientPool {
 		return own | control
 	}
@@ -137,7 +121,7 @@ func checkOutcome(mem *Memory, e *events.Event) error {
 // pools has an actor that could end it. It says nothing about the results: some of them
 // may be successes.
 func AbandonedBatch() *events.ToolFailure {
-	return &events.ToolFailure{Outcome: &events.ToolOutcome{Code: CodeNoActor}}
+	return &events.ToolFailure{Outcome: &events.ToolOutcome{Code: codes.NoActor}}
 }
 
 func (mem *Memory) batchSucceeded() bool {
@@ -207,11 +191,11 @@ func resultRoute(mem *Memory, p events.Payload) (events.State, string) {
 // the call's own, but where nobody served that the one of the last call that
 // somebody did serve, if there is any.
 func (mem *Memory) joinPool(o *events.ToolOutcome) string {
-	if o.Success || o.Code != CodeNoActor {
+	if o.Success || o.Code != codes.NoActor {
 		return mem.poolOf(o.CallID)
 	}
 	for _, r := range slices.Backward(mem.ParallelResults) {
-		if r.Success || r.Code != CodeNoActor {
+		if r.Success || r.Code != codes.NoActor {
 			return mem.poolOf(r.ID)
 		}
 	}
@@ -287,7 +271,7 @@ func foldOutcome(mem *Memory, e *events.Event) {
 	record.Ref, record.Attachments, record.Run = o.Ref, o.Attachments, o.Run
 	mem.Control.Stored = mem.Control.Stored || len(o.Attachments) > 0
 	if o.Success {
-		record.Result = &CallResult{Success: &Success{Content: strings.TrimPrefix(o.Observation, SuccessPrefix)}}
+		record.Result = &CallResult{Success: &Success{Content: strings.TrimPrefix(o.Observation, codes.SuccessPrefix)}}
 	} else {
 		record.Result = &CallResult{Failed: &Failed{Error: o.Observation}}
 	}

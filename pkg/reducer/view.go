@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -206,7 +207,7 @@ func (mem *Memory) answered(id string) (call events.Call, result ViewMessage, ok
 	var parts []events.Part
 	if own := mem.internal(id); own != nil {
 		call, provider = events.Call{Name: own.Name, Arguments: own.Arguments}, own.ProviderID
-		text, failed = own.Answer, strings.HasPrefix(own.Answer, ErrorPrefix)
+		text, failed = own.Answer, strings.HasPrefix(own.Answer, codes.ErrorPrefix)
 	} else if record := mem.ToolCalls[id]; record != nil && record.Result != nil {
 		call, provider = events.Call{Name: record.Name, Arguments: record.Parameters}, record.ProviderID
 		text, failed = record.Result.Text(), record.Result.Failed != nil

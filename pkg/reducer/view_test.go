@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -347,7 +348,7 @@ func thought(text, next string) *events.LLMThought {
 
 func unread(content, reason string) *events.ReplyInvalid {
 	return &events.ReplyInvalid{RefusedReply: events.RefusedReply{
-		Content: content, Calls: []events.Call{}, Results: []events.Answer{{Observation: "ERROR: " + reason, Code: reducer.CodeMalformedReply}},
+		Content: content, Calls: []events.Call{}, Results: []events.Answer{{Observation: "ERROR: " + reason, Code: codes.MalformedReply}},
 	}}
 }
 
@@ -453,7 +454,7 @@ func TestTextWindowOfOne(t *testing.T) {
 // Of a reply that is too large the log has only the beginning: that is no answer.
 func TestATooLargeReplyOfTextIsNoMessage(t *testing.T) {
 	p := unread("<agent><thinking_log>xx", "the reply is too large")
-	p.Results[0].Code = reducer.CodeTooLarge
+	p.Results[0].Code = codes.TooLarge
 	s := started(t, textual).do(p)
 	require.Len(t, s.Mem.Messages, 1)
 	require.True(t, reducer.View(nil, s.Mem)[2].Raw)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -98,7 +99,7 @@ func reply(p events.Payload) recorded {
 // lastReply is the reply that ended its run. The log does not have its text, so one that
 // would have held some is given back as the failure that it came to.
 func lastReply(end *events.FatalError) recorded {
-	if end.Code == reducer.CodeEmptyReply {
+	if end.Code == codes.EmptyReply {
 		var usage events.Usage
 		if end.Usage != nil {
 			usage = *end.Usage
@@ -172,7 +173,7 @@ func callsReply(p *events.ToolCallReply) recorded {
 func refusedReply(p *events.RefusedReply) recorded {
 	code, reason := soleAnswer(p)
 	switch code {
-	case reducer.CodeMalformedReply, reducer.CodeTooLarge:
+	case codes.MalformedReply, codes.TooLarge:
 		r := llm.Invalid{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, Reason: reason}
 		replyfacts.Add(&r.Meta, &p.Facts)
 		return recorded{Response: r}
@@ -225,5 +226,5 @@ func soleAnswer(p *events.RefusedReply) (code, reason string) {
 	if len(p.Results) != 1 || len(p.Calls) > 0 {
 		return "", ""
 	}
-	return p.Results[0].Code, strings.TrimPrefix(p.Results[0].Observation, reducer.ErrorPrefix)
+	return p.Results[0].Code, strings.TrimPrefix(p.Results[0].Observation, codes.ErrorPrefix)
 }

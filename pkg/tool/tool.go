@@ -83,24 +83,15 @@ func Failf(code, format string, args ...any) *Failure {
 	return &Failure{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// The codes that all tools share.
+// The codes that all tools share. The runtime has others, for calls that no tool answered.
 const (
-	CodeOK               = "ok"
 	CodeNotFound         = "not_found"
 	CodeInvalidArguments = "invalid_arguments"
 	CodeFailed           = "tool_failed"
 	CodeTimeout          = "timeout"
-	CodePanic            = "panic"
-	CodeCancelled        = "cancelled"
 	CodeExitStatus       = "exit_status"
 	CodeHTTPStatus       = "http_status"
 	CodeUnreachable      = "unreachable"
-	CodeCircuitOpen      = "circuit_open"
-	// CodeOutcomeUnknown is the code of a call of class [Once] that was sent and not
-	// answered.
-	CodeOutcomeUnknown = "outcome_unknown"
-	// CodeInputRequired is the code of a call that needs an answer of a human.
-	CodeInputRequired = "input_required"
 )
 
 // Validator checks arguments against a JSON Schema. The error lists every violation with

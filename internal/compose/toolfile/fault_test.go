@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/faultserver"
 	"github.com/moorebus/moorebus/internal/toolset"
@@ -47,8 +48,8 @@ var faults = map[faultserver.Fault]struct {
 	faultserver.Busy:        {tool.CodeHTTPStatus, "429", 2, 1},
 	faultserver.BusyFor:     {tool.CodeHTTPStatus, "try again in 2m0s", 1, 1},
 	faultserver.Broken:      {tool.CodeHTTPStatus, "500", 2, 1},
-	faultserver.InvalidJSON: {tool.CodeOK, `{"not": json`, 1, 1},
-	faultserver.WrongType:   {tool.CodeOK, `{"fine": true}`, 1, 1},
+	faultserver.InvalidJSON: {codes.OK, `{"not": json`, 1, 1},
+	faultserver.WrongType:   {codes.OK, `{"fine": true}`, 1, 1},
 }
 
 func TestFaultyEndpointsAreObservations(t *testing.T) {
@@ -72,13 +73,13 @@ tools:
 `, address, address.Host))
 				out := tools.Execute(t.Context(), tool.Call{Run: "r", ID: "c", Name: kind, Arguments: fmt.Sprintf(`{"url":%q}`, address)})
 				require.Less(t, out.Latency, 3*time.Second, "two timeouts, a pause, and a slow machine")
-				code, text := tool.CodeOK, out.Result
+				code, text := codes.OK, out.Result
 				if out.Failure != nil {
 					code, text = out.Failure.Code, out.Failure.Message
 				}
 				wanted := want.code
 				if kind == "once" && fault != faultserver.Refused && (wanted == tool.CodeTimeout || wanted == tool.CodeUnreachable) {
-					wanted = tool.CodeOutcomeUnknown // it was sent
+					wanted = codes.OutcomeUnknown // it was sent
 				}
 				require.Equal(t, wanted, code, text)
 				require.Contains(t, text, want.says)
@@ -113,9 +114,9 @@ tools:
 	execute := func(name string) string {
 		out := tools.Execute(t.Context(), tool.Call{Run: "r", ID: "c", Name: name, Arguments: "{}"})
 		if out.Failure == nil {
-			return tool.CodeOK
+			return codes.OK
 		}
-		if out.Failure.Code == tool.CodeCircuitOpen {
+		if out.Failure.Code == codes.CircuitOpen {
 			require.Contains(t, out.Failure.Message, `"guarded" failed again and again and was not called; it may work again in 1s, at `)
 			require.Contains(t, out.Failure.Message, "the last failure was: http_status")
 		}
@@ -124,13 +125,13 @@ tools:
 	for range 2 {
 		require.Equal(t, tool.CodeHTTPStatus, execute("guarded"))
 	}
-	require.Equal(t, tool.CodeCircuitOpen, execute("guarded"))
+	require.Equal(t, codes.CircuitOpen, execute("guarded"))
 	require.EqualValues(t, 2, asked.Load())
 	for range 9 {
 		require.Equal(t, tool.CodeHTTPStatus, execute("bare"))
 	}
 	works.Store(true)
-	require.Eventually(t, func() bool { return execute("guarded") == tool.CodeOK }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return execute("guarded") == codes.OK }, time.Minute, 20*time.Millisecond)
 }
 
 // Every kind of tool is given the key under which a repeated run of a call can

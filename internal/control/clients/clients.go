@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/callname"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -101,11 +102,11 @@ func (a *Answers) Result(r Result) (events.Payload, error) {
 	}
 	a.given[r.CallID] = &r
 	o := events.ToolOutcome{
-		CallID: r.CallID, Success: r.Success, Code: tool.CodeOK, Observation: reducer.SuccessPrefix + r.Kept, Ref: r.Ref,
+		CallID: r.CallID, Success: r.Success, Code: codes.OK, Observation: codes.SuccessPrefix + r.Kept, Ref: r.Ref,
 		LatencyMS: latency(a.mem, call, a.now),
 	}
 	if !r.Success {
-		o.Code, o.Observation = tool.CodeFailed, reducer.ErrorPrefix+r.Kept
+		o.Code, o.Observation = tool.CodeFailed, codes.ErrorPrefix+r.Kept
 	}
 	return toolcall.Outcome(o, a.mem.Control.Batch), nil
 }
@@ -186,7 +187,7 @@ func (r *Result) repeats(record *reducer.ToolCallRecord) bool {
 // textOf returns the client's own words.
 func textOf(r *reducer.CallResult) string {
 	if r.Failed != nil {
-		return strings.TrimPrefix(r.Failed.Error, reducer.ErrorPrefix)
+		return strings.TrimPrefix(r.Failed.Error, codes.ErrorPrefix)
 	}
 	return r.Text()
 }
@@ -230,7 +231,7 @@ func Expire(mem *reducer.Memory, now time.Time) []runlog.Draft {
 		}
 		o := events.ToolOutcome{
 			CallID: call.ID, Code: tool.CodeTimeout, LatencyMS: latency(mem, &call, now),
-			Observation: reducer.ErrorPrefix + "the client did not answer " + call.Name + " in time, that is until " + call.Deadline,
+			Observation: codes.ErrorPrefix + "the client did not answer " + call.Name + " in time, that is until " + call.Deadline,
 		}
 		drafts = append(drafts, runlog.Draft{Origin: events.Control, Payload: toolcall.Outcome(o, mem.Control.Batch)})
 	}
@@ -250,7 +251,7 @@ func (a *Answers) Late(drafts []runlog.Draft, id string) error {
 			o = p.Outcome
 		}
 		if o != nil && o.CallID == id {
-			return a.answered(id, false, strings.TrimPrefix(o.Observation, reducer.ErrorPrefix))
+			return a.answered(id, false, strings.TrimPrefix(o.Observation, codes.ErrorPrefix))
 		}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/kv"
@@ -19,7 +20,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Dead is a run that ended because it could not be processed, or a message that belongs to no
@@ -49,8 +49,8 @@ const CodeStray = "stray"
 // systemCodes are the codes of ends that neither the model nor the agent caused. A retry can
 // succeed.
 var systemCodes = []string{
-	reducer.CodePoison, reducer.CodeAttemptsExhausted, "stalled", reducer.CodeNoHandler, reducer.CodeInvalidTransition,
-	reducer.CodeSafetyCap, reducer.CodeNoCurrentCall,
+	codes.Poison, codes.AttemptsExhausted, "stalled", codes.NoHandler, codes.InvalidTransition,
+	codes.SafetyCap, codes.NoCurrentCall,
 	string(llm.KindRateLimited), string(llm.KindOverloaded), string(llm.KindNetwork),
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/effects"
@@ -104,7 +105,7 @@ func TestDeadGoByTheirSubjects(t *testing.T) {
 	forge := func(id events.Run, in, from events.State) {
 		body, err := g.store.Machine().Codec().Encode(&events.Event{
 			ID: runlog.NewID(), Source: "moorebus/actor/mallory", Run: id.ID, N: 2, From: in, To: events.Errored, Prev: events.Hash([]byte("x")), Time: time.Now(),
-			Data: fatal(reducer.CodeAttemptsExhausted),
+			Data: fatal(codes.AttemptsExhausted),
 		})
 		require.NoError(t, err)
 		g.Inject(id.Shard, events.Subject{Run: id, From: from, To: events.Errored, Pool: events.DefaultPool}.String(), body)
@@ -116,14 +117,14 @@ func TestDeadGoByTheirSubjects(t *testing.T) {
 	g.ends(ended)
 	found := g.dead(dead.Options{})
 	require.Equal(t, []string{ended.ID}, names(found))
-	require.Equal(t, reducer.CodePoison, found[0].Code)
+	require.Equal(t, codes.Poison, found[0].Code)
 }
 
 func TestDead(t *testing.T) {
 	t.Parallel()
 	g := newGraveyard(t)
 	exhausted, auth, poisoned, done := g.started(), g.started(), g.started(), g.started()
-	g.does(exhausted, failedAttempt("plan/1"), failedAttempt("plan/1"), fatal(reducer.CodeAttemptsExhausted))
+	g.does(exhausted, failedAttempt("plan/1"), failedAttempt("plan/1"), fatal(codes.AttemptsExhausted))
 	g.does(auth, fatal("auth"))
 	g.Inject(poisoned.Shard, events.Subject{Run: poisoned, From: events.Planning, To: events.Acting, Pool: "web"}.String(), []byte("?"))
 	g.ends(poisoned)
@@ -134,9 +135,9 @@ func TestDead(t *testing.T) {
 	found := g.dead(dead.Options{})
 	require.Len(t, found, 3, "%v", names(found))
 	require.Equal(t, []string{exhausted.ID, poisoned.ID}, names(found)[:2])
-	require.Equal(t, reducer.CodeAttemptsExhausted, found[0].Code)
+	require.Equal(t, codes.AttemptsExhausted, found[0].Code)
 	require.EqualValues(t, 4, found[0].N)
-	require.Equal(t, reducer.CodePoison, found[1].Code)
+	require.Equal(t, codes.Poison, found[1].Code)
 	require.Contains(t, found[1].Message, "event 2")
 	require.Equal(t, dead.CodeStray, found[2].Code)
 	require.Contains(t, found[2].Message, "3 bytes on moore.1.nonsense")
@@ -181,16 +182,16 @@ func TestRetry(t *testing.T) {
 	is(1, run, "right before the end")
 
 	run = g.started()
-	g.does(run, &events.LLMThought{Reply: events.Reply{Content: "hm"}}, failedAttempt("plan/2"), failedAttempt("plan/2"), fatal(reducer.CodeAttemptsExhausted))
+	g.does(run, &events.LLMThought{Reply: events.Reply{Content: "hm"}}, failedAttempt("plan/2"), failedAttempt("plan/2"), fatal(codes.AttemptsExhausted))
 	is(2, run, "before the first failure, or it would end at once")
 
 	run = g.started()
-	g.does(run, failedAttempt("plan/1"), &events.LLMThought{Reply: events.Reply{Content: "hm"}}, fatal(reducer.CodeNoHandler))
+	g.does(run, failedAttempt("plan/1"), &events.LLMThought{Reply: events.Reply{Content: "hm"}}, fatal(codes.NoHandler))
 	is(3, run, "a failure that was overcome is none of it")
 
 	run = g.started()
 	g.Inject(run.Shard, events.Subject{Run: run, From: events.Planning, To: events.Acting, Pool: "web"}.String(), []byte("?"))
-	g.does(run, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodePoison}, Poison: events.Poison{N: 2, Reason: "?"}})
+	g.does(run, &events.FatalError{Outcome: events.Outcome{Code: codes.Poison}, Poison: events.Poison{N: 2, Reason: "?"}})
 	is(1, run, "before the poison")
 
 	run = g.started()
@@ -202,7 +203,7 @@ func TestRetry(t *testing.T) {
 	_, err = at(run)
 	require.ErrorContains(t, err, "there is no run")
 	g.Inject(run.Shard, events.Subject{Run: run, From: events.Idle, To: events.Planning, Pool: "default"}.String(), []byte("?"))
-	g.does(run, &events.FatalError{Outcome: events.Outcome{Code: reducer.CodePoison}, Poison: events.Poison{N: 1, Reason: "?"}})
+	g.does(run, &events.FatalError{Outcome: events.Outcome{Code: codes.Poison}, Poison: events.Poison{N: 1, Reason: "?"}})
 	_, err = at(run)
 	require.ErrorContains(t, err, "start another run")
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -216,9 +217,9 @@ func (p *Pools) serve(ctx context.Context, pool string) {
 func (p *Pools) Answer(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	call := mem.Call(e.CallID)
 	if call == nil {
-		return done(&events.FatalError{Outcome: events.Outcome{Code: reducer.CodeNoCurrentCall, Message: "there is no tool call to run"}})
+		return done(&events.FatalError{Outcome: events.Outcome{Code: codes.NoCurrentCall, Message: "there is no tool call to run"}})
 	}
-	o := events.ToolOutcome{CallID: call.ID, Code: reducer.CodeNoActor, Observation: reducer.ErrorPrefix + noActor(call, e)}
+	o := events.ToolOutcome{CallID: call.ID, Code: codes.NoActor, Observation: codes.ErrorPrefix + noActor(call, e)}
 	batch := mem.Control.Batch
 	if !call.Delegated() {
 		return done(toolcall.Outcome(o, batch))

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/runs"
@@ -261,7 +262,7 @@ func (t *Timers) endStall(mem *reducer.Memory, s stall) ([]runlog.Draft, error) 
 	what := fmt.Sprintf("no answer since %s to %s", s.quiet.UTC().Format(time.RFC3339), describe(mem, t.work(mem)))
 	if s.redrives >= mostRedrives {
 		return runs.One(events.Control, &events.FatalError{Outcome: events.Outcome{
-			Code: reducer.CodeStalled, Message: fmt.Sprintf("%s, which was driven again %d times", what, s.redrives),
+			Code: codes.Stalled, Message: fmt.Sprintf("%s, which was driven again %d times", what, s.redrives),
 		}})
 	}
 	return runs.One(events.Control, &events.Resumed{By: events.By{Reason: what, By: t.a.Source}, Redrive: true})

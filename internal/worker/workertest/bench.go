@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -242,7 +243,7 @@ func (b *Bench) Act(run events.Run, callID, text string) {
 
 // OK is the outcome of a call that succeeded.
 func OK(callID, text string) *events.ToolOutcome {
-	return &events.ToolOutcome{CallID: callID, Success: true, Observation: reducer.SuccessPrefix + text, Code: "ok"}
+	return &events.ToolOutcome{CallID: callID, Success: true, Observation: codes.SuccessPrefix + text, Code: "ok"}
 }
 
 // Quiet waits until nothing moves any more, for longer than any delay and any ack wait.

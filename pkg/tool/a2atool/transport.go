@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -182,7 +183,7 @@ func (s *source) unreachable(ctx context.Context, err error, sent bool) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		f.Code = tool.CodeTimeout
 	} else if ctx.Err() != nil {
-		f.Code = tool.CodeCancelled
+		f.Code = codes.Cancelled
 	}
 	return f
 }

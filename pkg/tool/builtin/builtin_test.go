@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/tooltest"
@@ -175,7 +176,7 @@ func TestMemoryIsUsed(t *testing.T) {
 	require.Equal(t, "done", out.Result)
 	require.Equal(t, []callctx.Action{{Verb: callctx.Load, Tags: []string{"a"}}}, asked)
 	require.Equal(t, tool.CodeInvalidArguments, call("recall", `{}`, nil).Failure.Code)
-	require.Equal(t, tool.CodePanic, call("recall", `{"tags":"panic"}`, nil).Failure.Code)
+	require.Equal(t, codes.Panic, call("recall", `{"tags":"panic"}`, nil).Failure.Code)
 	passing := tool.Failf("away", "not now")
 	passing.Passing = true
 	asked = nil

@@ -73,6 +73,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -416,7 +417,7 @@ func (t *execTool) environment(call tool.Call) []string {
 func (t *execTool) startFailure(ctx context.Context, err error) error {
 	f := tool.Failf(tool.CodeFailed, "the command %q cannot be started: %v", t.opts.Command[0], err)
 	if ctx.Err() != nil {
-		f.Code = tool.CodeCancelled
+		f.Code = codes.Cancelled
 	}
 	f.NotSent, f.Err = true, err
 	return f

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/conceal"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -371,7 +372,7 @@ func TestWhatASandboxLeavesBehindIsKilled(t *testing.T) {
 				watched.Wait()
 				if wait {
 					require.NotNil(t, out.Failure)
-					require.Equal(t, tool.CodeCancelled, out.Failure.Code)
+					require.Equal(t, codes.Cancelled, out.Failure.Code)
 				} else {
 					require.Nil(t, out.Failure)
 					require.Equal(t, "started", out.Result)

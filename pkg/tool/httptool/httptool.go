@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/internal/truncate"
@@ -312,7 +313,7 @@ func (t *httpTool) transportFailure(ctx context.Context, sent *sentMark, err err
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		f.Code = tool.CodeTimeout
 	} else if ctx.Err() != nil {
-		f.Code = tool.CodeCancelled
+		f.Code = codes.Cancelled
 	}
 	return f
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -24,7 +25,7 @@ func TestServerThatDiesInACall(t *testing.T) {
 	r := startStdio(t, "server")
 	for range 3 {
 		f := r.failure(t, "die")
-		require.Equal(t, tool.CodeOutcomeUnknown, f.Code)
+		require.Equal(t, codes.OutcomeUnknown, f.Code)
 		require.Contains(t, f.Message, "exit status 3")
 		require.Contains(t, f.Message, "out of cheese")
 		require.Equal(t, "{}", r.says(t, "echo"), "it is back for the next call")
@@ -42,7 +43,7 @@ func TestServerThatIsKilled(t *testing.T) {
 	require.Eventually(t, func() bool { return slices.Contains(lines(r.hangs), "began") }, within, 5*time.Millisecond)
 	require.NoError(t, syscall.Kill(r.processes()[0], syscall.SIGKILL))
 	f := <-done
-	require.Equal(t, tool.CodeOutcomeUnknown, f.Code)
+	require.Equal(t, codes.OutcomeUnknown, f.Code)
 	require.Contains(t, f.Message, "signal: killed")
 	require.Equal(t, "{}", r.says(t, "echo"))
 	require.Equal(t, []string{"began"}, lines(r.hangs))
@@ -365,7 +366,7 @@ func TestServerThatHangs(t *testing.T) {
 	}
 	require.NoError(t, syscall.Kill(second, syscall.SIGCONT))
 	cancel()
-	require.Equal(t, tool.CodeCancelled, (<-done).Code)
+	require.Equal(t, codes.Cancelled, (<-done).Code)
 	require.Equal(t, "{}", r.says(t, "echo"))
 	require.Len(t, r.processes(), 2)
 }

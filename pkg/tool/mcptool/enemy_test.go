@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -66,7 +67,7 @@ func TestQuestionsSayWhoseTheyAre(t *testing.T) {
 		put := ""
 		ask := func(text string, _ func(string) error) error {
 			put = text
-			return tool.Failf(tool.CodeInputRequired, "wait")
+			return tool.Failf(codes.InputRequired, "wait")
 		}
 		q := &inquiry{server: s, ctx: callctx.WithQuestion(t.Context(), ask)}
 		_, err := q.answer(&mcp.ElicitParams{Mode: "form", Message: message, RequestedSchema: map[string]any{"type": "object"}})

@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -234,7 +235,7 @@ func TestSecretsOfAURL(t *testing.T) {
 	address := strings.Replace(web.URL, "://", "://SECRET-USER:SECRET-WORD@", 1) + "/SECRET-PATH?key=SECRET%2FQUERY"
 	r := start(t, Options{Name: "srv", URL: address, Over: tool.Definition{Timeout: 2 * time.Second}})
 	first := r.failure(t, "echo")
-	require.Equal(t, tool.CodeOutcomeUnknown, first.Code)
+	require.Equal(t, codes.OutcomeUnknown, first.Code)
 	require.Contains(t, first.Message, web.URL, "it says where")
 	web.CloseClientConnections()
 	web.Close()

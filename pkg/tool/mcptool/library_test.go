@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -160,26 +161,26 @@ func TestElicitation(t *testing.T) {
 							refused = append(refused, err.Error())
 						}
 						asked = append(asked, text)
-						return tool.Failf(tool.CodeInputRequired, "%s", text)
+						return tool.Failf(codes.InputRequired, "%s", text)
 					})
 					out := r.Execute(ctx, tool.Call{Run: "run", ID: "c", Name: "srv.order", Arguments: "{}"})
 					return out.Result, out.Failure
 				}
 				_, f := ask()
 				require.NotNil(t, f)
-				require.Equal(t, tool.CodeInputRequired, f.Code)
+				require.Equal(t, codes.InputRequired, f.Code)
 				require.Equal(t, []string{"The MCP server srv asks: Really order? (sure: boolean)"}, asked)
 				answers["The MCP server srv asks: Really order?"] = "perhaps"
 				_, f = ask()
-				require.Equal(t, tool.CodeInputRequired, f.Code)
+				require.Equal(t, codes.InputRequired, f.Code)
 				require.Equal(t, []string{"answer yes or no"}, refused)
 				answers["The MCP server srv asks: Really order?"] = "Yes"
 				_, f = ask()
-				require.Equal(t, tool.CodeInputRequired, f.Code)
+				require.Equal(t, codes.InputRequired, f.Code)
 				require.Equal(t, "The MCP server srv asks: Where to?\nAnswer with a JSON object of\n- city: string\n- zip: integer", strings.Replace(asked[2], " (optional)", "", 1))
 				answers["The MCP server srv asks: Where to?\nAnswer with a JSON object of\n- city: string\n- zip: integer"] = `{"zip": 5}`
 				_, f = ask()
-				require.Equal(t, tool.CodeInputRequired, f.Code)
+				require.Equal(t, codes.InputRequired, f.Code)
 				require.Len(t, refused, 2)
 				answers["The MCP server srv asks: Where to?\nAnswer with a JSON object of\n- city: string\n- zip: integer"] = `{"city": "Rome", "zip": 5}`
 				said, f := ask()
@@ -198,7 +199,7 @@ func TestElicitationWithoutAHuman(t *testing.T) {
 	})
 	r := startStdio(t, "library")
 	f := r.failure(t, "order")
-	require.Equal(t, tool.CodeInputRequired, f.Code)
+	require.Equal(t, codes.InputRequired, f.Code)
 	require.ErrorContains(t, errors.New(f.Message), "nobody can be asked here: The MCP server srv asks: Really order?")
 }
 

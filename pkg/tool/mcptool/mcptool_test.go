@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/tooltest"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -422,7 +423,7 @@ func TestGiantResult(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, r *rig) {
 		f := r.failure(t, "giant")
-		require.Equal(t, tool.CodeOutcomeUnknown, f.Code)
+		require.Equal(t, codes.OutcomeUnknown, f.Code)
 		require.Equal(t, `{}`, r.says(t, "echo"), "it is there again")
 	}, func(o *Options) { o.MaxMessage, o.Over.Timeout = 1<<20, time.Minute })
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
@@ -148,7 +149,7 @@ func TestClientCredentials(t *testing.T) {
 			var question string
 			ctx := callctx.WithQuestion(t.Context(), func(text string, _ func(string) error) error {
 				question = text
-				return tool.Failf(tool.CodeInputRequired, "%s", text)
+				return tool.Failf(codes.InputRequired, "%s", text)
 			})
 			r.Execute(ctx, tool.Call{Run: "run", ID: "c", Name: "srv.leak", Arguments: "{}"})
 			require.Equal(t, "The MCP server srv asks: Is [REDACTED] yours? (any answer confirms)", question)

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/tooltest"
 	"github.com/moorebus/moorebus/pkg/tool"
@@ -358,7 +359,7 @@ func TestKilledInstances(t *testing.T) {
 	_, err = hanging.NextMsg(patience)
 	require.NoError(t, err)
 	require.NoError(t, other.Process.Kill())
-	require.Equal(t, tool.CodeOutcomeUnknown, <-done)
+	require.Equal(t, codes.OutcomeUnknown, <-done)
 	_, err = hanging.NextMsg(10 * time.Millisecond)
 	require.ErrorIs(t, err, nats.ErrTimeout, "it is not run again")
 }
