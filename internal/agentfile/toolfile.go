@@ -93,7 +93,7 @@ type ToolEntry struct {
 	Hosts []string `json:"hosts,omitempty"`
 }
 
-// sandboxHolds is what a tool can require of its sandbox: [exectool.Holds].
+// sandboxHolds is what a tool can require of its sandbox.
 var sandboxHolds = []string{"pidns", "ipcns", "netns", "mountns", "landlock", "seccomp", "cgroup"}
 
 // HTTPTool is a tool behind a URL.
