@@ -86,6 +86,7 @@ func TestClientsBatchTimesOut(t *testing.T) {
 // TestClientCallOutlastsStallsAndGateways: no stall ends a call that waits, and a gateway that
 // was away makes up for the deadline, whatever happened to the call's delivery and timer.
 func TestClientCallOutlastsStallsAndGateways(t *testing.T) {
+	t.Parallel()
 	inTime(t, func(t *testing.T, r *timed) {
 		g, first := r.serve(nil)
 		run := r.start(g, asksClient(720*time.Hour))

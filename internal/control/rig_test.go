@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// Those that run beside others wait for a server or a clock most of the time.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

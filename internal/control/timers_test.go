@@ -51,6 +51,7 @@ func TestApprovalExpires(t *testing.T) {
 
 // An approval that is decided in time does not expire. The next one has its own deadline.
 func TestDecidedApprovalDoesNotExpire(t *testing.T) {
+	t.Parallel()
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(nil)
 		run := r.start(g, nil)
@@ -247,6 +248,7 @@ func TestStartAgainKeepsTheTimer(t *testing.T) {
 
 // A run that waits for weeks is read once, not every hour.
 func TestWaitingRunIsNotReadAgain(t *testing.T) {
+	t.Parallel()
 	inTime(t, func(t *testing.T, r *timed) {
 		log := &workertest.Log{Log: r.Journal}
 		g, _ := r.serve(func(cfg *control.Config) { cfg.Store = runlog.New(runlog.Options{Log: log}) })
@@ -311,6 +313,7 @@ func (h *hiding) Read(ctx context.Context, run events.Run, after uint64) iter.Se
 
 // A fork whose parent is not in the log keeps its timers until the parent is restored.
 func TestTimersOfAForkWhoseParentIsAway(t *testing.T) {
+	t.Parallel()
 	inTime(t, func(t *testing.T, r *timed) {
 		g, p := r.serve(nil)
 		parent := r.start(g, wallTime(90*time.Minute))

@@ -31,6 +31,7 @@ func (r *rig) caller(calls ...string) string {
 }
 
 func TestCancelReachesTheChildrenOfOpenCalls(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 3, func(t *testing.T, r *rig) {
 		parent := r.caller("c1", "c2", "c3", "c4", "c5")
 		known, running := r.childOf(parent, "c1"), r.childOf(parent, "c2")
@@ -60,6 +61,7 @@ func TestCancelReachesTheChildrenOfOpenCalls(t *testing.T) {
 
 // A repeated cancel cancels the sub-runs that the first one left.
 func TestCancelAgainReachesWhatWasLeft(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	parent := r.caller("c1", "c2")
 	require.Equal(t, 200, r.do("POST", "/v1/runs/"+parent+"/cancel", "").status)
@@ -76,6 +78,7 @@ func TestCancelAgainReachesWhatWasLeft(t *testing.T) {
 }
 
 func TestChildrenOfARunThatEndedOtherwise(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	failed, going := r.caller("c1", "c2"), r.caller("c1", "c2")
 	r.Happens(failed, events.Control, &events.BudgetExceeded{Outcome: events.Outcome{Code: "wall_time"}})

@@ -37,6 +37,7 @@ func replyWith(calls ...events.Call) events.ToolCallReply { return events.ToolCa
 
 // TestSeedsToolCall: the client answers a call in the seed's own words.
 func TestSeedsToolCall(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.startClient("")
 		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: replyWith(callTo("tool-1", "search"))})
@@ -66,6 +67,7 @@ func TestSeedsToolCall(t *testing.T) {
 
 // TestContentLikeAnError: what a client's tool found may begin like an error.
 func TestContentLikeAnError(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.startClient("")
 	r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: replyWith(callTo("tool-1", "search"))})
@@ -77,6 +79,7 @@ func TestContentLikeAnError(t *testing.T) {
 // TestClientsFailure: an error is a ToolFailure, in a batch a ToolCallResult, and the gateway
 // joins a batch of client calls alone.
 func TestClientsFailure(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.startClient("")
 		r.Happens(id, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: replyWith(callTo("a", "search"), callTo("b", "ask"))})
@@ -95,6 +98,7 @@ func TestClientsFailure(t *testing.T) {
 
 // TestWhatClientsMayNotAnswer has the refusals in the order in which they are made.
 func TestWhatClientsMayNotAnswer(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	announced := events.ToolSpec{Name: "count", Description: "Counts.", Pool: "default", Effect: "pure", Risk: "low"}
 	r.announce("b", announced)
@@ -132,6 +136,7 @@ func TestWhatClientsMayNotAnswer(t *testing.T) {
 // TestLargeResultsOfClients go to the object store without their secrets, and are the same
 // again by their digest.
 func TestLargeResultsOfClients(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, func(c *config) { c.Results = toolcall.Results{Patterns: []string{"hush[0-9]+"}} })
 	id := r.startClient("")
 	r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: replyWith(callTo("tool-1", "search"))})

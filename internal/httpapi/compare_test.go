@@ -10,6 +10,7 @@ import (
 )
 
 func TestCompare(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 3, func(t *testing.T, r *rig) {
 		parent := r.acted()
 		fork := r.forked(parent, `{"at":1}`)
@@ -39,6 +40,7 @@ func TestCompare(t *testing.T) {
 }
 
 func TestCompareWhatIsNotThere(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.acted()
 	for _, query := range []string{"?a=" + id, "?b=" + id, "?a=&b=" + id, "?a=" + id + "&b=" + id + "&c=1"} {

@@ -25,6 +25,7 @@ func (r *rig) dead(query string) []dead.Dead {
 }
 
 func TestDead(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		require.Equal(t, `{"dead":[]}`+"\n", r.do("GET", "/v1/dead", "").body)
 		ends := func(code string) string {

@@ -69,6 +69,7 @@ func (r *rig) reaches(id string, want events.State) *reducer.Memory {
 }
 
 func TestDecideOneCall(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		body, to, event string
 		check           func(t *testing.T, mem *reducer.Memory)
@@ -112,6 +113,7 @@ func TestDecideOneCall(t *testing.T) {
 
 // A decision may name a call by the model's own id.
 func TestDecideByTheProvidersID(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		const odd = "two\nlines"
 		name := callname.New(nil, odd)
@@ -131,6 +133,7 @@ func TestDecideByTheProvidersID(t *testing.T) {
 }
 
 func TestModificationIsChecked(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	for name, c := range map[string]struct{ tool, arguments, code, says string }{
 		"unknown tool":     {"ghost", `{"amount":1}`, "unknown_tool", "ghost"},
@@ -163,6 +166,7 @@ func TestModificationIsChecked(t *testing.T) {
 
 // A question is answered, not approved. The tool's schema does not have the answer.
 func TestDecideAQuestion(t *testing.T) {
+	t.Parallel()
 	question := func(calls ...string) *events.HumanApprovalRequired {
 		p := waiting("", "pay", calls)
 		for i := range p.Requests {
@@ -201,6 +205,7 @@ func TestDecideAQuestion(t *testing.T) {
 }
 
 func TestDecideBatch(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.held("pay", []string{"c1", "c2", "c3"})
 		a := r.decide(id, `{"call_id":"c2","decision":"rejected","reason":"no","by":"ann"}`)
@@ -224,6 +229,7 @@ func TestDecideBatch(t *testing.T) {
 }
 
 func TestDecideBatchAllRejected(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.held("pay", []string{"c1", "c2"})
 		for _, call := range []string{"c1", "c2"} {
@@ -240,6 +246,7 @@ func TestDecideBatchAllRejected(t *testing.T) {
 
 // The calls of a batch that need no decision wait with the others, and run.
 func TestDecideBatchInPart(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.held("pay", []string{"c1", "c2"}, "c2")
 		r.fails(409, "not_waiting", r.decide(id, `{"call_id":"c1","decision":"approved","by":"ann"}`))
@@ -251,6 +258,7 @@ func TestDecideBatchInPart(t *testing.T) {
 // A call with an unknown outcome is asked about out of Acting. If it was approved before, this
 // is a new request.
 func TestDecideOutOfActing(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.held("pay", []string{"c1"})
 		require.Equal(t, 200, r.decide(id, `{"call_id":"c1","decision":"approved","by":"ann"}`).status)
@@ -264,6 +272,7 @@ func TestDecideOutOfActing(t *testing.T) {
 }
 
 func TestCallsThatDoNotWait(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.held("pay", []string{"c1"})
 	r.fails(404, "unknown_call", r.decide(id, `{"call_id":"c9","decision":"approved","by":"ann"}`))
@@ -278,6 +287,7 @@ func TestCallsThatDoNotWait(t *testing.T) {
 }
 
 func TestDecisionBody(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.held("pay", []string{"c1"})
 	for name, c := range map[string]struct {
@@ -313,6 +323,7 @@ func TestDecisionBody(t *testing.T) {
 
 // The store's clock decides when it is too late, and the client is told so.
 func TestDecisionAfterTheDeadline(t *testing.T) {
+	t.Parallel()
 	var late atomic.Bool
 	deadline := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	j := simtest.New(simtest.Options{})
@@ -353,6 +364,7 @@ func TestDecisionAfterTheDeadline(t *testing.T) {
 // Of two simultaneous decisions one wins, and the other client gets it, even if the outcome of
 // an append is unknown.
 func TestDecisionsRace(t *testing.T) {
+	t.Parallel()
 	j := simtest.New(simtest.Options{Seed: 3, Faults: simtest.Faults{UnknownOutcome: 0.3, Lost: 0.3}})
 	a := newRig(t, j, nil)
 	b := newRig(t, j, func(c *config) { c.Instance = "other" })

@@ -9,6 +9,7 @@ import (
 
 // What a holder of the token sends to reach beyond the API, or to make one request cost more than it may.
 func TestRequestsBeyondTheAPI(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	deep := strings.Repeat("[", 101) + strings.Repeat("]", 101)

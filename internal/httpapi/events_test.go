@@ -23,6 +23,7 @@ import (
 const waitStep = 2 * time.Millisecond
 
 func TestEventsAsLines(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")
 		r.Happens(id, events.Planning, &events.LLMThought{}, answered("a line\nand another — “quoted” <b>"))
@@ -49,6 +50,7 @@ func TestEventsAsLines(t *testing.T) {
 }
 
 func TestStreamOfARun(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")
 		path := "/v1/runs/" + id + "/events"
@@ -95,6 +97,7 @@ func TestStreamOfARun(t *testing.T) {
 }
 
 func TestStreamOfAPoisonedRun(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	path := "/v1/runs/" + id + "/events"
@@ -112,6 +115,7 @@ func TestStreamOfAPoisonedRun(t *testing.T) {
 }
 
 func TestHeartbeat(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, func(c *config) { c.http.Heartbeat = 5 * time.Millisecond })
 	id := r.start("task")
 	for _, path := range []string{"/v1/runs/" + id + "/events?from=2", "/v1/events"} {
@@ -125,6 +129,7 @@ func TestHeartbeat(t *testing.T) {
 }
 
 func TestFleetFeed(t *testing.T) {
+	t.Parallel()
 	for _, shards := range []int{1, 3} {
 		t.Run(fmt.Sprint(shards), func(t *testing.T) {
 			onEveryBus(t, shards, func(t *testing.T, r *rig) {
@@ -171,6 +176,7 @@ func TestFleetFeed(t *testing.T) {
 }
 
 func TestFleetFeedErrors(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	for _, query := range []string{"from_seq=x", "from_seq=0", "from_seq=1:0", "from_seq=0:1,0:2", "from_seq=0:-1", "from_seq=", "state=up", "type=Nothing", "sate=done"} {
 		r.fails(400, "bad_parameter", r.do("GET", "/v1/events?"+query, ""))
@@ -189,6 +195,7 @@ func (r *rig) metric(name string) string {
 }
 
 func TestClientThatGoesAway(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	streams := []*stream{r.stream("/v1/runs/" + id + "/events"), r.stream("/v1/events")}
@@ -201,6 +208,7 @@ func TestClientThatGoesAway(t *testing.T) {
 
 // Large events are sent unchanged between small ones.
 func TestLargeEventsInStreams(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("chat")
 		all, one := r.stream("/v1/events?from_seq=0:0"), r.stream("/v1/runs/"+id+"/events")
@@ -245,6 +253,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 }
 
 func TestStreamsEndWithTheGateway(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
@@ -264,6 +273,7 @@ func TestStreamsEndWithTheGateway(t *testing.T) {
 // A record that matches the run's filter on a subject that is not of the log belongs to no
 // run: it has no number and is not shown.
 func TestMessagesOfNoRun(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	path := "/v1/runs/" + id + "/events"
@@ -282,6 +292,7 @@ func TestMessagesOfNoRun(t *testing.T) {
 
 // Event streams are bounded by gateway and by client. A stream that ends makes room.
 func TestEventStreamsAreBounded(t *testing.T) {
+	t.Parallel()
 	for name, limit := range map[string]func(*config){
 		"of the gateway": func(c *config) { c.http.MaxStreams = 3 },
 		"of a client":    func(c *config) { c.http.MaxClientStreams = 3 },
@@ -311,6 +322,7 @@ func TestEventStreamsAreBounded(t *testing.T) {
 
 // Streams do not end at a forged end.
 func TestForgedEndInStreams(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	live, cancelled := r.stream("/v1/runs/"+id+"/events"), r.stream("/v1/events?state=cancelled")

@@ -17,6 +17,7 @@ import (
 
 // The examples of docs/http-api.md and of /openapi.json work.
 func TestExamplesOfTheDescription(t *testing.T) {
+	t.Parallel()
 	bus := natsBus(t, 1)
 	r := newRig(t, bus, func(c *config) { c.Alarms = bus })
 	answering := func(p events.Payload, mode string) string {
@@ -102,6 +103,7 @@ var inputExample = regexp.MustCompile("(?m)^\\| `[a-z-]+` .*\\| `(\\{\"type\".*\
 // The inputs that docs/reference/http.md shows are well formed, and the bodies of the curl
 // commands are the same ones.
 func TestInputsOfThePage(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	page, err := os.ReadFile("../../docs/reference/http.md")
 	require.NoError(t, err)

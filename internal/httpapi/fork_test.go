@@ -39,6 +39,7 @@ func (r *rig) forked(id, body string) string {
 }
 
 func TestFork(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 3, func(t *testing.T, r *rig) {
 		parent := r.acted()
 		a := r.fork(parent, `{"at":3}`)
@@ -85,6 +86,7 @@ func TestFork(t *testing.T) {
 
 // A fork with the wrong hash of its parent ends as poisoned, and so do its streams.
 func TestForkOfAnotherEventThanThereIs(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	parent := r.acted()
 	id := r.forkOfNothing(parent)
@@ -99,6 +101,7 @@ func TestForkOfAnotherEventThanThereIs(t *testing.T) {
 }
 
 func TestForksThatAreRefused(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.acted()
 	for body, code := range map[string]string{
@@ -125,6 +128,7 @@ func TestForksThatAreRefused(t *testing.T) {
 }
 
 func TestForkWithAPatch(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, func(c *config) { c.CheckApproval = approval.New().Check })
 	r.announce("b", payTool)
 	id := r.acted()
@@ -164,6 +168,7 @@ func TestForkWithAPatch(t *testing.T) {
 
 // A patch applies to the raised budget.
 func TestForkKeepsARaisedBudget(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/budget", `{"max_total_tokens":77}`).status)
@@ -176,6 +181,7 @@ func TestForkKeepsARaisedBudget(t *testing.T) {
 
 // A decision before the fork is the first decision in the fork too.
 func TestForkRemembersItsParentsDecisions(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	once := r.held("pay", []string{"c1"})
 	require.Equal(t, 200, r.decide(once, `{"call_id":"c1","decision":"approved","by":"ann"}`).status)
@@ -192,6 +198,7 @@ func TestForkRemembersItsParentsDecisions(t *testing.T) {
 }
 
 func TestAForkWhoseParentIsGoneIsAConflict(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.acted()
 	fork := r.forked(id, `{"at":2}`)
@@ -205,6 +212,7 @@ func TestAForkWhoseParentIsGoneIsAConflict(t *testing.T) {
 
 // A client that repeats its request gets the existing fork.
 func TestForkUnderAnIdempotencyKey(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.acted()
 		fork := func(key, body string) answer {
@@ -234,6 +242,7 @@ func TestForkUnderAnIdempotencyKey(t *testing.T) {
 }
 
 func TestForkUnderAnIdOfOnesOwn(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id, own := r.acted(), r.Store.NewID()
 	require.Equal(t, own, r.forked(id, `{"at":3,"run_id":"`+own+`"}`))

@@ -58,6 +58,7 @@ func TestOneLine(t *testing.T) {
 }
 
 func TestServeWaitingLeavesTheListener(t *testing.T) {
+	t.Parallel()
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
 	client := &http.Client{Transport: &http.Transport{}}

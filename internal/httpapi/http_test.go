@@ -18,6 +18,7 @@ import (
 )
 
 func TestRouter(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	for _, path := range []string{"/nowhere", "/v1", "/v1/runs/", "/v1/runs/x/y", "/v1/runs/" + runlog.NewID() + "/view"} {
 		r.fails(404, "not_found", r.do("GET", path, ""))
@@ -32,6 +33,7 @@ func TestRouter(t *testing.T) {
 }
 
 func TestHeadOfStreams(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	for _, path := range []string{"/v1/events", "/v1/runs/" + id + "/events"} {
@@ -42,6 +44,7 @@ func TestHeadOfStreams(t *testing.T) {
 }
 
 func TestToken(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, func(c *config) { c.http.Token = "s3cret" })
 	for _, path := range []string{"/v1/runs", "/v1/events", "/v1/tools", "/v1/agents", "/metrics"} {
 		for _, header := range []string{"", "Bearer", "Bearer wrong", "Basic s3cret", "s3cret"} {
@@ -58,6 +61,7 @@ func TestToken(t *testing.T) {
 }
 
 func TestNamespaces(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	for _, ns := range []string{"A", "a.b", "*", "ä"} {
 		for _, path := range []string{"/v1/runs", "/v1/agents", "/v1/events", "/v1/runs/" + runlog.NewID()} {
@@ -117,6 +121,7 @@ func TestPagesOfOtherSites(t *testing.T) {
 
 // A page of another site has no token to send, so a program of another origin that has one may read.
 func TestPagesOfOtherSitesWithAToken(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, func(c *config) { c.http.Token = "s3cret" })
 	from := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty"}
 	r.fails(401, "unauthorized", r.do("GET", "/v1/runs", "", from...))
@@ -125,6 +130,7 @@ func TestPagesOfOtherSitesWithAToken(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 2, func(t *testing.T, r *rig) {
 		require.Equal(t, 200, r.do("GET", "/healthz", "").status)
 		a := r.do("GET", "/readyz", "")
@@ -140,6 +146,7 @@ func TestHealth(t *testing.T) {
 }
 
 func TestBusAway(t *testing.T) {
+	t.Parallel()
 	j := simtest.New(simtest.Options{})
 	p := j.NewProcess()
 	r := newRig(t, j, func(c *config) {
@@ -158,6 +165,7 @@ func TestBusAway(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	r.do("POST", "/v1/runs/"+id+"/cancel", "")
@@ -172,6 +180,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestPage(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	a := r.do("GET", "/", "")
 	require.Equal(t, 200, a.status)
@@ -182,12 +191,14 @@ func TestPage(t *testing.T) {
 }
 
 func TestTools(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	require.JSONEq(t, `[{"name":"search","description":"Searches.","schema":{"type":"object"},"effect":"pure","pool":"default","risk":"low"}]`,
 		r.do("GET", "/v1/tools", "").body)
 }
 
 func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
 	_, err := control.New(control.Config{})
 	require.ErrorContains(t, err, "required")
 	b := simtest.New(simtest.Options{})
@@ -200,6 +211,7 @@ func TestConfigIsChecked(t *testing.T) {
 }
 
 func TestServiceForCommands(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	ctx := t.Context()
 	a := events.DefaultAgent()
@@ -219,6 +231,7 @@ func TestServiceForCommands(t *testing.T) {
 
 // A client that never saw the answer asks again, also after the run has ended.
 func TestRepeatedInputsAfterTheEnd(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("chat")
 	message := `{"type":"user-message","message_id":"m1","content":"hello?"}`
@@ -233,6 +246,7 @@ func TestRepeatedInputsAfterTheEnd(t *testing.T) {
 
 // The log says by how much the window grew, not that it was left to the agent.
 func TestExpandedWindowIsWrittenOut(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("chat")
 	require.Equal(t, 200, r.inputs(id, `[{"type":"expand-context-window"}]`).status)
@@ -240,6 +254,7 @@ func TestExpandedWindowIsWrittenOut(t *testing.T) {
 }
 
 func TestPathsAreNotCleaned(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	for _, path := range []string{"//v1/runs", "/v1/../v1/runs", "/v1/runs/", "/v1//runs"} {
 		r.fails(404, "not_found", r.do("GET", path, ""))
@@ -247,6 +262,7 @@ func TestPathsAreNotCleaned(t *testing.T) {
 }
 
 func TestBrokenApprovalExpressionIsRefused(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, func(c *config) { c.CheckApproval = approval.New().Check })
 	bad := `{"name":"a","llm":{"provider":"openai"},"approval":{"policy":"expr","expr":"((("}}`
 	r.fails(422, "bad_approval", r.do("POST", "/v1/runs", `{"agent":`+bad+`,"task":"x"}`))

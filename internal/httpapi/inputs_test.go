@@ -19,6 +19,7 @@ func (r *rig) inputs(id, body string) answer {
 }
 
 func TestMessageOfTheUserWakesPlanning(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("chat")
 		r.Happens(id, events.Planning, turnDone("hello"))
@@ -37,6 +38,7 @@ func TestMessageOfTheUserWakesPlanning(t *testing.T) {
 }
 
 func TestInputsAreAppendedTogether(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("chat")
 		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
@@ -66,6 +68,7 @@ func TestInputsAreAppendedTogether(t *testing.T) {
 
 // Edits while a chat waits for its user apply to the next turn.
 func TestEditsOfTheContextBetweenTurns(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("chat")
 		r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: called("c1")})
@@ -87,6 +90,7 @@ func TestEditsOfTheContextBetweenTurns(t *testing.T) {
 }
 
 func TestACallOfTheContextIsNamedByTheProvidersID(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		name := callname.New(nil, "c 1")
 		id := r.start("chat")
@@ -101,6 +105,7 @@ func TestACallOfTheContextIsNamedByTheProvidersID(t *testing.T) {
 }
 
 func TestInputErrors(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	const good = `{"type":"user-message","content":"kept out"},`
@@ -170,6 +175,7 @@ func TestInputErrors(t *testing.T) {
 
 // An append with an unknown outcome is found again by its id, and not repeated.
 func TestInputsOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, simtest.New(simtest.Options{Seed: 7, Faults: simtest.Faults{UnknownOutcome: 0.4, Lost: 0.4}}), nil)
 	id := r.start("chat")
 	for i := range 20 {
@@ -180,6 +186,7 @@ func TestInputsOfUnknownOutcome(t *testing.T) {
 }
 
 func TestControl(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		post := func(id, what, body string) answer { return r.do("POST", "/v1/runs/"+id+"/"+what, body) }
 		id := r.start("chat")
@@ -223,6 +230,7 @@ func TestControl(t *testing.T) {
 }
 
 func TestControlErrors(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	for _, body := range []string{`{"reson":"x"}`, `[]`, `{"reason":1}`, `{} {}`, `x`, "{\"by\":\"\xff\"}"} {
@@ -239,6 +247,7 @@ func TestControlErrors(t *testing.T) {
 }
 
 func TestWhoMeetsPoisonEndsTheRun(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	r.inject(id, events.Nobody, "not an event")
@@ -257,6 +266,7 @@ func TestWhoMeetsPoisonEndsTheRun(t *testing.T) {
 }
 
 func TestDecisionsOfABatchAreJoined(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		decisions []string
 		joined    string

@@ -13,6 +13,7 @@ var placeholder = regexp.MustCompile(`\{[^}]*\}`)
 
 // Every GET refuses a parameter that it does not have, and one that is given twice.
 func TestParametersOfEveryGet(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	var doc struct {
 		Paths map[string]map[string]struct {

@@ -31,6 +31,7 @@ func (r *rig) payload(id string, at int) events.Payload {
 }
 
 func TestMessagesMayHoldImages(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		small, large := "\x89PNG small", "\x89PNG"+strings.Repeat("large", 2000)
 		a := r.do("POST", "/v1/runs", `{"agent":`+inline+`,"mode":"chat","task":[{"type":"text","text":"What is this?"},`+image(large)+`,`+image(small)+`]}`)
@@ -77,6 +78,7 @@ func TestMessagesMayHoldImages(t *testing.T) {
 }
 
 func TestPartsThatAreWrong(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, simtest.New(simtest.Options{}), nil)
 	id := r.start("chat")
 	unknown := events.Hash([]byte("never stored"))
@@ -122,6 +124,7 @@ func TestPartsThatAreWrong(t *testing.T) {
 // Nothing removes what is in the object store for no run, so a request that is refused, or
 // repeated to a run that has ended, stores nothing.
 func TestRefusedRequestsStoreNoImages(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, simtest.New(simtest.Options{}), nil)
 	stored := func(data string) error {
 		key := events.Hash([]byte(data))

@@ -18,6 +18,7 @@ import (
 
 // A request for a purged run says so, and its id cannot start again.
 func TestPurgedRuns(t *testing.T) {
+	t.Parallel()
 	stones := simtest.New(simtest.Options{})
 	r := simulatedRig(t, func(cfg *config) { cfg.Tombstones = stones })
 	id := runlog.NewID()
@@ -57,6 +58,7 @@ func (away) Get(context.Context, kv.Bucket, string) (kv.Item, error) {
 
 // A run does not start while it is unknown whether it was purged.
 func TestTombstonesAreAway(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, func(cfg *config) { cfg.Tombstones = away{} })
 	id := runlog.NewID()
 	r.fails(http.StatusServiceUnavailable, "unavailable", r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"Say hi","run_id":"`+id+`"}`))
@@ -67,6 +69,7 @@ func TestTombstonesAreAway(t *testing.T) {
 // During a purge neither the purged run nor its forks can be forked: the new fork would lose
 // its ancestors.
 func TestForkOfWhatIsBeingPurged(t *testing.T) {
+	t.Parallel()
 	stones := simtest.New(simtest.Options{})
 	r := simulatedRig(t, func(cfg *config) { cfg.Tombstones = stones })
 	oldest := r.acted()

@@ -14,6 +14,7 @@ import (
 
 // TestQuotasOverHTTP: quotas are stored, shown and removed, and a start says that it is queued.
 func TestQuotasOverHTTP(t *testing.T) {
+	t.Parallel()
 	b := controltest.NATS(t, natsbus.InitOptions{})
 	r := newRig(t, b, func(c *config) { c.Leases = b })
 	require.JSONEq(t, `{"quotas":[]}`, r.do("GET", "/v1/quotas", "").body)

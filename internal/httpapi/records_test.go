@@ -19,6 +19,7 @@ import (
 
 // With view=records every answer with events has the log's own records.
 func TestRecordsOfTheLog(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("chat")
 	r.inject(id, events.Planning, "no\njson")
@@ -46,6 +47,7 @@ func TestRecordsOfTheLog(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	var facts buildinfo.Facts
 	require.NoError(t, json.Unmarshal([]byte(r.do("GET", "/v1/version", "").body), &facts))
@@ -53,6 +55,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestBlobs(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		ref, err := r.blobs().PutBlob(t.Context(), "default", []byte("<script>"))
 		require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 
 // A tool with an invalid schema starts no run and no fork.
 func TestToolsWithBadSchemasStartNothing(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	r.announce("b", events.ToolSpec{Name: "broken", Schema: json.RawMessage(`{"type":"object","properties":{"q":{"type":"text"}}}`), Effect: "pure", Pool: "odd", Risk: "low"})
@@ -26,6 +27,7 @@ func TestToolsWithBadSchemasStartNothing(t *testing.T) {
 
 // A schema that no check could take is refused wherever a client may give one.
 func TestSchemasThatBranchTooOften(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	defs := ""
 	for i := range 14 {
@@ -48,6 +50,7 @@ func TestSchemasThatBranchTooOften(t *testing.T) {
 }
 
 func TestBudgetsOfZero(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	for _, limit := range []string{`"max_total_tokens":0`, `"max_cost_usd":0.0`, `"max_wall_time":"0s"`} {
 		agent := `{"llm":{"provider":"openai"},"budget":{` + limit + `}}`
@@ -67,6 +70,7 @@ func TestBudgetsOfZero(t *testing.T) {
 
 // The budget of a run that has ended cannot be raised.
 func TestBudgetOfARunThatHasEnded(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	require.Equal(t, 200, r.do("POST", "/v1/runs/"+id+"/cancel", "").status)
@@ -92,6 +96,7 @@ func oddJSON(depth int) *rapid.Generator[any] {
 
 // Any value in place of a schema is stored and usable, or refused with its place.
 func TestOddSchemas(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	stored, refused := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {

@@ -19,6 +19,7 @@ import (
 )
 
 func TestStartPinsEverything(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := runlog.NewID()
 		a := r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"Say hi","run_id":"`+id+`","task_type":"calculation","mode":"chat"}`)
@@ -50,6 +51,7 @@ func TestStartPinsEverything(t *testing.T) {
 }
 
 func TestStartKeepsTheTraceContext(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	trace := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for sent, want := range map[string]string{trace: trace, "00-x": "", "": ""} {
@@ -63,6 +65,7 @@ func TestStartKeepsTheTraceContext(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	with := func(agent, rest string) string { return `{"agent":` + agent + `,"task":"x"` + rest + `}` }
 	for name, c := range map[string]struct {
@@ -113,6 +116,7 @@ func TestStartErrors(t *testing.T) {
 }
 
 func TestStartOfTheLargestTaskThatFits(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		task := strings.Repeat("x", 950<<10)
 		a := r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"`+task+`"}`)
@@ -124,6 +128,7 @@ func TestStartOfTheLargestTaskThatFits(t *testing.T) {
 }
 
 func TestToolsAreLookedUpInTheDirectory(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		body := `{"agent":{"llm":{"provider":"openai"},"tools":["fly"]},"task":"x"}`
 		a := r.fails(422, "unknown_tool", r.do("POST", "/v1/runs", body))
@@ -137,6 +142,7 @@ func TestToolsAreLookedUpInTheDirectory(t *testing.T) {
 }
 
 func TestStoredAgents(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		require.JSONEq(t, `[]`, r.do("GET", "/v1/agents", "").body)
 		yaml := "llm: {provider: openai}\nmodels: {default: small}\ntools: [not_there_yet]\n"
@@ -173,6 +179,7 @@ func TestStoredAgents(t *testing.T) {
 // A policy that names a tool with its pool is refused where an agent is defined: it would have
 // no effect. A definition that an older version stored can still be used.
 func TestAgentsThatNamePools(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	const old = `{"name":"old","llm":{"provider":"openai"},"approval":{"policy":"tools","tools":["bank/pay"]}}`
 	a := r.fails(400, "bad_agent", r.do("PUT", "/v1/agents/old", old, "Content-Type", "application/json"))
@@ -188,6 +195,7 @@ func TestAgentsThatNamePools(t *testing.T) {
 
 // A run without a task gets the agent's own task.
 func TestTheAgentsOwnTask(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	for name, task := range map[string]string{"idle": "", "busy": `,"task":"Count."`} {
 		a := r.do("PUT", "/v1/agents/"+name, `{"llm":{"provider":"openai"}`+task+`}`, "Content-Type", "application/json")
@@ -211,6 +219,7 @@ func TestTheAgentsOwnTask(t *testing.T) {
 }
 
 func TestStoredAgentErrors(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	const yaml = "application/yaml"
 	r.fails(404, "agent_not_found", r.do("GET", "/v1/agents/nobody", ""))
@@ -227,6 +236,7 @@ func TestStoredAgentErrors(t *testing.T) {
 }
 
 func TestStateAtEveryEvent(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")
 		r.Happens(id, events.Planning, answered("two, of course"))
@@ -260,6 +270,7 @@ func TestStateAtEveryEvent(t *testing.T) {
 }
 
 func TestListOfRuns(t *testing.T) {
+	t.Parallel()
 	for _, shards := range []int{1, 3} {
 		t.Run(fmt.Sprint(shards), func(t *testing.T) {
 			onEveryBus(t, shards, func(t *testing.T, r *rig) {
@@ -331,6 +342,7 @@ func TestListOfManyRuns(t *testing.T) {
 }
 
 func TestListFilters(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	r.start("task")
@@ -346,6 +358,7 @@ func TestListFilters(t *testing.T) {
 }
 
 func TestListErrors(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "state=flying", "state=", "after=x", "after=" + runlog.NewID(), "sate=done", "limit=%ff", "limit=1&limit=2", "a=%zz",
@@ -356,6 +369,7 @@ func TestListErrors(t *testing.T) {
 
 // TestJustGoneOverHTTP: the client is told when to try again.
 func TestJustGoneOverHTTP(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, func(c *config) { c.PoolWait = time.Second })
 	require.Eventually(t, func() bool {
 		o, err := r.Bus.Offers(t.Context())
@@ -371,6 +385,7 @@ func TestJustGoneOverHTTP(t *testing.T) {
 }
 
 func TestAmbiguousTools(t *testing.T) {
+	t.Parallel()
 	body := `{"agent":{"llm":{"provider":"openai"},"tools":["search"]},"task":"x"}`
 	other := searchTool
 	other.Pool = "web"

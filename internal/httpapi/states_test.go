@@ -53,6 +53,7 @@ func (r *rig) checkMoments(id string, first uint64, all []record.Moment) {
 }
 
 func TestStates(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 3, func(t *testing.T, r *rig) {
 		id := r.acted()
 		path := "/v1/runs/" + id + "/states"
@@ -88,6 +89,7 @@ func TestStates(t *testing.T) {
 }
 
 func TestStatesOfPoisonedRuns(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	r.inject(id, events.Acting, "no event")
@@ -98,6 +100,7 @@ func TestStatesOfPoisonedRuns(t *testing.T) {
 }
 
 func TestStatesLive(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")
 		path := "/v1/runs/" + id + "/states"

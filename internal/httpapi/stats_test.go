@@ -22,6 +22,7 @@ func (r *rig) stats() (all control.Stats) {
 }
 
 func TestStats(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, natsBus(t, 2), nil)
 	planning := func(s control.Stats) ports.Backlog {
 		for _, b := range s.Backlog {
@@ -53,6 +54,7 @@ func TestStats(t *testing.T) {
 
 // A journal that does not tell of backlogs has all other counts.
 func TestStatsWithoutBacklog(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	r.start("task")
 	all := r.stats()

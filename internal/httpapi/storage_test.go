@@ -9,6 +9,7 @@ import (
 )
 
 func TestStorageOverHTTP(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		const path = "/v1/agents/keeper/storage"
 		require.JSONEq(t, `{"agents":[]}`, r.do("GET", "/v1/storage", "").body)

@@ -42,6 +42,7 @@ func flat(n *list.Node) []node {
 }
 
 func TestTree(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 3, func(t *testing.T, r *rig) {
 		parent := r.caller("c1", "c2")
 		child := r.childOf(parent, "c1")
@@ -76,6 +77,7 @@ func TestTree(t *testing.T) {
 
 // A run whose parent the log does not have is the root.
 func TestTreeWithoutParent(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	gone := r.Store.NewID()
 	child := r.childOf(gone, "c1")
@@ -85,6 +87,7 @@ func TestTreeWithoutParent(t *testing.T) {
 }
 
 func TestTreeOfHandOffs(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.Store.NewID()
 	start := reducertest.StartOf("help", events.ModeTask)
@@ -126,6 +129,7 @@ func TestBigTree(t *testing.T) {
 func dollars(cost float64) *float64 { return &cost }
 
 func TestUsage(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 2, func(t *testing.T, r *rig) {
 		id := r.start("task")
 		reply := called("c1", "c2")
@@ -177,6 +181,7 @@ func TestUsage(t *testing.T) {
 
 // Waiting for people is time that nobody used.
 func TestUsageOfWaiting(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, func(cfg *config) {
 		later := func() time.Time { return time.Now().Add(time.Hour) } // for who writes the message
 		cfg.Store = runlog.New(runlog.Options{Log: cfg.Store.Log(), Clock: later})

@@ -14,6 +14,7 @@ import (
 )
 
 func TestLateReadersHearWhatWasSaid(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")
 		run := r.At(id)
@@ -61,6 +62,7 @@ func TestLateReadersHearWhatWasSaid(t *testing.T) {
 
 // The last chunks may come after the event that has the whole text, or not at all.
 func TestTheRestIsHeardBeforeTheEvent(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")
 		s := r.stream("/v1/runs/" + id + "/events")
@@ -80,6 +82,7 @@ func TestTheRestIsHeardBeforeTheEvent(t *testing.T) {
 // TestStateFirst: a stream with view=state begins with the body of GET /v1/runs/{id}, then
 // sends the events that change it.
 func TestStateFirst(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
 		id := r.start("task")
 		run := "/v1/runs/" + id
@@ -121,6 +124,7 @@ func TestStateFirst(t *testing.T) {
 }
 
 func TestStateFirstInLines(t *testing.T) {
+	t.Parallel()
 	r := simulatedRig(t, nil)
 	id := r.start("task")
 	run := "/v1/runs/" + id

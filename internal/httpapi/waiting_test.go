@@ -39,6 +39,7 @@ func ids(runs []control.WaitingRun) (all []string) {
 
 // The inbox has what waits for people alone, the soonest deadline first, and follows decisions.
 func TestWaiting(t *testing.T) {
+	t.Parallel()
 	onEveryBus(t, 2, func(t *testing.T, r *rig) {
 		require.Empty(t, r.waitingRuns())
 		deadline := func(in time.Duration) string { return time.Now().Add(in).UTC().Format(time.RFC3339) }

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		serveLimited(dir)
 	}
 	// Most of these tests wait for a server or a clock and need no processor.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	// A server that is stopped while a batch is coming in forgets the batch's store.
@@ -186,6 +186,7 @@ func TestConformance(t *testing.T) {
 				})
 			})
 			t.Run("Peers", func(t *testing.T) {
+				t.Parallel()
 				journaltest.Peers(t, func(t *testing.T) (journaltest.LogPeers, journaltest.LogPeers) {
 					return bus, patient(t, bus, GroupCommitAuto)
 				})
@@ -196,9 +197,11 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	t.Run("Timers", func(t *testing.T) {
+		t.Parallel()
 		journaltest.Timers(t, func(t *testing.T) journaltest.LogTimers { return newBus(t, 3) })
 	})
 	t.Run("Alarms", func(t *testing.T) {
+		t.Parallel()
 		journaltest.Alarms(t, func(t *testing.T) journaltest.LogAlarms { return newBus(t, 1) })
 	})
 }

@@ -39,20 +39,28 @@ func TestMain(m *testing.M) {
 // The tests of SPEC A92, by their names. Each runs every role over a real
 // embedded server, unless it concerns the table alone.
 func TestAgentsm(t *testing.T) {
-	t.Run("idle_to_planning_transition", idleToPlanning)
-	t.Run("planning_max_steps_guard", maxStepsGuard)
-	t.Run("planning_tool_blacklist", toolBlacklist)
-	t.Run("acting_unknown_tool_is_failure_not_crash", unknownTool)
-	t.Run("observing_triggers_reflection_at_step_5", reflectionAtStep5)
-	t.Run("observing_commits_to_history", commitsToHistory)
-	t.Run("full_run_with_mock_llm", fullRun)
-	t.Run("full_run_reaches_done_state", reachesDone)
-	t.Run("invalid_transition_returns_error", invalidTransition)
-	t.Run("trace_records_all_steps", traceRecords)
-	t.Run("tool_registry_execute_unknown_returns_err", registryUnknown)
-	t.Run("mock_llm_call_count", callCount)
-	t.Run("agent_config_respected", configRespected)
-	t.Run("builder_requires_llm", requiresLLM)
+	t.Parallel()
+	for name, test := range map[string]func(*testing.T){
+		"idle_to_planning_transition":               idleToPlanning,
+		"planning_max_steps_guard":                  maxStepsGuard,
+		"planning_tool_blacklist":                   toolBlacklist,
+		"acting_unknown_tool_is_failure_not_crash":  unknownTool,
+		"observing_triggers_reflection_at_step_5":   reflectionAtStep5,
+		"observing_commits_to_history":              commitsToHistory,
+		"full_run_with_mock_llm":                    fullRun,
+		"full_run_reaches_done_state":               reachesDone,
+		"invalid_transition_returns_error":          invalidTransition,
+		"trace_records_all_steps":                   traceRecords,
+		"tool_registry_execute_unknown_returns_err": registryUnknown,
+		"mock_llm_call_count":                       callCount,
+		"agent_config_respected":                    configRespected,
+		"builder_requires_llm":                      requiresLLM,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
 }
 
 type query struct {
@@ -292,7 +300,7 @@ func requiresLLM(t *testing.T) {
 	require.ErrorAs(t, err, &build)
 }
 
-func TestAuthenticationFailsFast(t *testing.T) {
+func authenticationFailsFast(t *testing.T) {
 	mock := scripted.NewMock(&llm.Error{Kind: llm.KindAuth, Message: "bad key"}, scripted.Say("never"))
 	_, err := build(t, mock, nil).Run(t.Context(), task)
 	var failed *agent.LLMError
@@ -301,7 +309,7 @@ func TestAuthenticationFailsFast(t *testing.T) {
 	require.Equal(t, 1, mock.CallCount())
 }
 
-func TestRetryRecovers(t *testing.T) {
+func retryRecovers(t *testing.T) {
 	mock := scripted.NewMock(&llm.Error{Kind: llm.KindOverloaded, Message: "busy", RetryAfter: 1}, scripted.Say("now it works"))
 	a := build(t, mock, nil)
 	answer, err := a.Run(t.Context(), task)
@@ -311,6 +319,7 @@ func TestRetryRecovers(t *testing.T) {
 }
 
 func TestCancelledContextCancelsTheRun(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	asked := llm.CallerFunc(func(ctx context.Context, _ llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
 		cancel(errors.New("enough"))

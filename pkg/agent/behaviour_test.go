@@ -18,21 +18,29 @@ import (
 
 // The further tests of SPEC A92, by their names, over a real embedded server.
 func TestBehaviour(t *testing.T) {
-	t.Run("approval", approval)
-	t.Run("rejection", rejection)
-	t.Run("modification", modification)
-	t.Run("token_accumulation", tokenAccumulation)
-	t.Run("budget", budget)
-	t.Run("parallel_timing", parallelTiming)
-	t.Run("sub_agent", subAgent)
-	t.Run("nested_sub_agent", nestedSubAgent)
-	t.Run("retry_recovers", TestRetryRecovers)
-	t.Run("auth_fails_fast", TestAuthenticationFailsFast)
-	t.Run("custom_graph", TestCustomGraph)
-	t.Run("custom_terminal", TestCustomTerminalState)
-	t.Run("streaming", streaming)
-	t.Run("structured_output", structuredOutput)
-	t.Run("mcp", mcpTools)
+	t.Parallel()
+	for name, test := range map[string]func(*testing.T){
+		"approval":           approval,
+		"rejection":          rejection,
+		"modification":       modification,
+		"token_accumulation": tokenAccumulation,
+		"budget":             budget,
+		"parallel_timing":    parallelTiming,
+		"sub_agent":          subAgent,
+		"nested_sub_agent":   nestedSubAgent,
+		"retry_recovers":     retryRecovers,
+		"auth_fails_fast":    authenticationFailsFast,
+		"custom_graph":       customGraph,
+		"custom_terminal":    customTerminalState,
+		"streaming":          streaming,
+		"structured_output":  structuredOutput,
+		"mcp":                mcpTools,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
 }
 
 // decided runs an agent whose one call waits for a human, who decides.

@@ -78,8 +78,7 @@ func busOf(t *testing.T) *natsbus.Bus {
 	return bus
 }
 
-func TestCustomGraph(t *testing.T) {
-	t.Parallel()
+func customGraph(t *testing.T) {
 	mock := scripted.NewMock(scripted.Say("Pass the salt."), scripted.Say("Pass the salt, please."))
 	bus := busOf(t)
 	graph := reviewed(strict)
@@ -186,8 +185,7 @@ func requireUnknownTable(t *testing.T, bus journal.Bus, run, table string) {
 	require.Contains(t, body, `"state":"reviewing","n":2`, "as its last event says")
 }
 
-func TestCustomTerminalState(t *testing.T) {
-	t.Parallel()
+func customTerminalState(t *testing.T) {
 	graph := agent.NewGraph().Event("Published").
 		State("publishing", func(context.Context, *agent.Work) (events.Payload, error) {
 			return agent.Emit("Published", map[string]string{"at": "somewhere"})

@@ -118,6 +118,7 @@ func textAgent(t *testing.T, b *agent.Builder, bus journal.Bus) *watched {
 // TestALocalModelUsesEveryTool: a model that only speaks text, over HTTP, with the
 // real planner, actor and observer on a real bus.
 func TestALocalModelUsesEveryTool(t *testing.T) {
+	t.Parallel()
 	bus := busOf(t)
 	home := newTextServer(t, homeReplies...)
 	caller, err := openai.New(openai.Options{BaseURL: home.URL + "/v1", Model: "home"})
@@ -170,6 +171,7 @@ func TestALocalModelUsesEveryTool(t *testing.T) {
 
 // A model that refuses is followed by the next one.
 func TestFallback(t *testing.T) {
+	t.Parallel()
 	refusing := llm.Text{Content: "I will not.", Meta: llm.Meta{Finish: llm.FinishRefusal}}
 	first := scripted.NewMock(refusing)
 	spare := scripted.NewMock(scripted.Say("It is 42."))
@@ -208,6 +210,7 @@ func rememberer(_ context.Context, req llm.Request, _ func(llm.Chunk)) (llm.Resp
 // A run whose memory goes far beyond its limits keeps within them, loses nothing,
 // and is replayed without its storage.
 func TestMemoryBeyondEveryLimit(t *testing.T) {
+	t.Parallel()
 	bus := busOf(t)
 	b := agent.New("keeper").LLM(llm.CallerFunc(rememberer)).Bus(bus).
 		MaxSteps(2*iterations).WorkingMemory(400, 600).ReflectEvery(0)
@@ -262,6 +265,7 @@ func TestMemoryBeyondEveryLimit(t *testing.T) {
 // An application has estimators of its own; a name that nobody registered is an
 // error when the run is to start.
 func TestEstimatorOfOnesOwn(t *testing.T) {
+	t.Parallel()
 	say := llm.CallerFunc(func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error) {
 		return llm.Text{Meta: llm.Meta{Confidence: 1}, Content: "the answer"}, nil
 	})

@@ -15,6 +15,7 @@ import (
 // A model that binds its thinking to all that stood before gets back what it wrote for as
 // long as the view only grows. When the window moves, it gets none, and the run goes on.
 func TestBoundThinkingInARun(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		window int

@@ -159,6 +159,7 @@ func TestUncleanEnd(t *testing.T) {
 // TestConsumerAheadOfItsStream: after a power loss a consumer's state may be ahead of the
 // log. The server takes it back, so that no later message is skipped.
 func TestConsumerAheadOfItsStream(t *testing.T) {
+	t.Parallel()
 	dir := onExt4(t)
 	srv := start(t, Options{Dir: dir, GroupFlush: true})
 	js, _ := fill(t, srv, dir, 3)

@@ -182,6 +182,7 @@ func serveLimited(dir string) {
 // finds it storing again: with the same address, and with everything that it had
 // acknowledged.
 func TestDiskIsFull(t *testing.T) {
+	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), limited+"="+t.TempDir())
 	in, err := cmd.StdinPipe()

@@ -3,6 +3,7 @@ package quotas_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -27,7 +28,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Most of these tests wait for a server or a clock and need no processor.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // rig is gateways on a bus, and the rest of the world.
 type rig struct {
@@ -128,6 +135,7 @@ func TestNoQuota(t *testing.T) {
 // TestAdmission: one run works and the next one is admitted at its end, whatever happens to those
 // that wait.
 func TestAdmission(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.put(quotas.Bus, quotas.Quota{Active: 1})
 	first := r.start("x")
@@ -162,6 +170,7 @@ func TestAdmission(t *testing.T) {
 // TestOneLeads: of two gateways one admits, and when it ends the other one does, so every run is
 // admitted once.
 func TestOneLeads(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.put("default", quotas.Quota{Active: 2})
 	_, stop := r.gateway()
@@ -218,6 +227,7 @@ func TestTooManyQueued(t *testing.T) {
 // TestBudget: beyond the budget of the day no run starts and none is admitted, until the budget is
 // raised.
 func TestBudget(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.put("default", quotas.Quota{Active: 1, Daily: &quotas.Daily{Tokens: 100, TimeZone: "Europe/Berlin"}})
 	first := r.start("x").RunID
@@ -241,6 +251,7 @@ func TestBudget(t *testing.T) {
 // TestBudgetWithoutPrices: a budget in dollars lets nothing through while it is not known what the
 // tokens of the day cost. A model that is the run's client costs nothing.
 func TestBudgetWithoutPrices(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.put("default", quotas.Quota{Daily: &quotas.Daily{CostUSD: 5}})
 	cost := 0.5
@@ -288,6 +299,7 @@ func (u *unreadable) Get(ctx context.Context, of kv.Bucket, key string) (kv.Item
 // let nothing through, also if they could be read before. While the bus is away, what was read last
 // holds, and nothing starts where there is none.
 func TestUnreadableQuotas(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for want, store := range map[string]*unreadable{
 		"may not read the quotas":      {err: journal.ErrDenied},
@@ -295,19 +307,22 @@ func TestUnreadableQuotas(t *testing.T) {
 		"cannot be read by this build": {data: []byte(`{"default": {"active": 1, "hourly": 7}}`)},
 		"":                             {err: errors.New("the bus is away")},
 	} {
-		c := r.reads(store)
-		_, err := c.Start(t.Context(), "", request("x"))
-		require.NoError(t, err)
-		require.Eventually(t, func() bool { // what was read holds for two seconds
-			_, err = c.Start(t.Context(), "", request("x"))
-			return store.reads.Load() > 1
-		}, controltest.Patience, 10*time.Millisecond)
-		if want == "" {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			c := r.reads(store)
+			_, err := c.Start(t.Context(), "", request("x"))
 			require.NoError(t, err)
-			continue
-		}
-		require.ErrorContains(t, err, want)
-		require.True(t, refusal.Is(err, refusal.CodeUnavailable), "%v", err)
+			require.Eventually(t, func() bool { // what was read holds for two seconds
+				_, err = c.Start(t.Context(), "", request("x"))
+				return store.reads.Load() > 1
+			}, controltest.Patience, 10*time.Millisecond)
+			if want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, want)
+			require.True(t, refusal.Is(err, refusal.CodeUnavailable), "%v", err)
+		})
 	}
 	never := &unreadable{err: errors.New("the bus is away")}
 	never.reads.Store(1)

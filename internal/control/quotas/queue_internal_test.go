@@ -93,6 +93,7 @@ func TestNewcomer(t *testing.T) {
 // TestWeights: who has three times the weight has three times the places, however few there are, and
 // however long runs take.
 func TestWeights(t *testing.T) {
+	t.Parallel()
 	for _, places := range []int{1, 2, 7, 40} {
 		w := newWorld(t, set{Bus: {Active: places}, "a": {Weight: 3}, "a.y": {Weight: 2}})
 		w.takes = func(e *entry) time.Duration {

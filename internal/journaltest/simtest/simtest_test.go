@@ -21,13 +21,14 @@ import (
 
 func TestMain(m *testing.M) {
 	// Most of these tests wait for a clock and need no processor.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "64"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	for _, shards := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
 			if testing.Short() && shards > 1 {
@@ -53,19 +54,25 @@ func TestConformance(t *testing.T) {
 					return j, func(shard int, subject, body string) { j.Inject(shard, subject, []byte(body)) }
 				})
 			})
-			t.Run("Queue", func(t *testing.T) { journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return j }) })
+			t.Run("Queue", func(t *testing.T) {
+				t.Parallel()
+				journaltest.Queue(t, func(*testing.T) journaltest.LogQueue { return j })
+			})
 			t.Run("Peers", func(t *testing.T) {
+				t.Parallel()
 				journaltest.Peers(t, func(*testing.T) (journaltest.LogPeers, journaltest.LogPeers) { return j.NewProcess(), j.NewProcess() })
 			})
 			t.Run("Questions", func(t *testing.T) {
 				journaltest.Questions(t, func(*testing.T) (ports.Questions, ports.Questions) { return j.NewProcess(), j.NewProcess() })
 			})
 			t.Run("Timers", func(t *testing.T) {
+				t.Parallel()
 				journaltest.Timers(t, func(*testing.T) journaltest.LogTimers {
 					return New(Options{Shards: shards, AckWait: time.Second})
 				})
 			})
 			t.Run("Alarms", func(t *testing.T) {
+				t.Parallel()
 				journaltest.Alarms(t, func(*testing.T) journaltest.LogAlarms {
 					return New(Options{Shards: shards, AckWait: time.Second})
 				})
@@ -76,6 +83,7 @@ func TestConformance(t *testing.T) {
 
 // With group commit the log's part of the suite passes as well.
 func TestConformanceOfGroupCommit(t *testing.T) {
+	t.Parallel()
 	for _, shards := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
 			t.Parallel()
