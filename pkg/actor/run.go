@@ -41,7 +41,7 @@ type Options struct {
 	Secrets, Patterns []string
 	// Concurrency is how many calls of one pool run at once. Default 64.
 	Concurrency int
-	// Drain is how long calls may go on after the context of [Run] has ended. Default 8 s.
+	// Drain is how long calls may continue after the context of [Run] has ended. Default 8 s.
 	Drain time.Duration
 	// Logger gets the actor's own log. Default: discarded.
 	Logger *slog.Logger

@@ -9,7 +9,7 @@
 //	answer, err := a.Run(ctx, "What is 6 times 7?")
 //
 // [Agent.Run] runs a task to its end. [Agent.Start] returns the [Run] at once, to watch it,
-// to talk to it in chat mode, to decide on its calls, or to steer it. Every run is a log of
+// to talk to it in chat mode, to approve or reject its calls, or to steer it. Every run is a log of
 // events. The log is on a server inside the process, unless the agent is given another place
 // ([Builder.Data], [Builder.NATS], [Builder.Conn], [Builder.Bus]). So [Agent.Attach] can
 // continue a run whose process died. [Agent.Stepwise] runs event by event.

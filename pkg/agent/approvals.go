@@ -38,7 +38,7 @@ func (a Approval) Approve(ctx context.Context) error {
 	return a.Decide(ctx, events.Decision{Decision: events.DecisionApproved})
 }
 
-// Reject rejects the call. The model is told the reason.
+// Reject rejects the call. The model sees the reason.
 func (a Approval) Reject(ctx context.Context, reason string) error {
 	return a.Decide(ctx, events.Decision{Decision: events.DecisionRejected, Reason: reason})
 }
@@ -54,8 +54,8 @@ func (a Approval) Reject(ctx context.Context, reason string) error {
 //		}
 //	}
 //
-// An error, such as the end of ctx, is the last value. The call beside it has no CallID, and a
-// decision on it returns the error.
+// An error, such as the end of ctx, is the last value. Its Approval has no CallID, and a decision
+// about that returns the error.
 func (r *Run) Approvals(ctx context.Context) iter.Seq2[Approval, error] {
 	return pending(ctx, r, (*Run).undecided,
 		func(a Approval) pendingCall { return pendingCall{a.Run, a.CallID, a.asked} },
@@ -96,7 +96,7 @@ func pending[T any](ctx context.Context, r *Run, of func(*Run, *reducer.Memory) 
 	}
 }
 
-// Interrupted is the error of a wait for a run that cannot go on without its user, see
+// Interrupted is the error of a wait for a run that cannot continue without its user, see
 // [UntilInterrupt]. The run is not affected.
 type Interrupted struct {
 	// State is the state of the run: waiting_for_user in a chat whose turn has ended.
@@ -125,7 +125,7 @@ func (r *Run) interruption(mem *reducer.Memory) (*Interrupted, error) {
 	return &Interrupted{State: mem.State, Approvals: waiting, Calls: calls}, nil
 }
 
-// Decide decides on a call that waits for a human. By names who decided; default
+// Decide records a decision about a call that waits for a human. By names who decided; default
 // "program". When Decide returns, the run has the decision, so [Run.Approvals] does not
 // yield the call again. The error is a *[Refused] if the decision is not valid. The call
 // may be that of a sub-run. If several runs have a waiting call with that id, use

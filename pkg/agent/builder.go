@@ -138,8 +138,7 @@ func (b *Builder) ProviderTools(tools ...json.RawMessage) *Builder {
 // [Builder.Sampling].
 func (b *Builder) Reasoning(c events.ReasoningConfig) *Builder { b.def.Reasoning = &c; return b }
 
-// OnCut says what becomes of a reply that is cut off; by default the model is asked once to
-// go on.
+// OnCut sets how a truncated reply is handled; by default the model is asked once to continue.
 func (b *Builder) OnCut(what events.OnCut) *Builder { b.def.OnCut = what; return b }
 
 // Text uses the text protocol, for models without tool calls.

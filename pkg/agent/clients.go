@@ -12,8 +12,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// ClientTool gives the agent tools that the client of a run carries out: whoever started the
-// run, or a program that attaches to it. A call waits for [Run.Return] until the tool's
+// ClientTool gives the agent tools that the client of a run carries out: the program that started
+// the run, or one that attaches to it. A call waits for [Run.Return] until the tool's
 // timeout, and holds nothing meanwhile. The client may restart.
 func (b *Builder) ClientTool(tools ...events.ClientTool) *Builder {
 	b.def.ClientTools = append(b.def.ClientTools, tools...)
@@ -71,7 +71,7 @@ func (r *Run) clientCalls(mem *reducer.Memory) []ClientCall {
 }
 
 // Return gives the result of a call of a client tool: its content, or its failure if that is
-// not nil. The model is told either. The same result again changes nothing. The error is a
+// not nil. The model sees either. The same result again changes nothing. The error is a
 // *[Refused] if the call does not wait, with the code already_answered after another result
 // and after the deadline. The call may be that of a sub-run. If calls of several runs with
 // that id wait, use [ClientCall.Return].

@@ -27,11 +27,11 @@ type Failed struct {
 	Calls         []FailedCall
 }
 
-// FailedCall is a call, or an answer, whose failure the model was told. Tool is empty for an
+// FailedCall is a call, or an answer, whose failure the model saw. Tool is empty for an
 // answer. Code is that of its event, such as panic, not_found or output_schema.
 type FailedCall struct{ Tool, Code, Observation string }
 
-// String returns the tool, the code and what the model was told.
+// String returns the tool, the code and the text that the model saw.
 func (c FailedCall) String() string {
 	return fmt.Sprintf("%s (%s): %s", cmp.Or(c.Tool, "the answer"), c.Code, strings.TrimPrefix(c.Observation, codes.ErrorPrefix))
 }

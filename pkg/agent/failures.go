@@ -47,7 +47,7 @@ func (r *Run) note(e *events.Event) {
 func (r *Run) failedCalls(p events.Payload) (failed []FailedCall, succeeded bool) {
 	result := func(o *events.ToolOutcome) ([]FailedCall, bool) {
 		switch {
-		case o == nil || o.CallID == "": // the end of a batch, whose results were events of their own
+		case o == nil || o.CallID == "": // the end of a batch, whose results were separate events
 			return nil, false
 		case o.Success:
 			return nil, true

@@ -19,7 +19,7 @@ type teller func(mem *reducer.Memory, e *events.Event)
 // waits while the reader is maxBehind items behind.
 type follower[T any] struct {
 	of *Run
-	// begin returns what a run's events are told to, and what ends that.
+	// begin returns the teller that gets a run's events, and the function that ends it.
 	begin func(f *follower[T], at events.Run) (tell teller, end func(), err error)
 
 	running sync.WaitGroup
@@ -148,7 +148,7 @@ func (f *follower[T]) add(ctx context.Context, at events.Run, parent events.Pare
 	})
 }
 
-// read tells the events of a run until it ends.
+// read passes on the events of a run until it ends.
 func (f *follower[T]) read(ctx context.Context, at events.Run, parent events.Parent) error {
 	tell, end, err := f.begin(f, at)
 	if err != nil {

@@ -166,11 +166,11 @@ type WaitOption func(*waiting)
 type waiting struct{ interrupts bool }
 
 // UntilInterrupt makes [Run.Wait] and [Run.Answer] return an *[Interrupted] as soon as the
-// run or a sub-run cannot go on without its user.
+// run or a sub-run cannot continue without its user.
 func UntilInterrupt(w *waiting) { w.interrupts = true }
 
 // Wait waits for the run's end and returns its answer or an error, as [Agent.Run] does. If
-// the context ends first, the run goes on.
+// the context ends first, the run continues.
 func (r *Run) Wait(ctx context.Context, options ...WaitOption) (string, error) {
 	return r.answer(ctx, options, func(*reducer.Memory) bool { return false })
 }
@@ -289,7 +289,7 @@ func (r *Run) Step(ctx context.Context) (events.State, error) {
 	return state, r.reach(ctx, n)
 }
 
-// Release releases the run. A run that has not ended goes on with [Agent.Attach], or at once
+// Release releases the run. A run that has not ended continues with [Agent.Attach], or at once
 // if other processes serve it. When the last run of an agent is released, the agent's roles
 // end, unless a [Server] runs them. Memory, state and trace stay readable; iterators of the run end
 // with an error. The error says why the roles had ended before, if they had.

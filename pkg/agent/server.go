@@ -101,8 +101,8 @@ func (s *Server) take(agents []*Agent) {
 	}
 }
 
-// Add makes the server serve further agents, under the rules of [Serve]. Runs go on
-// meanwhile: work in flight ends where it is. Sources of tools are opened once more. After an
+// Add makes the server serve further agents, under the rules of [Serve]. Runs continue
+// meanwhile: work in flight finishes in the old roles. Sources of tools are opened once more. After an
 // error the server serves the agents that it served before.
 func (s *Server) Add(ctx context.Context, agents ...*Agent) error {
 	s.service.adding.Lock()

@@ -11,7 +11,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// Pause keeps the run from starting model calls and tools. What is in flight goes on. It
+// Pause keeps the run from starting model calls and tools. Work in flight finishes. It
 // changes nothing in a paused run.
 func (r *Run) Pause(ctx context.Context, reason string) error {
 	return r.reached(ctx)(r.service.host.Gateway().Pause(ctx, r.at.Namespace, r.at.ID, events.By{Reason: reason}))
@@ -71,7 +71,7 @@ func (a *Agent) Runs(ctx context.Context, states ...events.State) iter.Seq2[RunI
 			yield(RunInfo{}, err)
 			return
 		}
-		defer func() { _ = release() }() // the list is complete, or its error is told
+		defer func() { _ = release() }() // the list is complete, or its error is returned
 		query := list.Query{Agent: a.def.Name, Limit: list.MaxLimit}
 		for {
 			page, err := service.host.Gateway().Runs(ctx, a.namespace, query)

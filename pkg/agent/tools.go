@@ -47,7 +47,7 @@ func Risk(risk tool.Risk) func(*tool.Definition) {
 	return func(d *tool.Definition) { d.Risk = risk }
 }
 
-// Attach keeps an image or another file beside the result of the tool call that ctx belongs
+// Attach keeps an image or another file with the result of the tool call that ctx belongs
 // to, and returns words for the text of the result that name it and say where it is, or why
 // it could not be kept. Models that take images and PDFs are shown them.
 func Attach(ctx context.Context, mediaType string, data []byte) string {
@@ -103,7 +103,7 @@ type Callee struct {
 }
 
 // Subagent makes another agent a tool with the argument task. A call starts a run of that
-// agent, with a log of its own and a part of what is left of the caller's budget. Options
+// agent, with its own log and a part of the caller's remaining budget. Options
 // change the [Callee].
 //
 // Only the other agent's definition, model callers, tools and sources are used, not its

@@ -52,7 +52,7 @@ func newWork(h *host.Host, tools *toolset.Registry, v custom.Visit) *Work {
 	}
 }
 
-// Output sends live text to whoever watches the run now, see [LLMToken]. It does not wait, is
+// Output sends live text to everyone who watches the run now, see [LLMToken]. It does not wait, is
 // best effort, and leaves nothing in the log.
 func (w *Work) Output(text string) { w.say(text) }
 

@@ -1,9 +1,9 @@
-// Package embedded runs a NATS server with JetStream inside the process, on a
-// data directory of its own.
+// Package embedded runs a NATS server with JetStream inside the process, on an
+// exclusive data directory.
 //
 // One directory is used by one server at a time: an exclusive file lock is taken
 // before the server starts and given back after it has stopped, because two
-// servers on one directory lose acknowledged events. Whoever comes second gets a
+// servers on one directory lose acknowledged events. The second process gets a
 // [HeldError] that names the holder and, if the holder listens, where to join
 // it. [Lookup] asks the same without starting anything.
 //
@@ -341,8 +341,8 @@ func (s *Server) stop() {
 // those is kept.
 type serverLog struct {
 	out *slog.Logger
-	// failed is told of errors, sawError says that there was one, and muted that they
-	// are not passed on.
+	// failed receives errors, sawError says that there was one, and muted that they are not passed
+	// on.
 	failed          chan struct{}
 	sawError, muted atomic.Bool
 
@@ -384,7 +384,7 @@ func (l *serverLog) Errorf(format string, args ...any) {
 	l.sawError.Store(true)
 	select {
 	case l.failed <- struct{}{}:
-	default: // it is told already
+	default: // it is signalled already
 	}
 	if !l.muted.Load() {
 		l.out.Error("nats-server: " + fmt.Sprintf(format, args...))

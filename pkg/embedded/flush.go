@@ -88,7 +88,7 @@ type flusher struct {
 func newFlusher(stream string, fatal func(error)) *flusher {
 	f := &flusher{dir: filepath.Join(stream, "msgs"), fatal: fatal}
 	f.Group = groupflush.New(f.flush)
-	// Batches are staged beside the blocks. With SyncAlways the server keeps one until all of
+	// Batches are staged next to the blocks. With SyncAlways the server keeps one until all of
 	// it is on the disk, and completes it at its next start. Here it does not, so the files need
 	// not be synchronous: after a power loss the first records of a batch that was not
 	// acknowledged may be there without the others.

@@ -15,10 +15,10 @@ import (
 
 const (
 	// mostReserve and reserveShare bound what is kept free on the disk: 64 MiB, and a
-	// 20th of a small disk. What the server notes for itself has room in it.
+	// 20th of a small disk. The server's bookkeeping fits into it.
 	mostReserve  = 64 << 20
 	reserveShare = 20
-	// lookEvery is how often the disk is looked at.
+	// lookEvery is how often the disk is checked.
 	lookEvery = 250 * time.Millisecond
 )
 
@@ -26,14 +26,14 @@ const (
 // not help.
 var restartPauses = retry.Policy{First: 5 * time.Second, Factor: 2, Max: time.Minute}
 
-// fullError says that the server takes no writes for want of room on its disk.
+// fullError says that the server accepts no writes because its disk is full.
 type fullError struct {
 	// Dir is the data directory, Free how many bytes its disk has left, and Need with
 	// how many it takes writes again.
 	Dir        string
 	Free, Need uint64
-	// Reason is why the server stores nothing, however much room there is; empty if it
-	// would still store something.
+	// Reason is why the server stores nothing, however much space is free; empty if it would
+	// still store something.
 	Reason string
 }
 
@@ -69,7 +69,7 @@ func (s *Server) Storable() int64 {
 	return int64((free + info.Store) / 4 * 3)
 }
 
-// watch looks at the disk until the server is shut down.
+// watch checks the disk until the server is shut down.
 func (s *Server) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -106,8 +106,8 @@ type restarts struct {
 }
 
 // due reports whether the server is to be restarted now, and counts that as a restart.
-// A restart only helps where there is room. If the server soon stores nothing again
-// although there was room all the time, the next restart waits longer.
+// A restart only helps if space is free. If the server soon stores nothing again although space
+// was free all the time, the next restart waits longer.
 func (r *restarts) due(full *fullError, now time.Time) bool {
 	switch since := now.Sub(r.last); {
 	case full == nil && since > restartPauses.Max, full != nil && full.Free < full.Need:
@@ -121,8 +121,7 @@ func (r *restarts) due(full *fullError, now time.Time) bool {
 	return true
 }
 
-// checkRoom notes whether there is room, and logs a change. It must not run twice at the
-// same time.
+// checkRoom notes whether space is free, and logs a change. It must not run concurrently.
 func (s *Server) checkRoom() {
 	was := s.full.Load()
 	now := s.room(was)
@@ -137,8 +136,8 @@ func (s *Server) checkRoom() {
 	}
 }
 
-// room returns nil if there is room, given what it returned before. A disk that was
-// full has to have twice as much free, so that this does not change all the time.
+// room returns nil if enough space is free, given what it returned before. A disk that was full
+// must have twice as much free, so that the result does not flap.
 func (s *Server) room(was *fullError) *fullError {
 	free, total, known := diskspace.Free(s.dir)
 	least := s.reserve
@@ -182,8 +181,8 @@ func (s *Server) ill() string {
 
 // writeError returns what the server's health says about a stream that it could not
 // write, else "". Everything else stays as it is after a restart, such as a directory
-// of a stream that could not be recovered. It is not known where the server did not
-// look at its streams.
+// of a stream that could not be recovered. It is unknown if the server did not
+// check its streams.
 func writeError(health *server.HealthStatus) (reason string, known bool) {
 	for _, e := range health.Errors {
 		switch {

@@ -186,7 +186,7 @@ func settle(path string, on bool) error {
 // mostBegun is how many blocks the server may begin while one flush is made.
 const mostBegun = 2
 
-// cutUnordered looks at the blocks of a stream after an unclean end. One is left that was not
+// cutUnordered checks the blocks of a stream after an unclean end. One is left that was not
 // synchronous, and may have lost its end with the power. The server may have begun other blocks
 // after it, which are on the disk all the same. Nothing in those was ever answered, since
 // the flusher would have finished the earlier block first. So they are put aside, and what is left is
@@ -211,11 +211,11 @@ func (w *syncWalk) cutUnordered(dir string) error {
 		}
 	}
 	if len(open) != 1 {
-		return nil // a clean end, or blocks that come from elsewhere
+		return nil // a clean end, or blocks of another origin
 	}
 	slices.Sort(blocks)
 	if last := blocks[len(blocks)-1]; last > open[0]+mostBegun {
-		blocks = nil // a build that does not know of group flush went on here
+		blocks = nil // a build without group flush continued here
 	}
 	for _, n := range slices.Backward(blocks) {
 		if n <= open[0] {

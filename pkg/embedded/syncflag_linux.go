@@ -67,7 +67,7 @@ func setSynced(file *os.File, on bool) error {
 	return err
 }
 
-// datasync writes what the file holds to the disk.
+// datasync flushes the file's data to the disk.
 func datasync(file *os.File) error {
 	for {
 		if err := unix.Fdatasync(int(file.Fd())); err != unix.EINTR {

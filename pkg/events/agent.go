@@ -29,7 +29,7 @@ type Agent struct {
 	// does not see it.
 	Description  string `json:"description,omitempty"`
 	SystemPrompt string `json:"system_prompt,omitempty"`
-	// Task is what a run is for when whoever starts it does not say.
+	// Task is the task of a run that is started without one.
 	Task string `json:"task,omitempty"`
 	Mode Mode   `json:"mode"`
 	LLM  LLM    `json:"llm"`
@@ -270,8 +270,8 @@ type Approval struct {
 	Expr string `json:"expr,omitempty"`
 	// Expires is how long a request waits before it counts as rejected.
 	Expires Duration `json:"expires,omitempty"`
-	// OutcomeUnknown says who decides on a call that must not run twice and may
-	// have run; empty is [TellModel].
+	// OutcomeUnknown says what happens if a call that must not run twice may have run; empty is
+	// [TellModel].
 	OutcomeUnknown OutcomePolicy `json:"outcome_unknown,omitempty"`
 }
 
@@ -287,8 +287,7 @@ const (
 	AskHuman OutcomePolicy = "ask"
 )
 
-// AsksOutcome reports whether a human decides on calls whose outcome is
-// unknown.
+// AsksOutcome reports whether a human decides about calls whose outcome is unknown.
 func (a *Approval) AsksOutcome() bool { return a != nil && a.OutcomeUnknown == AskHuman }
 
 // Deadline returns when a request that is made at the given time expires, in the

@@ -79,8 +79,8 @@ func (*CancelledRun) eventType() Type { return TypeCancelled }
 // Paused keeps new work from starting.
 type Paused struct {
 	By
-	// Restored marks the one by which a restore holds a run until somebody has looked at it.
-	// Whoever asks for a Paused cannot set it.
+	// Restored marks the event by which a restore holds a run until somebody has checked it. Requests
+	// to pause a run cannot set it.
 	Restored bool `json:"restored,omitempty"`
 }
 
@@ -89,11 +89,11 @@ const ReasonRestored = "restored"
 
 func (*Paused) eventType() Type { return TypePaused }
 
-// Resumed lets work start again, and drives the current state once more.
+// Resumed lets work start again, and delivers the work of the current state again.
 type Resumed struct {
 	By
-	// Redrive marks the one by which a gateway drives work that stands still: the run
-	// ends if nothing comes of it. Whoever asks for a Resumed cannot set it.
+	// Redrive marks the event by which a gateway re-drives a stalled run: the run ends if nothing
+	// follows. Requests to resume a run cannot set it.
 	Redrive bool `json:"redrive,omitempty"`
 }
 

@@ -38,8 +38,7 @@ type Request struct {
 }
 
 // HumanApprovalRequired hands a reply's calls to a human. Deadline is RFC 3339. Resume is what a
-// tool that asks while it runs needs to go on with the answer; it means something only to that
-// tool.
+// tool that asks while it runs needs to continue with the answer; only that tool can interpret it.
 type HumanApprovalRequired struct {
 	ToolCallReply
 	Requests []Request `json:"requests"`
@@ -80,7 +79,7 @@ type HumanModified struct{ Decision }
 
 func (*HumanModified) eventType() Type { return TypeHumanModified }
 
-// HumanRejected refuses a single call, or (empty) a whole batch.
+// HumanRejected refuses a single call, or (empty) an entire batch.
 type HumanRejected struct{ Decision }
 
 func (*HumanRejected) eventType() Type { return TypeHumanRejected }

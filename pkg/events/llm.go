@@ -83,7 +83,7 @@ type OnCut string
 const (
 	// CutFail ends the run.
 	CutFail OnCut = "fail"
-	// CutContinue asks the model once to go on, and ends the run if that is cut off, too.
+	// CutContinue asks the model once to continue, and ends the run if that reply is truncated, too.
 	CutContinue OnCut = "continue"
 	// CutAccept takes an answer as it is, and marks it as incomplete.
 	CutAccept OnCut = "accept"
@@ -103,7 +103,7 @@ func (a *Agent) RecordsReasoning() bool { return a.RecordReasoning == nil || *a.
 // ShowsReasoning reports whether commands show all of the model's reasoning.
 func (a *Agent) ShowsReasoning() bool { return a.Reasoning != nil && a.Reasoning.Show }
 
-// Efforts lists how much a model may be told to reason, least first.
+// Efforts lists the levels of reasoning that a model may be asked for, least first.
 func Efforts() []string { return []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"} }
 
 // ReasoningConfig says how much a model reasons. Providers that lack a setting get the nearest
@@ -125,7 +125,7 @@ type ModelRef struct {
 
 // Models are the models for one task type: the first one, and those that are asked in turn
 // when one refuses or stays overloaded. In JSON it is a name, {provider, model}, or a list
-// of PROVIDER/NAME and {provider, model}. A name alone may have slashes of its own.
+// of PROVIDER/NAME and {provider, model}. A name alone may contain slashes.
 type Models []ModelRef
 
 // MarshalJSON writes a name where that says it all.

@@ -130,7 +130,7 @@ func Shown(content string, parts []Part) string {
 	return strings.Join(words, "\n")
 }
 
-// Attachment is something that a tool returned beside text, such as an image. MediaType is
+// Attachment is something that a tool returned in addition to text, such as an image. MediaType is
 // empty in logs of builds that did not record it.
 type Attachment struct {
 	Ref

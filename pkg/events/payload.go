@@ -55,8 +55,8 @@ type Ref struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Facts are what the log keeps of any reply of a model beside what it says: how it ended,
-// what the model reasoned, and what it was asked with.
+// Facts are the metadata that the log keeps of any reply of a model: how it ended, what the model
+// reasoned, and with which settings it was asked.
 type Facts struct {
 	// Finish is how the reply ended: stop, tool_calls, length, content_filter, refusal,
 	// error or unknown; empty in logs of builds that did not record it. FinishRaw is the
@@ -143,7 +143,7 @@ type ReasoningPart struct {
 }
 
 // Reasoning is a model's reasoning in order. In logs of older builds it is an object of the
-// provider's adapter, which is read as one opaque part. It has no version of its own: those
+// provider's adapter, which is read as one opaque part. It has no separate version: those
 // builds pass on what they read, and so the list as well.
 type Reasoning []ReasoningPart
 
@@ -242,7 +242,7 @@ func modelReplyOf(p Payload) modelReply {
 }
 
 // Billed returns where a payload holds the usage of a model's reply or of an
-// attempt at one, for whoever fills in what it cost; nil where it holds none.
+// attempt at one, so that the caller can fill in the cost; nil if it holds none.
 func Billed(p Payload) *Usage { return modelReplyOf(p).usage }
 
 // FactsOf returns where a payload that comes of a model's reply keeps the [Facts] of it; nil

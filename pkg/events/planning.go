@@ -2,7 +2,7 @@ package events
 
 import "fmt"
 
-// What comes of asking a model.
+// The outcomes of asking a model.
 const (
 	TypeLLMToolCall          Type = "LlmToolCall"
 	TypeLLMParallelToolCalls Type = "LlmParallelToolCalls"
@@ -49,7 +49,7 @@ type LLMParallelToolCalls struct{ ToolCallReply }
 
 func (*LLMParallelToolCalls) eventType() Type { return TypeLLMParallelToolCalls }
 
-// ToolCallReply is a reply with accepted calls, and the refused ones beside.
+// ToolCallReply is a reply with accepted calls, and the refused ones.
 type ToolCallReply struct {
 	Content string `json:"content"`
 	// MessageID names the reply on the live feed, and its text where there is any.

@@ -74,9 +74,9 @@ func (p *Parent) Answers(run, callID string) bool {
 }
 
 // Forked opens a run that begins as another one did, up to its event At, whose
-// body has the Hash. Patch is what was asked to be different; what it came to is
-// pinned beside it, as Start pins it, so that a replay need not apply it. A field
-// that is empty is as the parent had it.
+// body has the Hash. Patch is the requested change; its result is pinned
+// too, as Start pins it, so that a replay need not apply the patch. An empty field is
+// as the parent had it.
 type Forked struct {
 	Run   string          `json:"run"`
 	At    uint64          `json:"at"`
@@ -94,7 +94,7 @@ type Forked struct {
 
 func (*Forked) eventType() Type { return TypeForked }
 
-// HandedOff has a run go on under another agent, pinned as by Start. It comes before
+// HandedOff lets a run continue under another agent, pinned as by Start. It comes before
 // the result of the call that asked for it.
 type HandedOff struct {
 	Agent     Agent      `json:"agent"`

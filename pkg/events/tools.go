@@ -39,8 +39,8 @@ type ToolOutcome struct {
 	Code        string `json:"code"`
 	LatencyMS   int64  `json:"latency_ms"`
 	Ref         *Ref   `json:"ref,omitempty"`
-	// Attachments are what the tool returned beside text, such as images; the
-	// observation says where each of them is kept.
+	// Attachments are what the tool returned in addition to text, such as images; the
+	// observation says where each of them is stored.
 	Attachments []Attachment `json:"attachments,omitempty"`
 	// Sandbox is what held the tool's program, if it is one: the parts of its sandbox, or off.
 	Sandbox []string `json:"sandbox,omitempty"`

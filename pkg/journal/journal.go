@@ -45,8 +45,8 @@ var (
 	// ErrNotReady says that the bus is there but streams or consumers are
 	// missing; the message names the command that makes them.
 	ErrNotReady = errors.New("the bus is not set up")
-	// ErrFull says that nothing was stored since there is no room for it. It passes
-	// when somebody makes room.
+	// ErrFull says that nothing was stored because the storage is full. It passes when somebody
+	// frees space.
 	ErrFull = errors.New("the log takes no writes: its storage is full")
 	// ErrDiskFull is the ErrFull of a disk, or of a server that stores nothing any
 	// more because writing to its disk failed.
@@ -74,8 +74,7 @@ type Entry struct {
 }
 
 // Record is a stored event as it lies in the log. It may hold anything that
-// somebody published on the log's subjects, so Subject and Body are checked by
-// whoever reads it.
+// somebody published on the log's subjects, so the reader checks Subject and Body.
 type Record struct {
 	Subject string
 	// Seq is the record's number in its shard, from 1.
@@ -151,8 +150,8 @@ type Feed interface {
 	// body: take one as a hint that its run may have grown, and read the log.
 	Watch(filter Filter, fn func(Record), lost func()) (stop func(), err error)
 
-	// PublishChunk sends a part of a model's text to whoever listens now. It
-	// does not wait and there is no saying whether it arrives.
+	// PublishChunk sends a part of a model's text to everyone who listens now. It does not wait,
+	// and does not report whether the part arrives.
 	PublishChunk(run events.Run, data []byte) error
 
 	// WatchChunks calls fn for the run's chunks as they come, from one goroutine, until
@@ -188,14 +187,14 @@ type Delivery interface {
 	Ack() error
 	// Retry gives the delivery back, to come again after the delay.
 	Retry(delay time.Duration) error
-	// Extend says that work goes on.
+	// Extend says that work continues.
 	Extend() error
 }
 
 // Queue hands records to workers, each to one at a time.
 type Queue interface {
-	// Consume hands the inbox's deliveries of all shards to handle, each in a
-	// goroutine of its own and at most slots at once. It asks for no more than
+	// Consume hands the inbox's deliveries of all shards to handle, each in its own
+	// goroutine and at most slots at once. It asks for no more than
 	// it has free slots, since a delivery that waits here would be taken for
 	// lost. When ctx ends it asks for no more, waits for the handlers that run,
 	// and returns nil; other errors are final (ErrNotReady, ErrDenied).

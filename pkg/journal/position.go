@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Position is a place in the whole log: by shard, the sequence number of the
+// Position is a place in the log: by shard, the sequence number of the
 // last record that was read.
 type Position []uint64
 

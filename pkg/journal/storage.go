@@ -27,8 +27,8 @@ func (o StorageOf) Check() error {
 	return nil
 }
 
-// Writer says who writes to storage. Each has a place of its own: on a bus,
-// whoever may write one key of a bucket can empty all of it.
+// Writer says who writes to storage. Each has a separate place: on a bus, a user who
+// may write one key of a bucket can empty all of it.
 type Writer string
 
 // The writers: actors store what models save, observers what is paged out of
@@ -39,7 +39,7 @@ const (
 )
 
 // Storage keeps entries beyond their runs, by agent. An entry is known by its set
-// of tags: storing under the same set again replaces the value, whoever writes,
+// of tags: storing under the same set again replaces the value of any writer,
 // and reading gives the value that was stored last. All methods are safe for
 // concurrent use.
 //
@@ -57,7 +57,7 @@ type Storage interface {
 	// then by their tags. So an entry with exactly the query's tags is the first.
 	// Of what is being stored meanwhile it may see some.
 	FindEntries(ctx context.Context, of StorageOf, q StorageQuery) (Found, error)
-	// DeleteEntry removes the entry with exactly these tags, whoever wrote it, or returns
+	// DeleteEntry removes the entry with exactly these tags, of any writer, or returns
 	// ErrNotFound. An entry that is being stored meanwhile is kept.
 	DeleteEntry(ctx context.Context, of StorageOf, tags []string) error
 	// StorageOf returns the agents that have storage, sorted by their names.

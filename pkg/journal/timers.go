@@ -30,7 +30,7 @@ func TimerKinds() []string { return []string{TimerRun, TimerApproval, TimerClien
 // Timer is what is delivered when its time has come.
 type Timer struct {
 	Run events.Run
-	// Kind tells apart the timers of a run; it is a token.
+	// Kind distinguishes the timers of a run; it is a token.
 	Kind string
 	// Data is what it was set with.
 	Data []byte
@@ -63,7 +63,7 @@ type Timers interface {
 	CancelTimer(ctx context.Context, run events.Run, kind string) error
 
 	// ConsumeTimers hands timers that fired to handle, each to one process at a
-	// time, each in a goroutine of its own and at most slots at once. Their order
+	// time, each in its own goroutine and at most slots at once. Their order
 	// is about that of their times. When ctx ends it asks for no more, waits for
 	// the handlers that run, and returns nil; other errors are final.
 	ConsumeTimers(ctx context.Context, slots int, handle func(TimerDelivery)) error

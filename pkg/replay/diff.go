@@ -38,7 +38,7 @@ type Difference struct {
 	Memory []Change `json:"memory,omitempty"`
 }
 
-// Fork says what a run goes on from, and how it was changed there.
+// Fork says from which event of which run a run continues, and how it was changed there.
 type Fork struct {
 	Run   string          `json:"run"`
 	At    uint64          `json:"at"`
@@ -86,8 +86,8 @@ const MaxChanges = 50
 // times, hashes, latencies and sources are what differs between any two runs, and
 // who was asked where one is carried once more without its model, so
 // they do not count; ids count by where the same one comes again. A fork is compared
-// with the events that it has of its parent, and without what only its beginning
-// brings: so two runs that come from one part where they go on differently. Errors
+// with the events of its parent, and without its own first event: so two forks of one
+// run differ where they continue differently. Errors
 // are the logs' and the context's, [journal.ErrNotFound] for a run that is not there.
 func Diff(ctx context.Context, machine *reducer.Machine, logA journal.Log, runA events.Run, logB journal.Log, runB events.Run) (*Difference, error) {
 	a, err := newSide(ctx, machine, logA, runA)

@@ -127,7 +127,7 @@ func failedReply(kind, message string, usage *events.Usage, facts *events.Facts)
 	return e
 }
 
-// whole is a reply with the calls that stand in events before its own.
+// whole is a reply with the calls that are in earlier events.
 func whole(parts []events.Call, r recorded) recorded {
 	calls, ok := r.Response.(llm.ToolCalls)
 	if len(parts) == 0 || !ok {
@@ -221,7 +221,7 @@ func thoughtReply(p *events.LLMThought) recorded {
 }
 
 // soleAnswer returns the code of a reply without calls that could not be used, and what the
-// model was told; empty for one with calls.
+// model saw; empty for one with calls.
 func soleAnswer(p *events.RefusedReply) (code, reason string) {
 	if len(p.Results) != 1 || len(p.Calls) > 0 {
 		return "", ""

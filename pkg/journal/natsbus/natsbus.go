@@ -51,7 +51,7 @@ func FromEnv(getenv func(string) string) (ConnectOptions, error) {
 	return ConnectOptions(o), err
 }
 
-// Connect opens a connection that reconnects for ever. If the first attempt fails, it
+// Connect opens a connection that retries indefinitely when it breaks. If the first attempt fails, it
 // returns the error or, with Wait, tries until ctx ends. What the server refuses is
 // [journal.ErrDenied].
 func Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, error) {
@@ -98,7 +98,7 @@ type InitOptions struct {
 	Shards int
 	// Replicas is on how many servers each stream lies; 0: as it is, or 1.
 	Replicas int
-	// Pools are the pools of tools beside the default one.
+	// Pools are the pools of tools in addition to the default one.
 	Pools []string
 	// States are the states of an application's own graph that workers consume.
 	States []events.State
