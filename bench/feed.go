@@ -21,7 +21,7 @@ type feedSettings struct {
 	// clients follow runs, or all events; watched is how many runs those of all
 	// events see.
 	clients, watched int
-	// stalled clients read nothing while backlog runs go on, and the gateway waits
+	// stalled clients read nothing while backlog runs continue, and the gateway waits
 	// for them as long as writeTimeout.
 	stalled, backlog int
 	writeTimeout     time.Duration

@@ -25,7 +25,7 @@ type eventStream struct {
 	lines *bufio.Reader
 }
 
-// streamClient is for many streams at once, each on a connection of its own.
+// streamClient is for many streams at once, each on its own connection.
 // receive is the size of a connection's receive buffer in bytes; 0: the system's.
 func streamClient(receive int) *http.Client {
 	dialer := net.Dialer{Timeout: readyTime}

@@ -28,7 +28,7 @@ const (
 	stalledArguments = 24 << 10
 )
 
-// feedRuns has each client follow a run of its own, which goes on meanwhile. The runs
+// feedRuns has each client follow its own run, which continues meanwhile. The runs
 // wait in their first step until all clients are there, so that the CPU time is
 // that of the events and not of starting and connecting.
 func feedRuns(ctx context.Context, s feedSettings) (figures []figure, err error) {
@@ -160,7 +160,7 @@ func each(streams []*eventStream, fn func(k int, s *eventStream)) {
 	all.Wait()
 }
 
-// feedStalled has clients of all events that read nothing while runs go on, until the
+// feedStalled has clients of all events that read nothing while runs continue, until the
 // gateway lets go of them. Then they read: what they were sent, and from there on
 // what they ask for anew. Each has to see every event once.
 func feedStalled(ctx context.Context, s feedSettings) (figures []figure, err error) {

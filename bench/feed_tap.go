@@ -81,7 +81,7 @@ func (f *fleet) listen(ctx context.Context, followed, watched, bare *latencies) 
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	// Each reader has a connection of its own, as it would in a process of its own.
+	// Each reader has its own connection, as it would in its own process.
 	var open []*nats.Conn
 	stop = func() {
 		cancel()

@@ -21,7 +21,7 @@ import (
 // startsAtOnce is how many runs are started at once.
 const startsAtOnce = 64
 
-// fleet is a server in this process and roles in processes of their own, on
+// fleet is a server in this process and roles in their own processes, on
 // loopback alone.
 type fleet struct {
 	*node

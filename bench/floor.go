@@ -347,13 +347,13 @@ func (f *floor) takeStored() []time.Time {
 }
 
 // bareRate is how many transitions per second the bare loop makes of the runs, on
-// a server of its own.
+// its own server.
 func bareRate(ctx context.Context, t terms, h hops, runs int) (float64, error) {
 	spent, err := bare(ctx, t, h, runs)
 	return spent.perSecond(runs * len(h)), err
 }
 
-// bare carries runs through the bare loop on a server of its own.
+// bare carries runs through the bare loop on its own server.
 func bare(ctx context.Context, t terms, h hops, runs int) (s spent, err error) {
 	n, err := startNode(ctx, t)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // bareApartRate is how many transitions per second the bare loop makes where each
-// state has a process of its own: this program, run again. As with the roles, this
+// state has its own process: this program, run again. As with the roles, this
 // process has the server, starts the runs and watches for their ends.
 func bareApartRate(ctx context.Context, t terms, h hops, runs int) (rate float64, err error) {
 	t.tcp = true

@@ -52,7 +52,7 @@ func pieces(text string) []string {
 	return append(all, text)
 }
 
-// lastStep is the number of the last call of a request. Reading the whole request would be
+// lastStep is the number of the last call of a request. Reading the entire request would be
 // work of the load; and a window has only the last calls.
 func lastStep(request []byte) (n int64) {
 	end := bytes.LastIndex(request, []byte(` * (17 + 4)`))

@@ -241,7 +241,7 @@ func snapshotAt(ctx context.Context, at *site, m *mould, run events.Run, n uint6
 }
 
 // stretch makes a mould of a run of n events out of an agent-10 run's: its start,
-// and its tool steps again and again under names of their own.
+// and its tool steps again and again under their own names.
 func (m *mould) stretch(n int) (*mould, error) {
 	long := &mould{machine: m.machine}
 	for i, step := range m.steps {

@@ -58,7 +58,7 @@ func (t terms) withDefaults() terms {
 	return t
 }
 
-// node is a server of its own on a fresh data directory, and a connection to it.
+// node is its own server on a fresh data directory, and a connection to it.
 type node struct {
 	dir    string
 	server *embedded.Server
@@ -102,7 +102,7 @@ func (n *node) close() {
 	_ = os.RemoveAll(n.dir)
 }
 
-// installation is Moorebus on a server of its own: streams, bus, and all roles in
+// installation is Moorebus on its own server: streams, bus, and all roles in
 // this process.
 type installation struct {
 	*node

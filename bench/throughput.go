@@ -80,7 +80,7 @@ func rows(bench, at string) func(what, unit string, value float64) figure {
 	}
 }
 
-// carried carries runs through an installation of its own, and returns what that
+// carried carries runs through its own installation, and returns what that
 // took and the bodies of one of them.
 func carried(ctx context.Context, t terms, runs, steps int) (did spent, bodies hops, err error) {
 	in, err := startInstallation(ctx, t)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The agents that runs call: a helper uses tools, a deputy calls helpers of its own.
+// The agents that runs call: a helper uses tools, a deputy calls its own helpers.
 const (
 	helper = "helper"
 	deputy = "deputy"

@@ -119,7 +119,7 @@ type record struct {
 	body    []byte
 }
 
-// records reads the whole log, one shard after another, each in order.
+// records reads the entire log, one shard after another, each in order.
 func (b *bus) records(ctx context.Context) ([]record, error) {
 	var all []record
 	for shard := range b.shards {

@@ -202,7 +202,7 @@ func (c *carrier) speak(ctx context.Context) {
 		c.say(ctx, "user-"+strconv.Itoa(c.said))
 		return
 	}
-	// A conversation that went on meanwhile is closed after the next answer.
+	// A conversation that continued meanwhile is closed after the next answer.
 	err := c.client.do(ctx, http.MethodPost, c.path("close"), map[string]any{"by": "user", "reason": "that is all"}, nil)
 	c.expect("close", err, "not_waiting", "run_ended")
 }

@@ -35,7 +35,7 @@ type clientResult struct {
 	Error     string `json:"error,omitempty"`
 }
 
-// observation is what the model is told of it.
+// observation is what the model sees of it.
 func (r clientResult) observation() string {
 	if r.IsSuccess {
 		return "SUCCESS: " + r.Content

@@ -22,7 +22,7 @@ type fate struct {
 	results int
 	success bool
 	code    string
-	// observation is what the model is told.
+	// observation is what the model sees.
 	observation string
 	ref         *ref
 	// inherited says that a fork has the result from its parent.

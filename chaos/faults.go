@@ -29,7 +29,7 @@ type fault struct {
 	pick           int
 	// all says that it hits everything at once, as a power cut does.
 	all bool
-	// down is the time until the process is started again, or goes on.
+	// down is the time until the process is started again, or continues.
 	down time.Duration
 }
 

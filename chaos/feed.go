@@ -108,7 +108,7 @@ func (w *follower) next(ctx context.Context) *event {
 	}
 }
 
-// follow goes on until ctx ends.
+// follow continues until ctx ends.
 func (f *feed) follow(ctx context.Context) {
 	for {
 		_ = f.stream(ctx) // the gateway is away or was killed

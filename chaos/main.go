@@ -6,7 +6,7 @@
 //	go run ./chaos --cluster           the same around three servers with three replicas
 //	go run ./chaos --runs 24 --seed 7  a short one, with a mix and faults that can be had again
 //
-// Everything is real: the commands of cmd as processes of their own, nats-server
+// Everything is real: the commands of cmd as their own processes, nats-server
 // as a process of the version that the module names, HTTP in between. Only the
 // model, most tools and the runs' clients are this process, which is not killed, so that it can
 // count what was executed. What it finds wrong it says, with the run and its

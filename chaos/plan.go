@@ -187,7 +187,7 @@ func newPlan(index int, r *rand.Rand, began time.Time) *plan {
 		}
 	case "reflecting":
 		config["reflect_every_n_steps"] = 2
-		p.openai = false // its reflections fail, and the run goes on
+		p.openai = false // its reflections fail, and the run continues
 		s.steps(3, 2)
 	case "failing":
 		s.steps(r.IntN(2), 2)

@@ -216,7 +216,7 @@ func (g *game) torment(ctx context.Context) {
 	g.report.skipped = t.skipped
 }
 
-// verifyEvery is how often runs are verified that go on: a snapshot is there only
+// verifyEvery is how often runs are verified that continue: a snapshot is there only
 // as long as its run.
 const verifyEvery = 4 * time.Second
 
@@ -263,7 +263,7 @@ func (g *game) inspect(ctx context.Context, client *client) error {
 		g.bus.healed(ctx)
 	}
 	out, code, err := g.fleet.output(ctx, "replay", "verify", "--all", "--strict")
-	for code == busAway && pause(ctx, time.Second) { // buckets elect leaders of their own
+	for code == busAway && pause(ctx, time.Second) { // buckets elect their own leaders
 		out, code, err = g.fleet.output(ctx, "replay", "verify", "--all", "--strict")
 	}
 	if err != nil {

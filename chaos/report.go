@@ -32,7 +32,7 @@ type report struct {
 	refused  int // requests that the model refused in a storm
 	forks    int
 	// snapshots is how many there were at most, verified how often the runs were
-	// verified while they went on.
+	// verified while they continued.
 	snapshots, verified int
 	outcomes            map[string]int
 	large               int // results outside the log

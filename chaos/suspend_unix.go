@@ -4,7 +4,7 @@ package main
 
 import "syscall"
 
-// suspend stops the process where it is, resume lets it go on.
+// suspend stops the process where it is, resume lets it continue.
 func (p *process) suspend() { p.signal(syscall.SIGSTOP) }
 func (p *process) resume()  { p.signal(syscall.SIGCONT) }
 

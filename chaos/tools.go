@@ -25,7 +25,7 @@ type toolKind struct {
 	exec, builtin bool
 	// service makes it one of the NATS service, client one that the run's client carries out.
 	service, client bool
-	// agent makes it an agent, whose calls runs of their own answer.
+	// agent makes it an agent, whose calls their own runs answer.
 	agent bool
 	// apart says that only kinds of run that are about it call it.
 	apart bool

@@ -16,7 +16,7 @@ import (
 const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT="
 
 // traces receive spans: those that the exporter sends while it is killed, and those of an export
-// of the whole log that nobody disturbs.
+// of the entire log that nobody disturbs.
 type traces struct{ live, whole *otlptest.Receiver }
 
 func newTraces() (*traces, error) {

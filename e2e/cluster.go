@@ -38,7 +38,7 @@ type setup struct {
 	// services makes the actors serve the tools of all NATS services.
 	services bool
 	// subagents are entries of a tool file, in YAML's flow form, whose tools are
-	// agents. If there are any, an actor of its own serves the pool `agents`.
+	// agents. If there are any, its own actor serves the pool `agents`.
 	subagents []string
 	// gatewayArgs are further arguments of gateways.
 	gatewayArgs []string
@@ -48,7 +48,7 @@ type setup struct {
 	late bool
 }
 
-// cluster is Moorebus in processes of its own around a nats-server process.
+// cluster is Moorebus in its own processes around a nats-server process.
 type cluster struct {
 	t     *testing.T
 	setup setup

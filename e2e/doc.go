@@ -1,5 +1,5 @@
 // Package e2e holds the tests that run Moorebus as its users do: the commands
-// as processes of their own around a nats-server process, talked to over HTTP
+// as their own processes around a nats-server process, talked to over HTTP
 // and the wire alone. A model server plays recorded conversations and holds
 // every request to the recording; a tool server answers with the recorded
 // results; a driver plays the user.

@@ -104,7 +104,7 @@ func (s *stage) converse(ctx context.Context, p *playback) error {
 	return p.remembered(view, end.N)
 }
 
-// remembered compares memory with the whole conversation.
+// remembered compares memory with the entire conversation.
 func (p *playback) remembered(v *runView, n uint64) error {
 	if v.State != "done" || v.N != n || v.RunID != p.run || v.Mode != "chat" {
 		return fmt.Errorf("the run is %s at event %d in mode %s, want done at %d in mode chat", v.State, v.N, v.Mode, n)

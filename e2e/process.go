@@ -174,7 +174,7 @@ func runOf(t *testing.T, dir string, env []string, command string, args ...strin
 }
 
 // environment is what a process under test sees: nothing of this machine but
-// the path, a home of its own, and the pairs given.
+// the path, its own home, and the pairs given.
 func environment(home string, pairs ...string) []string {
 	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + os.TempDir()}, pairs...)
 }

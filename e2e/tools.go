@@ -16,7 +16,7 @@ import (
 )
 
 // toolServer answers all tools over HTTP: those of a recorded run with the
-// recorded results, others with a handler of their own.
+// recorded results, others with their own handler.
 type toolServer struct {
 	*httptest.Server
 	gate gate

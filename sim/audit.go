@@ -35,7 +35,7 @@ type violation struct {
 	Detail    string `json:"detail"`
 }
 
-// auditor holds a fold of its own of every run and checks what must hold after
+// auditor holds its own fold of every run and checks what must hold after
 // every append and every acknowledgement. It sees them in their order, since the
 // journal is locked meanwhile.
 type auditor struct {
@@ -262,7 +262,7 @@ func (a *auditor) Finished(rec journal.Record) {
 }
 
 // Lost notes that nobody will get a delivery. From then on until the run's work
-// is driven again, the run's timer is what keeps it alive.
+// is re-driven, the run's timer is what keeps it alive.
 func (a *auditor) Lost(rec journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

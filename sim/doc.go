@@ -18,7 +18,7 @@
 // What is a function of the seed, and what is not: run ids, faults, crash points,
 // latencies, scripts and people's decisions are. The order in which goroutines
 // run that are ready at the same virtual instant is the scheduler's. Deliveries
-// come at instants of their own (Jitter), so little happens at once: more than half
+// come at their own instants (Jitter), so little happens at once: more than half
 // of the scenarios go the same way twice, event by event (TestASeedIsAScenario).
 // The others can pass when they are run again, so -sim.times repeats them.
 //

@@ -30,7 +30,7 @@ type person struct {
 	slow bool
 	// forked says that the run is there already.
 	forked bool
-	// alone says that each input is a request of its own.
+	// alone says that each input is its own request.
 	alone bool
 	// resumeAt is when a pause ends; zero: none.
 	resumeAt time.Time
@@ -224,7 +224,7 @@ func (p *person) aside() control.Input {
 	return control.UserMessage{MessageID: fmt.Sprintf("beside-%d", p.batches.Uint32()), Content: "by the way"}
 }
 
-// answer goes on with a conversation, or ends it.
+// answer continues with a conversation, or ends it.
 func (p *person) answer(ctx context.Context, v view) {
 	if v.turns < p.plan.Turns {
 		p.say(ctx, "go on")
@@ -241,7 +241,7 @@ var refusals = []string{
 	refusal.CodeAlreadyDecided, refusal.CodeApprovalExpired, refusal.CodeNotWaiting, refusal.CodeRunEnded,
 }
 
-// decide decides on a call, and now and then once more, which must not count.
+// decide decides about a call, and now and then once more, which must not count.
 func (p *person) decide(ctx context.Context, v view, call string) {
 	asks := contains(v.asking, call)
 	first := p.decision(call, asks)

@@ -39,7 +39,7 @@ func (l losing) Consume(ctx context.Context, in journal.Inbox, slots int, handle
 }
 
 // losesOne lets the bus lose one delivery of some runs. A run that loses another one with a run
-// that it called, or with the re-drive that makes up for it, is driven once more.
+// that it called, or with the re-drive that makes up for it, is re-driven.
 func (w *world) losesOne(e *events.Event) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -27,7 +27,7 @@ type scenario struct {
 	AckWait time.Duration `json:"ack_wait"`
 	// CrashOneIn is how many crash points a process passes on average before one
 	// strikes, MostCrashes how many strike in all; 0: none.
-	// Stall is how long work may stand still until it is driven again.
+	// Stall is how long work may stand still until it is re-driven.
 	Stall time.Duration `json:"stall"`
 	// Queues has every run queued until it is admitted.
 	Queues bool `json:"queues,omitempty"`

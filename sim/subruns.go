@@ -35,7 +35,7 @@ var agentNames = []string{"helper", "chief", "loser", "endless"}
 
 const handsOver = "transfer_to_heir"
 
-// heirs is what a model says that goes on in a conversation, after however many
+// heirs is what a model says that continues in a conversation, after however many
 // replies: something to be paid for, and its last words.
 func heirs() []scriptEntry {
 	var all []scriptEntry
@@ -100,7 +100,7 @@ func (a *auditor) subruns() []string {
 }
 
 // waiters checks the run's calls that wait for others, and its parent's if it has one:
-// whoever waits has a sub-run that goes on, or whose end is about to be delivered.
+// whoever waits has a sub-run that continues, or whose end is about to be delivered.
 func (a *auditor) waiters(r *auditedRun) {
 	a.waiting(r)
 	if p := r.mem.Control.Parent; p != nil {

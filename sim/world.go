@@ -370,7 +370,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// bubble runs f in virtual time. A bubble that cannot go on is an error.
+// bubble runs f in virtual time. A bubble that cannot continue is an error.
 func bubble(t *testing.T, f func()) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Options say what is measured; the zero value measures the whole log.
+// Options say what is measured; the zero value measures the entire log.
 type Options struct {
 	// Namespace limits what is read, if it is not empty.
 	Namespace string
@@ -97,7 +97,7 @@ func Run(ctx context.Context, log journal.Log, machine *reducer.Machine, o Optio
 	return measures, nil
 }
 
-// benchRun is a run in memory; parent is what a fork goes on from. decoded are the
+// benchRun is a run in memory; parent is what a fork continues from. decoded are the
 // records' events, if they were decoded.
 type benchRun struct {
 	id      events.Run
@@ -141,7 +141,7 @@ func decode(machine *reducer.Machine, runs []benchRun, maxBytes int) []benchRun 
 	return kept
 }
 
-// readBases reads what forks go on from, and leaves out those whose parent is
+// readBases reads what forks continue from, and leaves out those whose parent is
 // gone.
 func readBases(ctx context.Context, log journal.Log, machine *reducer.Machine, runs []benchRun) ([]benchRun, error) {
 	kept := make([]benchRun, 0, len(runs))
@@ -197,7 +197,7 @@ func load(ctx context.Context, log journal.Log, o Options) ([]benchRun, Measure,
 }
 
 // foldLog reads the log and folds it meanwhile. Like verification it keeps the
-// memories of the runs that go on, and about 200 bytes for each that has ended.
+// memories of the runs that continue, and about 200 bytes for each that has ended.
 func foldLog(ctx context.Context, log journal.Log, machine *reducer.Machine, o Options) (Measure, error) {
 	m := Measure{What: FoldLog, Cores: o.Workers}
 	var all sync.Mutex

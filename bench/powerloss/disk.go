@@ -257,7 +257,7 @@ func (d *disk) unbind(older *change, b binding) {
 }
 
 // yield gives the older write the bytes of a newer change where both wrote, and takes
-// what was cut off.
+// what was truncated.
 func (c *change) yield(newer *change) {
 	if newer.truncate {
 		c.data = c.data[:min(len(c.data), max(0, int(newer.offset-c.offset)))]

@@ -110,7 +110,7 @@ type load struct {
 }
 
 // Load carries the load out. It writes each acknowledgement to the marks before it
-// goes on.
+// continues.
 func Load(ctx context.Context, optionsFile string) (err error) {
 	text, err := os.ReadFile(optionsFile)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package powerloss shows what a power loss takes from Moorebus. It records the system
-// calls of a whole moorebus process under load, together with what clients and the world
+// calls of an entire moorebus process under load, together with what clients and the world
 // outside see: answers, events of the feed, effects of tools. From the trace it builds
 // what a disk may hold if the power is lost at a moment of it: anything that was not
 // flushed is there or not, in any combination. On each image a server has to start, and
@@ -7,7 +7,7 @@
 //
 // The load and the server are traced by one strace, so the acknowledgements, which the
 // load writes to a file, have their places in the same order as the server's calls.
-// Strace lets a thread go on only after it has written the call down, so a place after
+// Strace lets a thread continue only after it has written the call down, so a place after
 // another one in the trace is never before it in time.
 //
 // It needs Linux and strace.

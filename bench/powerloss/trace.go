@@ -44,7 +44,7 @@ type step struct {
 }
 
 // parseTrace reads what `strace -f -o` wrote. The order of the steps is one in which
-// things happened: strace lets a thread go on only after it has written the line.
+// things happened: strace lets a thread continue only after it has written the line.
 func parseTrace(r io.Reader) ([]step, error) {
 	in := bufio.NewReaderSize(r, 1<<20)
 	open := map[int]*call{}

@@ -17,7 +17,7 @@ func (c *client) find(ctx context.Context, arg string) (string, error) {
 }
 
 func (c *client) finder(ctx context.Context, prefix string, limit int) ([]list.Run, error) {
-	if c.controller != nil { // which need not read the whole log for it
+	if c.controller != nil { // which need not read the entire log for it
 		return c.controller.Find(ctx, c.namespace, prefix, limit)
 	}
 	page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: list.Query{IDPrefix: prefix, Limit: limit}})

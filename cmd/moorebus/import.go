@@ -74,7 +74,7 @@ is refused if another event was appended to it in this log.`,
 	return cmd
 }
 
-// openImport opens a file and refuses one that was cut off.
+// openImport opens a file and refuses one that was truncated.
 func openImport(path string) (*filelog.File, error) {
 	f, err := filelog.Open(path)
 	if err != nil {

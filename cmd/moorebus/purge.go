@@ -106,7 +106,7 @@ func (f *purgeFlags) check(ids []string) error {
 	return errors.Join(cli.CheckRuns(ids), f.checkArchive())
 }
 
-// checkArchive checks --archive at once: the archive is written only after the whole log
+// checkArchive checks --archive at once: the archive is written only after the entire log
 // was read.
 func (f *purgeFlags) checkArchive() error {
 	if f.archive == "" {

@@ -1,3 +1,3 @@
-// Package check has the checks of what is in deploy: a module of its own, since they need
+// Package check has the checks of what is in deploy: its own module, since they need
 // libraries that nothing else of the project does. `make deploy-check` runs them.
 package check

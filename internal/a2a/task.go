@@ -200,7 +200,7 @@ func lastReply(mem *reducer.Memory) *reducer.Message {
 const answerID = "answer"
 
 // artifactsOf returns the answer of a run that has ended, and the files of its tools. In a chat that
-// goes on, the last reply is the message of the status.
+// continues, the last reply is the message of the status.
 func artifactsOf(mem *reducer.Memory, base string) []artifact {
 	return append(answerOf(mem), filesOf(mem, base)...)
 }

@@ -139,7 +139,7 @@ func New(cfg Config) (*Actor, error) {
 // Announce announces once which tools this actor runs, and offers them to the other actors
 // of its pools. Run repeats it.
 //
-// Tools that do not fit into a pool's announcement are left out, see [fit].
+// Tools that do not fit into a pool's announcement are omitted, see [fit].
 func (a *Actor) Announce(ctx context.Context) error {
 	select {
 	case a.announcing <- struct{}{}:
@@ -335,7 +335,7 @@ func (a *Actor) workerLost(c call) worker.Result {
 	})
 }
 
-// asksOutcome reports whether a human decides on the call if its outcome is unknown. In a
+// asksOutcome reports whether a human decides about the call if its outcome is unknown. In a
 // batch the model is told instead.
 func (c call) asksOutcome() bool { return !c.batch && c.policy.AsksOutcome() }
 
@@ -470,7 +470,7 @@ type sized struct {
 }
 
 // fit returns the tools that fit into one announcement of at most so many bytes, and the
-// names of the others. Tools without a source are never left out. Of the others it leaves
+// names of the others. Tools without a source are never omitted. Of the others it leaves
 // out the largest of the source that takes the most, so that one source cannot crowd out
 // small ones.
 func fit(specs []events.ToolSpec, source func(name string) string, most int) (kept []events.ToolSpec, left []string) {

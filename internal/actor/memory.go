@@ -242,7 +242,7 @@ func more(found journal.Found, what string) string {
 
 var errNoStorage = tool.Failf(codes.Storage, "this actor has no storage")
 
-// storageFailure returns what the model is told. An outage may pass.
+// storageFailure returns what the model sees. An outage may pass.
 func storageFailure(err error) error {
 	f := tool.Failf(codes.Storage, "%v", err)
 	f.Passing = !errors.Is(err, journal.ErrDenied) && !errors.Is(err, journal.ErrNotReady) && !errors.Is(err, journal.ErrTooLarge)

@@ -31,7 +31,7 @@ type questions struct {
 	open question
 }
 
-// question is a question, and what its tool needs to go on with the answer.
+// question is a question, and what its tool needs to continue with the answer.
 type question struct{ text, state string }
 
 // under returns the context of the call's tool.

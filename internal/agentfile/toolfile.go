@@ -119,7 +119,7 @@ type Breaker struct {
 	Off      bool            `json:"off,omitempty"`
 }
 
-// The builtins that have settings of their own.
+// The builtins that have their own settings.
 const (
 	readFileBuiltin = "read_file"
 	httpGetBuiltin  = "http_get"

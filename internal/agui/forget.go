@@ -79,7 +79,7 @@ func (f *Face) forget(ctx context.Context) error {
 		ended, err := f.endedBefore(ctx, o.run, before)
 		if err == nil && ended {
 			if err = f.cfg.KV.Delete(ctx, buckets.Threads, o.Key, o.Revision); errors.Is(err, journal.ErrConflict) {
-				err = nil // it goes on
+				err = nil // it continues
 			}
 		}
 		if err != nil {

@@ -26,7 +26,7 @@ type Translator struct {
 
 	n  uint64
 	at int64 // the time of event n
-	// turn is the one that the run is in, or was in last. open says that it goes on; used is
+	// turn is the one that the run is in, or was in last. open says that it continues; used is
 	// what the run had used when it began.
 	turn turn
 	open bool
@@ -78,7 +78,7 @@ func (t *Translator) Take() []Event {
 	return out
 }
 
-// Open reports whether a turn goes on.
+// Open reports whether a turn continues.
 func (t *Translator) Open() bool { return t.open && !t.done }
 
 // Suspend ends the turn: the run's sub-runs wait for a human, and nothing else works. mem is the
@@ -360,7 +360,7 @@ func (t *Translator) moveTo(state events.State) {
 // finish ends the turn.
 func (t *Translator) finish(mem *reducer.Memory) {
 	t.drop()
-	if t.step != "" { // a call waits for the client; the next turn goes on there
+	if t.step != "" { // a call waits for the client; the next turn continues there
 		t.push(Event{Type: stepFinished, StepName: string(t.step)})
 	}
 	for _, id := range t.agents {

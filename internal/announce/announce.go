@@ -36,7 +36,7 @@ func Repeat(ctx context.Context, logger *slog.Logger, announce func(context.Cont
 const withdrawTime = 2 * time.Second
 
 // During repeats an announcement while run runs, and returns run's error. It withdraws the
-// announcement as soon as ctx or run ends: work in flight may go on then, but nobody
+// announcement as soon as ctx or run ends: work in flight may continue then, but nobody
 // should count on more.
 func During(ctx context.Context, logger *slog.Logger, announce, withdraw, run func(context.Context) error) error {
 	announceCtx, stop := context.WithCancel(ctx)

@@ -14,7 +14,7 @@ import (
 )
 
 // The buckets of an installation. Who may write one key of a bucket can empty it, so what different
-// users write has buckets of its own.
+// users write has its own buckets.
 var (
 	// Agents has the definitions of agents, and a few older ones of each.
 	Agents = kv.Bucket{Name: "agents", About: "agent definitions", Keys: "*.*", History: 5, AnyReplica: true}

@@ -59,7 +59,7 @@ type Question = func(text string, fits func(answer string) error) error
 // question.
 type Answer struct{ Question, Text, State string }
 
-// Dialogue is what a tool that keeps a conversation of its own needs of a human. Its questions are
+// Dialogue is what a tool that keeps its own conversation needs of a human. Its questions are
 // never compared: each that is put is a new one.
 type Dialogue struct {
 	// Answers are those that the call has had so far, in order.

@@ -88,7 +88,7 @@ func (w *Watched) Config(protocols ...string) *tls.Config {
 }
 
 // Ends returns until when the certificate and its authority's are valid. An authority whose
-// file is not there is left out.
+// file is not there is omitted.
 func (w *Watched) Ends() map[string]time.Time {
 	ends := map[string]time.Time{Server: w.current().pair.Leaf.NotAfter}
 	if w.ca == "" {

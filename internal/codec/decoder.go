@@ -192,7 +192,7 @@ type field struct {
 	member   string
 	index    []int
 	read     decoder
-	optional bool // it is left out while it is empty
+	optional bool // it is omitted while it is empty
 }
 
 // compileFields lists a struct's members in the order in which they are written. It

@@ -29,7 +29,7 @@ const (
 // Rules say what remains.
 type Rules struct {
 	// System and Read may be read, Write be read and written, with all that is in them. Devices may be
-	// read and written as files. What does not exist is left out. Links are followed in System alone: in
+	// read and written as files. What does not exist is omitted. Links are followed in System alone: in
 	// other places somebody may just have made one.
 	System, Read, Write, Devices []string
 	// TCP says that connections and listeners remain.

@@ -262,7 +262,7 @@ func (c *Controller) Run(ctx context.Context) error {
 }
 
 // serveClients works on what goes out to clients. A user with the permissions of an older
-// build may not: then runs without clients' tools go on as before.
+// build may not: then runs without clients' tools continue as before.
 func (c *Controller) serveClients(ctx context.Context) error {
 	return runs.UntilSetUp(ctx, c.cfg.Logger, "calls of clients' tools do not time out", c.clients.Run)
 }

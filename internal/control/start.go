@@ -203,7 +203,7 @@ type AgentInfo struct {
 	Updated     time.Time   `json:"updated,omitzero" jsonschema:"When the definition was stored."`
 	Description string      `json:"description,omitempty"`
 	Mode        events.Mode `json:"mode,omitempty"`
-	// Provider and Model are asked first for task types without models of their own. An
+	// Provider and Model are asked first for task types without their own models. An
 	// empty Model is the provider's default.
 	Provider string   `json:"provider,omitempty"`
 	Model    string   `json:"model,omitempty" jsonschema:"The model that is asked first; omitted for the provider's default."`

@@ -52,7 +52,7 @@ func Around(states map[events.State]Handler, limit time.Duration) func(events.Ru
 }
 
 // around is one call of a handler around the work of a built-in state. The handler runs in
-// a goroutine of its own. The worker's goroutine does the work when the handler asks for it,
+// its own goroutine. The worker's goroutine does the work when the handler asks for it,
 // and appends what the work appends on its way.
 type around struct {
 	work    worker.Work

@@ -47,11 +47,11 @@ type Effect struct {
 	Wake uint64
 	// Started is the ToolCallStarted of the call, 0 if there is none.
 	Started uint64
-	// Held is true while the run is paused: work that runs may go on, but none
+	// Held is true while the run is paused: work that runs may continue, but none
 	// starts.
 	Held bool
 	// Client is true for a reply of the run's own client, see [events.ClientProvider]. No
-	// delivery does it: a worker checks whether the run may go on and then leaves it.
+	// delivery does it: a worker checks whether the run may continue and then leaves it.
 	Client bool
 	// Failed counts the failures that the log holds for this key.
 	Failed reducer.Attempt

@@ -1,7 +1,7 @@
 // Package faultserver is an HTTP server that fails in every way that endpoints
 // of tools and models do. It is for tests.
 //
-// Each [Fault] has an address of its own; what follows it in the path does not
+// Each [Fault] has its own address; what follows it in the path does not
 // matter, so that an address may be the base URL of a client. Faults that never
 // end do so until the client goes away or the server is closed.
 package faultserver
@@ -29,7 +29,7 @@ const (
 	Half Fault = "half"
 	// Silent takes the request and never answers.
 	Silent Fault = "silent"
-	// SlowLoris sends headers for ever, a byte at a time.
+	// SlowLoris sends headers forever, a byte at a time.
 	SlowLoris Fault = "slow_loris"
 	// Stops sends the beginning of a body and then nothing.
 	Stops Fault = "stops"

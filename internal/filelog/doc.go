@@ -4,7 +4,7 @@
 //
 // The body is the stored body byte for byte. One that is not JSON on a single
 // line, without space around it and in valid UTF-8, is kept as "body_base64"
-// instead. A large result that records refer to has a line of its own,
+// instead. A large result that records refer to has its own line,
 //
 //	{"blob":{"bucket":"results_web","key":"…","size":300000,"sha256":"…"},"data":"…"}
 //
@@ -18,5 +18,5 @@
 // [WriteFile] and [NewFile] write the records of any journal.
 //
 // After a crash the last line may be torn. A last line that has no newline but is a
-// whole record counts as one. If it is not, it is left out, and [File.Torn] says so.
+// whole record counts as one. If it is not, it is omitted, and [File.Torn] says so.
 package filelog

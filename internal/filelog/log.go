@@ -185,7 +185,7 @@ func (f *File) Runless(ctx context.Context, shard int) iter.Seq2[journal.Record,
 	}
 }
 
-// Follow yields a shard's records that match, for ever, also those that another
+// Follow yields a shard's records that match, forever, also those that another
 // process appends to the file.
 func (f *File) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {

@@ -25,7 +25,7 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// opener returns the request of a stream that goes on after a message; empty: from its beginning.
+// opener returns the request of a stream that continues after a message; empty: from its beginning.
 type opener func(ctx context.Context, last string) (*http.Request, error)
 
 // eventsOf opens the stream of a run.
@@ -37,7 +37,7 @@ func (c *Client) eventsOf(in requests.EventsOf) opener {
 }
 
 // stream calls fn for the messages of a stream until ctx ends. Where the connection breaks, it
-// goes on after the last message that had an id. The error is that of ctx or of fn, or a refusal
+// continues after the last message that had an id. The error is that of ctx or of fn, or a refusal
 // that another attempt would not change.
 func (c *Client) stream(ctx context.Context, open opener, fn func(message) error) error {
 	wait, last := firstRetry, ""

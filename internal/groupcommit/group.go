@@ -41,10 +41,10 @@ type Appender interface {
 	// Batch stores all the entries of all the appends in order, each append under
 	// its own condition, or none of them. The records' sequence numbers follow on
 	// each other, and that of the last one is returned. Before it sends the last
-	// append it may call join, once, and has to go on with what that returns: the
+	// append it may call join, once, and has to continue with what that returns: the
 	// same appends, and behind them those that have come to wait meanwhile. The
 	// error is [journal.ErrUnknownOutcome] if they may be stored; with any other one they surely are
-	// not. It has to return in a time of its own, and must not keep the slices.
+	// not. It has to return in its own time, and must not keep the slices.
 	Batch(all []Pending, join func() []Pending) (uint64, error)
 }
 

@@ -186,7 +186,7 @@ func (o *Options) prepare(snapshots ports.Snapshots) *Process {
 	return o.process(store)
 }
 
-// process returns a process with an instance of its own.
+// process returns a process with its own instance.
 func (o *Options) process(store *runlog.Store) *Process {
 	base := worker.Base{Instance: cmp.Or(o.Instance, instanceName()), Store: store, Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger}
 	return NewProcess(base, o.Bus, o.Tombstones, o.Estimators)

@@ -64,7 +64,7 @@ func (q *asks) tell(ctx context.Context, st *sse.Stream, t *tail) error {
 	q.failed = false
 	var refused *refusal.Error
 	switch {
-	case errors.As(err, &refused) && refused.Kind != refusal.Unavailable: // the run went on
+	case errors.As(err, &refused) && refused.Kind != refusal.Unavailable: // the run continued
 		return nil
 	case err != nil:
 		q.failed = true

@@ -142,7 +142,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 func (s *Server) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.streams.Close)
 	defer stop()
-	// The function above runs in a goroutine of its own, perhaps after Run's return.
+	// The function above runs in its own goroutine, perhaps after Run's return.
 	defer func() {
 		if ctx.Err() != nil {
 			s.streams.Close()

@@ -1,6 +1,6 @@
 // Package httpserver makes the HTTP servers of every listener, with the same limits. A client
 // that is slow, silent or gone holds a connection and its memory for a bounded time only: while it
-// connects, sends a request, reads an answer, and between two requests. Streams may last for ever,
+// connects, sends a request, reads an answer, and between two requests. Streams may last forever,
 // as long as their client reads.
 package httpserver
 
@@ -20,7 +20,7 @@ import (
 const (
 	// HeaderTimeout bounds a TLS handshake, and the time for a request's header.
 	HeaderTimeout = 10 * time.Second
-	// ReadTimeout bounds the time for a whole request, from its first byte on.
+	// ReadTimeout bounds the time for an entire request, from its first byte on.
 	ReadTimeout = time.Minute
 	// IdleTimeout is how long a connection may wait for its next request.
 	IdleTimeout = 2 * time.Minute
@@ -114,7 +114,7 @@ func bounded(next http.Handler, timeout time.Duration) http.Handler {
 // part is how much a client has to read within the timeout, in bytes.
 const part = 64 << 10
 
-// writer gives each write a deadline of its own.
+// writer gives each write its own deadline.
 type writer struct {
 	http.ResponseWriter
 	control *http.ResponseController

@@ -76,7 +76,7 @@ type Session struct {
 // Outcome is how the session ended.
 type Outcome struct {
 	State events.State
-	// Incomplete says that the last answer was cut off, and accepted all the same.
+	// Incomplete says that the last answer was truncated, and accepted all the same.
 	Incomplete bool
 	// Err is why the run ended in error, or nil.
 	Err *reducer.RunError

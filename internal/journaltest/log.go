@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Log tests [journal.Log] but for Follow, which has a part of its own.
+// Log tests [journal.Log] but for Follow, which has its own part.
 func Log(t *testing.T, open func(t *testing.T) journal.Log) {
 	log := open(t)
 	for name, test := range map[string]func(*testing.T, journal.Log){

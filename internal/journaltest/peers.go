@@ -37,7 +37,7 @@ func Peers(t *testing.T, open func(t *testing.T) (lender, borrower LogPeers)) {
 	}
 }
 
-// held is a delivery in a pool of its own.
+// held is a delivery in its own pool.
 func held(t *testing.T, lender LogPeers) (pool string, d journal.Delivery, c *consumer) {
 	t.Helper()
 	pool = NewToken(t)

@@ -112,7 +112,7 @@ func acting(pool string) journal.Inbox {
 	return journal.Inbox{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool}
 }
 
-// spread appends n records in the pool, each to a run of its own.
+// spread appends n records in the pool, each to its own run.
 func spread(t *testing.T, log journal.Log, pool string, n int) {
 	t.Helper()
 	ctx := bounded(t)

@@ -60,7 +60,7 @@ type Bucket struct {
 	History int
 	// Lifetime is after how long all its values are forgotten; 0: never.
 	Lifetime time.Duration
-	// Marks says that values may have lifetimes of their own, and that nothing stays of deleted keys.
+	// Marks says that values may have their own lifetimes, and that nothing stays of deleted keys.
 	Marks bool
 	// AnyReplica says that users of the bucket may not ask the leader of several replicas, so a
 	// value may be read that was replaced a moment ago.

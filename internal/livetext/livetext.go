@@ -50,7 +50,7 @@ type Listener struct {
 	// useless counts the chunks since then that were of no use.
 	asked   bool
 	useless int
-	// over is the message whose event is known: it has the whole text.
+	// over is the message whose event is known: it has the entire text.
 	over string
 }
 
@@ -115,7 +115,7 @@ func (l *Listener) Over(message string) {
 
 // Rest is [Listener.Over] for a reader that is to hear all of a text: it returns
 // what was said of the message and not heard yet, as [Listener.News] would, given
-// the whole text as the event has it. Chunks and events come on ways of their own, so
+// the entire text as the event has it. Chunks and events come on their own ways, so
 // the last chunks may come after the event. False: nothing of it was heard, or all,
 // or something else.
 func (l *Listener) Rest(message, text string) ([]byte, bool) {

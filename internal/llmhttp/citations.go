@@ -31,7 +31,7 @@ type source struct {
 }
 
 // Cite adds the citations of a text that stands from the given character of the reply on and
-// has that many characters. What is none is left out. Places that the API gives count from
+// has that many characters. What is none is omitted. Places that the API gives count from
 // the text's beginning; a citation without them is one of all of the text.
 func Cite(to []llm.Citation, list json.RawMessage, start, length int) []llm.Citation {
 	var all []json.RawMessage

@@ -14,7 +14,7 @@ func NoModel() *llm.Error {
 	return Invalid("no model: name one in the agent (models: default) or as the provider's default model")
 }
 
-// Adjust is a setting that is sent as the value, or left out if that is nil. The value is a
+// Adjust is a setting that is sent as the value, or omitted if that is nil. The value is a
 // string or a number.
 func Adjust(key string, sent any) llm.Adjusted {
 	a := llm.Adjusted{Key: key}

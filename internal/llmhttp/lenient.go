@@ -8,7 +8,7 @@ import (
 )
 
 // The types of this file read what servers write in many forms. A standard type would
-// refuse the whole reply for one value of an unexpected form.
+// refuse the entire reply for one value of an unexpected form.
 
 // Word is a text that some servers give as a number.
 type Word string

@@ -70,7 +70,7 @@ type Client struct {
 	extra json.RawMessage
 	url   string
 	http  *http.Client
-	// grace is how long a stream may go on after its reply is complete.
+	// grace is how long a stream may continue after its reply is complete.
 	grace time.Duration
 }
 

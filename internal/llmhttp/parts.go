@@ -26,7 +26,7 @@ func Takes(c providers.Capabilities, role llm.Role, p llm.Part) bool {
 }
 
 // LeftOut returns what is sent instead of a part that the model does not take: the content of
-// a file of text, and of any other part that it is left out.
+// a file of text, and of any other part that it is omitted.
 func LeftOut(p llm.Part) string {
 	if p.Kind == llm.PartFile && media.IsText(p.MediaType) && len(p.Data) > 0 && utf8.Valid(p.Data) {
 		return "[" + media.Words(string(p.Kind), p.Name, p.MediaType, "", 0) + "]\n" + string(p.Data)

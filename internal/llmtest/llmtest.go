@@ -49,7 +49,7 @@ const NoConfidence Trait = "no confidence"
 const ObjectArguments Trait = "object arguments"
 
 // OneCall marks a Caller whose provider asks for one call at a time, without an id. It
-// returns the first call of a reply, under an id of its own.
+// returns the first call of a reply, under its own id.
 const OneCall Trait = "one call"
 
 // ModelName is the model that the suite's requests name.

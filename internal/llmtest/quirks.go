@@ -253,7 +253,7 @@ func (o *outcome) check(t *testing.T, sent []byte, streamed bool) {
 }
 
 // String writes the outcome: a line for each fact, in this order, those that say nothing
-// left out. Texts are Go strings.
+// omitted. Texts are Go strings.
 //
 //	text "Hello."                       or structured, tool_calls; a failure: error KIND "MESSAGE"
 //	call ID NAME "ARGUMENTS"            each call

@@ -56,7 +56,7 @@ func (w Responses) Plain(turn Turn, _ WireRequest) string {
 }
 
 // Events returns the events of a response: each item with its beginning, its fragments and
-// its end, and the whole response as the last one.
+// its end, and the entire response as the last one.
 func (w Responses) Events(turn Turn, _ WireRequest) []string {
 	text, calls := content(turn.Reply)
 	items := w.items(turn)

@@ -1,4 +1,4 @@
-// Package logwalk reads a whole log once, on all cores, run by run.
+// Package logwalk reads an entire log once, on all cores, run by run.
 package logwalk
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Walk reads the whole log once, on all cores: each reader takes a shard at a time
+// Walk reads the entire log once, on all cores: each reader takes a shard at a time
 // and hands its records to workers, each run to one of them, so that a run's
 // records stay in their order. Readers wait for workers that are behind, so at most
 // aheadBatches*batchSize records a worker are in memory beside what it keeps.

@@ -42,7 +42,7 @@ type outcome struct {
 	RunID  string       `json:"run_id,omitempty"`
 	State  events.State `json:"state,omitempty"`
 	Answer *string      `json:"answer,omitempty"`
-	// Incomplete says that the answer was cut off.
+	// Incomplete says that the answer was truncated.
 	Incomplete bool   `json:"incomplete,omitempty"`
 	Code       string `json:"code,omitempty"`
 	Message    string `json:"message,omitempty"`

@@ -7,7 +7,7 @@ import (
 	"github.com/moorebus/moorebus/internal/codec"
 )
 
-// taskSchema returns the input of an agent's tool. An agent with a task of its own needs none.
+// taskSchema returns the input of an agent's tool. An agent with its own task needs none.
 func taskSchema(own string) json.RawMessage {
 	if own == "" {
 		return json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What the agent is to do, with everything that it has to know."}},"required":["task"],"additionalProperties":false}`)

@@ -339,7 +339,7 @@ func between(all []groupcommit.Pending) (entries uint64) {
 }
 
 // storedOne is stored for one append. Records are compared by their subjects and
-// bodies: an event has an id of its own in its body.
+// bodies: an event has its own id in its body.
 func (b *Bus) storedOne(ctx context.Context, p groupcommit.Pending) (uint64, error) {
 	n := 0
 	for rec, err := range b.Read(ctx, p.Run, p.Last) {

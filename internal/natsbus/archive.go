@@ -276,7 +276,7 @@ func (b *Bus) PutValue(ctx context.Context, v ports.Value) error {
 }
 
 // ReadAll allows to read the log and everything beside it, for backups: no subject of a bucket is
-// left out, so agents' storage and large results are among it.
+// omitted, so agents' storage and large results are among it.
 func (g *Grants) ReadAll() {
 	g.ReadLog()
 	g.api("STREAM.NAMES", "STREAM.INFO.*", "STREAM.MSG.GET.*", "DIRECT.GET.*")

@@ -208,7 +208,7 @@ const (
 	lagTime = 2 * time.Second
 )
 
-// Follow yields a shard's records that match, for ever. The log is what is read; the feed
+// Follow yields a shard's records that match, forever. The log is what is read; the feed
 // at most says when.
 func (b *Bus) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
@@ -243,7 +243,7 @@ type follower struct {
 // whether its connection broke.
 const followRetry = 250 * time.Millisecond
 
-// run follows through a consumer of its own if it can. A consumer brings each record once. The
+// run follows through its own consumer if it can. A consumer brings each record once. The
 // other way brings it on the feed and again in the answer of a direct get, at several times the
 // cost. A single run's follower is too short for a consumer, and with replicas only a direct get
 // can ask another server.
@@ -259,7 +259,7 @@ func (f *follower) run(ctx context.Context) error {
 		if !made && !api.IsAway(err) {
 			break
 		}
-		f.catchUp(ctx) // goes on, whatever is wrong with consumers
+		f.catchUp(ctx) // continues, whatever is wrong with consumers
 		pause := followRetry
 		if !made {
 			pause = f.bus.opts.FollowPoll

@@ -165,7 +165,7 @@ func (b *Bus) setFlushing(sync Sync, breaks uint64) *flushing {
 // flushShard has a shard flushed, and returns up to which record it is.
 func (b *Bus) flushShard(shard int, wanted uint64) (uint64, error) {
 	if b.opts.Flush != nil {
-		// 0: a flush of its own, whatever was flushed. A purge changes records that were.
+		// 0: its own flush, whatever was flushed. A purge changes records that were.
 		return wanted, b.flushServer(context.Background(), shard, wanted)
 	}
 	msg := &nats.Msg{Subject: flushSubject + strconv.Itoa(shard), Data: strconv.AppendUint(nil, wanted, 10)}

@@ -32,7 +32,7 @@ type InitOptions struct {
 	Pools []string
 	// States are the states of an application's own graph that get a consumer,
 	// beside the built-in ones. With the pool of agents each gets another one there,
-	// for the ends of runs that answer calls: so runs that end in a state of their own
+	// for the ends of runs that answer calls: so runs that end in their own state
 	// need it named here.
 	States []events.State
 	// AckWait is how long a delivery may go without a sign of life; 0: as each
@@ -247,7 +247,7 @@ func (o *InitOptions) addExistingPools(ctx context.Context, js jetstream.JetStre
 
 // existingShards returns how many shards the streams say there are, 0 if there
 // is none, and on how many servers they lie, and checks what is asked of them. What others
-// have reserved it takes from Storable. After an init that was cut off only the last streams
+// have reserved it takes from Storable. After an init that was truncated only the last streams
 // exist, so all names are looked at.
 func (o *InitOptions) existingShards(ctx context.Context, js jetstream.JetStream) (shards, replicas int, err error) {
 	reserved := int64(0)
@@ -303,7 +303,7 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 	var was map[string]string
 	if stream, err := js.Stream(ctx, cfg.Name); err == nil {
 		old = stream.CachedInfo()
-		// What a stream denies it denies for ever: an update that lifts it fails.
+		// What a stream denies it denies forever: an update that lifts it fails.
 		cfg.DenyPurge = old.Config.DenyPurge
 		was = old.Config.Metadata
 	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {

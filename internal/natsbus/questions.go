@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The subjects of questions and of their answers. An answer goes to a subject of its own and
+// The subjects of questions and of their answers. An answer goes to its own subject and
 // never to the reply subject of a message, which would go past permissions.
 const (
 	questionAsks    = "question.ask."

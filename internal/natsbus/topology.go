@@ -43,7 +43,7 @@ const (
 	objectStreamPrefix = "OBJ_"
 )
 
-// ownStates are the states that have a consumer of their own, whatever pool
+// ownStates are the states that have their own consumer, whatever pool
 // their events carry.
 var ownStates = []events.State{
 	events.Planning, events.Reflecting, events.Observing, events.Paging, events.WaitingForHuman,

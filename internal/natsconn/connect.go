@@ -60,7 +60,7 @@ const (
 	nextReason      = time.Minute
 )
 
-// Connect opens a connection that reconnects for ever. If the first attempt
+// Connect opens a connection that reconnects forever. If the first attempt
 // fails, it either returns the error or, with Wait, tries until ctx ends. more are options that
 // go before those that follow from o.
 func Connect(ctx context.Context, o ConnectOptions, more ...nats.Option) (*nats.Conn, error) {

@@ -1,4 +1,4 @@
-// Package natstest runs nats-server in processes of its own. In the process of a test,
+// Package natstest runs nats-server in its own processes. In the process of a test,
 // the race detector makes a server so slow that elections and requests run out of time.
 // For tests only.
 package natstest
@@ -172,7 +172,7 @@ func (s *Server) Pause() {
 	require(s.tb, s.cmd.Process.Signal(syscall.SIGSTOP))
 }
 
-// Resume lets a server that hangs go on.
+// Resume lets a server that hangs continue.
 func (s *Server) Resume() {
 	s.tb.Helper()
 	require(s.tb, s.cmd.Process.Signal(syscall.SIGCONT))

@@ -41,7 +41,7 @@ func Modules(t testing.TB) string {
 }
 
 // Command returns node on a script, whose imports are found among the packages. The script is
-// written into a folder of its own; it ends with the test.
+// written into its own folder; it ends with the test.
 func Command(t testing.TB, script string, arguments ...string) *exec.Cmd {
 	t.Helper()
 	modules := Modules(t)

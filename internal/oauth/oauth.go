@@ -64,7 +64,7 @@ func (e *Error) Error() string { return "no OAuth token: " + e.reason.Error() }
 
 func unauthorized(err error) error {
 	var refused *oauth2.RetrieveError
-	if errors.As(err, &refused) && refused.Response != nil { // its text has the whole answer
+	if errors.As(err, &refused) && refused.Response != nil { // its text has the entire answer
 		err = fmt.Errorf("the authorization server answered %s %s", refused.Response.Status, refused.ErrorCode)
 	}
 	return &Error{err}
@@ -126,7 +126,7 @@ func (a *Authorizer) Refused(req *http.Request, res *http.Response) (again bool,
 	return true, nil
 }
 
-// exclusively calls work when no other work is under way. The work goes on if ctx ends: a
+// exclusively calls work when no other work is under way. The work continues if ctx ends: a
 // refresh token that was used has to be replaced.
 func (a *Authorizer) exclusively(ctx context.Context, work func(context.Context) error) error {
 	select {

@@ -211,7 +211,7 @@ func (s *snapshotter) refresh(ctx context.Context, id events.Run, from *runlog.S
 }
 
 // ended reports whether the run's last record ends it. Whether that record is legal does not
-// matter: a run can go on without its snapshot.
+// matter: a run can continue without its snapshot.
 func (s *snapshotter) ended(ctx context.Context, id events.Run) (bool, error) {
 	head, err := s.store.Log().Head(ctx, id)
 	if err != nil {

@@ -140,7 +140,7 @@ func (l Layout) withDefaults() (Layout, error) {
 }
 
 // Users returns all users but the operator: planner, observer, gateway, backup, tap, telemetry, an actor for each
-// pool, a user for each NATS service, and [Custom] if the table has states of its own.
+// pool, a user for each NATS service, and [Custom] if the table has its own states.
 func Users(l Layout) ([]User, error) {
 	l, err := l.withDefaults()
 	if err != nil {

@@ -50,7 +50,7 @@ const maxFailures = 20
 const maxShortened = 3
 
 // summarizeAgain asks for a summary again: for one of less if the request for it was too
-// long, and for the same one if the run cannot go on without it and the failure passes.
+// long, and for the same one if the run cannot continue without it and the failure passes.
 func (p *Planner) summarizeAgain(err error, billed *events.Usage, c modelCall) (worker.Result, bool) {
 	var e *llm.Error
 	if !errors.As(err, &e) {
@@ -86,7 +86,7 @@ func summarized(mem *reducer.Memory, failed reducer.Attempt) []reducer.HistoryEn
 const leastKept = 64
 
 // shortened returns the history in about so many bytes: the longest results and arguments
-// are cut first, and only then the oldest calls left out.
+// are cut first, and only then the oldest calls omitted.
 func shortened(history []reducer.HistoryEntry, sizes []int, room int) []reducer.HistoryEntry {
 	longest := 0
 	for _, size := range sizes {

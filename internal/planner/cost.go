@@ -66,7 +66,7 @@ func (p *Planner) bill(mem *reducer.Memory, req llm.Request) bill {
 }
 
 // price returns the price of the model that answered, else of the one that was called. It
-// is zero for a provider with costs of its own.
+// is zero for a provider with its own costs.
 func (b bill) price(answered string) (llm.Price, bool) {
 	if b.own {
 		return llm.Price{}, true

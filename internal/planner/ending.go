@@ -83,7 +83,7 @@ func (ch *replyChecker) continues(reply llm.Response) bool {
 	return false
 }
 
-// goOn is what the model is told whose answer was cut off.
+// goOn is what the model sees whose answer was truncated.
 const goOn = "Your answer was cut off. Go on exactly where it stopped: give only the rest, without repeating anything and without an introduction."
 
 // rest asks the model for the rest of an answer and returns the whole. An error holds what
@@ -154,7 +154,7 @@ func joined(first, rest llm.Response) llm.Response {
 	return llm.Text{Meta: m, Content: content}
 }
 
-// cutOff ends a run whose answer, or call, was cut off.
+// cutOff ends a run whose answer, or call, was truncated.
 func (ch *replyChecker) cutOff(meta llm.Meta, content string, calls bool) events.Payload {
 	what, remedy := "the answer", "raise llm.max_tokens, or take answers as far as they come (on_cut: accept)"
 	if calls {

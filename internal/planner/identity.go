@@ -14,7 +14,7 @@ import (
 )
 
 // Identity identifies a model caller among processes, see [llm.Description]. A caller
-// without an identity of its own is identified by its type, or its function's name, and
+// without its own identity is identified by its type, or its function's name, and
 // the program: copies and versions of a program have the same callers.
 func Identity(c llm.Caller) string {
 	if own := llm.Describe(c).Identity; own != "" {

@@ -76,7 +76,7 @@ func storedParts(mem *reducer.Memory) []storedPart {
 }
 
 // withStored returns the messages with the data of these parts. What the object store does
-// not have any more, and what the request has no room for, oldest first, is left out in
+// not have any more, and what the request has no room for, oldest first, is omitted in
 // words. An error is the object store's.
 func (p *Planner) withStored(ctx context.Context, messages []llm.Message, stored []storedPart) ([]llm.Message, error) {
 	if len(stored) == 0 {
@@ -124,7 +124,7 @@ func (p *Planner) blob(ctx context.Context, ref events.Ref) ([]byte, error) {
 	return data, err
 }
 
-// leftOut says in words that a part was left out.
+// leftOut says in words that a part was omitted.
 func leftOut(p llm.Part, why string) llm.Part {
 	return llm.Part{Kind: llm.PartText, Text: fmt.Sprintf("[%s: left out, %s]", named(p), why)}
 }

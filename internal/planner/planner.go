@@ -64,7 +64,7 @@ type Config struct {
 	// for them. [tokens.Bytes4] is always available.
 	Estimators tokens.Set
 	// Blobs has what is too large for the log and is shown to the model: images, files and
-	// long reasoning. Nil: the model is told that images and files are left out, and the
+	// long reasoning. Nil: the model is told that images and files are omitted, and the
 	// log takes all reasoning.
 	Blobs journal.Blobs
 	// Retry decides on failed calls of a provider.
@@ -225,7 +225,7 @@ type planning struct {
 	paid *events.Usage
 }
 
-// ask calls the model, a second time for the rest of an answer that was cut off, and turns
+// ask calls the model, a second time for the rest of an answer that was truncated, and turns
 // the reply into events.
 func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 	messages, err := pl.withStored(ctx, pl.call.req.Messages, pl.kept)

@@ -59,7 +59,7 @@ func reasoningOf(m *reducer.ViewMessage) []llm.ReasoningPart {
 
 // wholeReasoning reads the reasoning that is in the object store, for messages of the model
 // that is asked. The others lose it, as they do if it is in the log. What was removed from
-// the store is left out.
+// the store is omitted.
 func (p *Planner) wholeReasoning(ctx context.Context, req llm.Request) ([]llm.Message, error) {
 	messages := req.Messages
 	asked := p.asked(req)

@@ -27,7 +27,7 @@ const (
 	codeOutputSchema = "output_schema"
 	codeCutOff       = "cut_off"
 	codeTooManyCalls = "too_many_calls"
-	// schemaRefusal begins what the model is told of an answer that its schema refuses.
+	// schemaRefusal begins what the model sees of an answer that its schema refuses.
 	schemaRefusal = "the answer does not satisfy the output schema: "
 )
 
@@ -53,7 +53,7 @@ type replyChecker struct {
 	// textNote says what was wrong with the state that the model was asked in.
 	textNote   string
 	speaksText bool
-	// onCut is what becomes of a reply that was cut off. emptyBefore is how many replies in
+	// onCut is what becomes of a reply that was truncated. emptyBefore is how many replies in
 	// a row were empty until now.
 	onCut       events.OnCut
 	emptyBefore int
@@ -86,7 +86,7 @@ func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
 	}
 }
 
-// check reads the whole reply; calls take precedence over text. It returns the events to
+// check reads the entire reply; calls take precedence over text. It returns the events to
 // append, all or none.
 func (ch *replyChecker) check(reply llm.Response) []events.Payload {
 	ch.listed = maxListed
@@ -127,7 +127,7 @@ func (ch *replyChecker) payloads(reply llm.Response) []events.Payload {
 	return one(ch.empty(llm.Meta{}))
 }
 
-// invalid is the event of a reply without calls that cannot be used. The model is told the
+// invalid is the event of a reply without calls that cannot be used. The model sees the
 // reason.
 func (ch *replyChecker) invalid(meta llm.Meta, content, code, reason string) events.Payload {
 	return &events.ReplyInvalid{RefusedReply: events.RefusedReply{
@@ -369,7 +369,7 @@ func (ch *replyChecker) factsOf(m llm.Meta, calls bool) events.Facts {
 	return f
 }
 
-// usage returns a reply's usage as it is logged. A cost that is not a number is left out,
+// usage returns a reply's usage as it is logged. A cost that is not a number is omitted,
 // since it cannot be written as JSON.
 func usage(u llm.Usage) events.Usage {
 	if c := u.CostUSD; c != nil && (!(*c >= 0) || math.IsInf(*c, 1)) {

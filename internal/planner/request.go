@@ -300,7 +300,7 @@ func turnTask(mem *reducer.Memory) string {
 }
 
 // reflect plans Reflecting: the model summarizes the history, or less of it if that is too
-// long for the model. If that fails, the history stays and the run goes on.
+// long for the model. If that fails, the history stays and the run continues.
 func (p *Planner) reflect(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
 	return p.reflectWith(nil, run, mem, e)
 }
@@ -390,7 +390,7 @@ func (p *Planner) reflected(run events.Run, provider string, reply llm.Response,
 }
 
 // noSummary returns why a reply is no summary, nil if it is one. A part of one would stand
-// for the whole history.
+// for the entire history.
 func noSummary(reply llm.Response) error {
 	words, refuses := refusal(reply)
 	_, text := reply.(llm.Text)
@@ -421,7 +421,7 @@ func reflecting(a *events.Agent) llm.Sampling {
 	return s
 }
 
-// maxSummary bounds a summary, in bytes. It stands for the whole history, so only an
+// maxSummary bounds a summary, in bytes. It stands for the entire history, so only an
 // absurdly long one is cut.
 const maxSummary = 128 << 10
 

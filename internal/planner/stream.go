@@ -240,7 +240,7 @@ func (s *streamer) publish(c any) {
 	_ = s.feed.PublishChunk(s.run, data)
 }
 
-// complete compares the whole text with what was published. If a stream broke and the reply
+// complete compares the entire text with what was published. If a stream broke and the reply
 // came by another call, the text is published again from the beginning.
 func (s *streamer) complete(text string) {
 	s.mu.Lock()

@@ -50,7 +50,7 @@ type Quorum interface {
 type Fleet interface {
 	// Backlogs returns how much work waits in these states and in all pools of tools that the
 	// caller may read, in the order of the states, then of the pools. A state without a
-	// consumer is left out. Errors: [journal.ErrDenied], or the bus's.
+	// consumer is omitted. Errors: [journal.ErrDenied], or the bus's.
 	Backlogs(ctx context.Context, states []events.State) ([]Backlog, error)
 	// Workers returns the live instances, planners first, then sorted by pool and instance.
 	Workers(ctx context.Context) ([]Worker, error)

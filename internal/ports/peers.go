@@ -50,7 +50,7 @@ type Peers interface {
 	Lend(ctx context.Context, d journal.Delivery, l Loan) (retry time.Duration, err error)
 
 	// Borrow offers a name in a pool until stop is called, and calls take for each
-	// loan, each in a goroutine of its own. The delivery names its record by subject
+	// loan, each in its own goroutine. The delivery names its record by subject
 	// and sequence number and has no body; it is extended while take runs, and its
 	// Ack and Retry do nothing. Lend returns what take returns; for an error that
 	// this port does not declare it returns a short delay. Every lender of the pool can

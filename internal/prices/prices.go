@@ -11,7 +11,7 @@
 //	*
 //
 // Only a date may follow the model's name, since providers append one to name a
-// release. A release with another price needs an entry of its own. Nothing else is
+// release. A release with another price needs its own entry. Nothing else is
 // guessed: gpt-4o-audio is another model.
 package prices
 

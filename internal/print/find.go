@@ -26,7 +26,7 @@ const (
 // [list.Lister.Find].
 type RunFinder func(ctx context.Context, prefix string, limit int) ([]list.Run, error)
 
-// FindRun returns the id of the run that an argument names. The argument is a whole id, which is
+// FindRun returns the id of the run that an argument names. The argument is an entire id, which is
 // not looked up, the beginning of one run's id, or [cli.LastRun]. The error is a usage error if
 // no run, or more than one, has such an id.
 func FindRun(ctx context.Context, arg string, find RunFinder) (string, error) {

@@ -57,7 +57,7 @@ func stateText(r list.Run) string {
 	return string(r.State)
 }
 
-// taskLeast is how many columns a task gets before other columns are left out.
+// taskLeast is how many columns a task gets before other columns are omitted.
 const taskLeast = 24
 
 // runs writes the table that fits. The more it must leave out, the later it stands here.

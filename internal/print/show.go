@@ -43,7 +43,7 @@ type Run struct {
 	// Usage sums the tokens and the cost of all replies.
 	Usage reducer.TotalUsage `json:"usage"`
 	// Answer is the final answer, Error why there is none. Incomplete says that the answer
-	// was cut off.
+	// was truncated.
 	Answer     *string           `json:"answer,omitempty"`
 	Incomplete bool              `json:"incomplete,omitempty"`
 	Error      *reducer.RunError `json:"error,omitempty"`

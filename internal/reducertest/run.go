@@ -33,7 +33,7 @@ type Run struct {
 	ids int
 	now time.Time
 
-	// parent and at are what a fork goes on from.
+	// parent and at are what a fork continues from.
 	parent *Run
 	at     uint64
 }
@@ -49,7 +49,7 @@ func NewRun(m *reducer.Machine) *Run {
 	return r
 }
 
-// Fork returns a run that goes on from the run's event at; p is its first event,
+// Fork returns a run that continues from the run's event at; p is its first event,
 // which need not say from where. The error is the draft's or the fold's.
 func (r *Run) Fork(at uint64, p events.Forked) (*Run, error) {
 	f := &Run{Machine: r.Machine, ids: r.ids, now: r.now, parent: r, at: at}

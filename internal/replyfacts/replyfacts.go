@@ -10,7 +10,7 @@ import (
 )
 
 // Of returns what the log keeps of a reply. calls says that the reply has tool calls. Opaque
-// reasoning that is not valid JSON is left out, since it cannot be written.
+// reasoning that is not valid JSON is omitted, since it cannot be written.
 func Of(m llm.Meta, asked llm.Asked, calls bool) events.Facts {
 	f := events.Facts{Finish: string(m.Finish), FinishRaw: m.FinishRaw, Dialect: m.Dialect, RequestSHA256: m.RequestSHA256}
 	switch {

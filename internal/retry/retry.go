@@ -17,7 +17,7 @@ import (
 )
 
 // Policy says how often failed work is tried, and how long the pauses are. The zero
-// value tries for ever without a pause, so set at least First.
+// value tries forever without a pause, so set at least First.
 type Policy struct {
 	// Attempts bounds the attempts, the first one included. 0: no bound.
 	Attempts int

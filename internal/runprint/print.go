@@ -42,7 +42,7 @@ func (WallClock) Sleep(ctx context.Context, d time.Duration) error {
 type Options struct {
 	// Until stops after this event; 0: at the head.
 	Until uint64
-	// Follow goes on with what is appended, until the run has ended.
+	// Follow continues with what is appended, until the run has ended.
 	Follow bool
 	// Speed shows the events in the rhythm in which they happened, this many
 	// times as fast, and replies as they came, where that was recorded; 0: at once.

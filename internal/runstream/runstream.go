@@ -5,7 +5,7 @@
 // So every reader of a run sees the same outputs in the same order, each once, live and in
 // a replay. Three kinds come from the live feed only: [LLMToken], [ReasoningToken] and
 // [ToolCallDelta] are best effort, may be missing, and are void when a reply begins anew. [Stream] merges both. It
-// passes none of a message's tokens on after the event that has the whole message.
+// passes none of a message's tokens on after the event that has the entire message.
 //
 // [Marshal] writes an output as one JSON object with its kind and its run. [TableText] and its
 // like draw transition tables.
@@ -118,13 +118,13 @@ type Action struct {
 
 // FinalAnswer is the answer of a run that ended well, and its last output. In chat mode it
 // is the answer of a turn. State is the run's state after it. Incomplete says that the answer
-// was cut off, and that the agent takes it all the same.
+// was truncated, and that the agent takes it all the same.
 type FinalAnswer struct {
 	N         uint64       `json:"n"`
 	MessageID string       `json:"message_id,omitempty"`
 	State     events.State `json:"state"`
 	Content   string       `json:"content"`
-	// Incomplete is left out of JSON if it is false.
+	// Incomplete is omitted of JSON if it is false.
 	Incomplete bool `json:"incomplete,omitempty"`
 	// Annotations are the sources that the answer names.
 	Annotations []events.Citation `json:"annotations,omitempty"`

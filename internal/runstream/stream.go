@@ -46,7 +46,7 @@ func (s *spoken) hear(t LLMToken) {
 	_, _ = io.WriteString(s.sum, t.Text)
 }
 
-// rest returns where the missing part of the whole text begins. It is false if nothing is
+// rest returns where the missing part of the entire text begins. It is false if nothing is
 // missing, nothing was passed on, or other text was.
 func (s *spoken) rest(text string) (offset int, ok bool) {
 	if s == nil || s.sum == nil || s.next == 0 || s.next >= len(text) {

@@ -26,7 +26,7 @@ func decode(text string) (any, error) {
 	return d.value(0)
 }
 
-// syntax checks the whole text, since a token has no reliable offset for every error and
+// syntax checks the entire text, since a token has no reliable offset for every error and
 // does not show what follows the value.
 func syntax(text string) error {
 	if json.Valid([]byte(text)) {

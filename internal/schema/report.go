@@ -14,7 +14,7 @@ const (
 	maxLine  = 400
 )
 
-// report lists every violation on a line of its own as `- /pointer: what`, the
+// report lists every violation on its own line as `- /pointer: what`, the
 // alternatives of anyOf and oneOf indented under a line that says so.
 func report(err *jsonschema.ValidationError) string {
 	r := &reporter{}

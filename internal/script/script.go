@@ -31,7 +31,7 @@ type Entry struct {
 	Usage      llm.Usage
 	Finish     llm.Finish
 	Reasoning  []llm.ReasoningPart
-	// Rest is what the model says when it is asked to go on; nil: nothing.
+	// Rest is what the model says when it is asked to continue; nil: nothing.
 	Rest *Entry
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// The codes of sub-runs that ended without an answer and without a code of their own.
+// The codes of sub-runs that ended without an answer and without their own code.
 const (
 	CodeCancelled = "cancelled"
 	CodeFailed    = "agent_failed"
@@ -69,7 +69,7 @@ func (e *ending) failure() string {
 	return ""
 }
 
-// incompleteNote tells the model of the parent that an answer was cut off.
+// incompleteNote tells the model of the parent that an answer was truncated.
 const incompleteNote = "\n\n[moorebus: this answer is incomplete, it was cut off]"
 
 // text returns the text of the call's result.

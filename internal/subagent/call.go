@@ -165,7 +165,7 @@ func (c *call) failed(code, message string) worker.Result {
 // subrun is what is known of the run that answers a call.
 type subrun struct {
 	there, foreign bool
-	// ended is how it ended, nil if it goes on.
+	// ended is how it ended, nil if it continues.
 	ended *ending
 }
 

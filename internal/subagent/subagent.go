@@ -1,7 +1,7 @@
 // Package subagent is the role that makes an agent a tool of others. It owns the states
 // Acting and ParallelActing of the reserved pool `agents`, and starts runs.
 //
-// A call of such a tool is answered by a run of its own, the sub-run. Its id follows from
+// A call of such a tool is answered by its own run, the sub-run. Its id follows from
 // the parent's and the call's, so there is one sub-run however often the delivery comes.
 // Once its Start is in the log, the parent gets a ToolCallStarted and the delivery is
 // acknowledged: a parent that waits holds no delivery. The end of the sub-run comes to

@@ -129,7 +129,7 @@ func (r *run) endChat(e *events.Event, c chat, was before) {
 const maxSaid = 32
 
 // chatID returns the id that the request carried. If the log has two ends of one request, as
-// of two workers that had the same delivery, the second one gets an id of its own.
+// of two workers that had the same delivery, the second one gets its own id.
 func (r *run) chatID(asks effect, e *events.Event) tracecontext.SpanID {
 	id := tracecontext.Chat(r.id.ID, asks.key, asks.failed.Total(), asks.failed.Lost)
 	if slices.Contains(r.said, id) {

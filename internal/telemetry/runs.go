@@ -16,7 +16,7 @@ import (
 )
 
 // The bounds of what is remembered: runs, and the bytes of their bodies. A run that was
-// forgotten is read from its beginning when it goes on.
+// forgotten is read from its beginning when it continues.
 const (
 	maxRuns  = 10000
 	maxKnown = 128 << 20

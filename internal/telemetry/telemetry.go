@@ -77,7 +77,7 @@ const (
 type Exporter struct {
 	cfg  Config
 	runs *runs
-	// skipped are the reasons for which runs are left out, each of which is logged once.
+	// skipped are the reasons for which runs are omitted, each of which is logged once.
 	skipped map[string]bool
 	// taken says that the receiver has acknowledged spans.
 	taken bool
@@ -324,7 +324,7 @@ func (x *Exporter) patientSpans(ctx context.Context, s events.Subject, rec journ
 	return spans, err
 }
 
-// skip says once for each reason that runs are left out.
+// skip says once for each reason that runs are omitted.
 func (x *Exporter) skip(id events.Run, err error) {
 	var table *reducer.TableError
 	reason := "a run is gone, or what it was forked from"
@@ -356,7 +356,7 @@ func (x *Exporter) flush(ctx context.Context, b *batch, keep func(context.Contex
 }
 
 // deliver sends spans until the receiver has acknowledged them. If it calls a request wrong or too
-// large, the halves are sent. A single span that is still refused is left out if the receiver
+// large, the halves are sent. A single span that is still refused is omitted if the receiver
 // has ever taken another one. If it has not, the fault is more likely in its address.
 func (x *Exporter) deliver(ctx context.Context, spans []*tracepb.Span) error {
 	request := []*tracepb.ResourceSpans{{Resource: x.cfg.Resource, ScopeSpans: []*tracepb.ScopeSpans{{

@@ -51,7 +51,7 @@ func New(f *os.File) *Output {
 	return &Output{file: f, w: f, terminal: term.IsTerminal(int(f.Fd()))}
 }
 
-// File returns the file itself, for a program that draws the whole screen and shows all foreign
+// File returns the file itself, for a program that draws the entire screen and shows all foreign
 // text by [Visible].
 func (o *Output) File() *os.File { return o.file }
 

@@ -22,7 +22,7 @@
 // result cannot pass for anything else. Reading takes time linear in the reply and
 // does not recurse: an element has three levels, and markup within a value is text.
 //
-// The package has a scanner of its own, since models write XML only approximately:
+// The package has its own scanner, since models write XML only approximately:
 // encoding/xml stops at `a < b`, and drops unescaped markup in a value.
 package textprotocol
 

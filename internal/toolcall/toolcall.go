@@ -148,7 +148,7 @@ func (r Results) Redact(text string) string {
 
 // Fit returns a text as it is logged. A text that is too large goes to the object store of
 // the pool, and its head and tail stay, with a marker between them. Without blobs it is
-// only cut. The error says that the whole text could not be stored; the returned text is
+// only cut. The error says that the entire text could not be stored; the returned text is
 // usable all the same.
 func (r Results) Fit(ctx context.Context, blobs journal.Blobs, pool, text string) (string, *events.Ref, error) {
 	// Escapes can make a text six times as long, and the event has to fit into the log.

@@ -1,7 +1,7 @@
 // Package toolset holds the tools of one process by name and runs their calls.
 //
 // A call always has an outcome. An unknown name, a panic, a missed deadline and the end
-// of the context are failures with codes of their own. Tools that a process is built
+// of the context are failures with their own codes. Tools that a process is built
 // with stay. Tools of sources come and go while the sources run.
 package toolset
 
@@ -55,7 +55,7 @@ type Registry struct {
 
 	changing sync.Mutex // held while current is replaced
 	// owners has the first source of each name; left has, by source, why its tools were
-	// left out last.
+	// omitted last.
 	owners  map[string]string
 	left    map[string][]string
 	current atomic.Pointer[shelf]

@@ -173,7 +173,7 @@ func (r *Registry) replace(source string, tools []tool.Tool, logger *slog.Logger
 }
 
 const (
-	// maxLeft bounds the warnings about tools that are left out at one time.
+	// maxLeft bounds the warnings about tools that are omitted at one time.
 	maxLeft = 20
 	// maxOwners bounds the names that are remembered, since sources may invent names.
 	maxOwners = 20_000

@@ -1,6 +1,6 @@
 // Package tooltest is the suite that every tool adapter passes.
 //
-// An adapter's test fills in a [Suite] with tools of its own, backed by the real
+// An adapter's test fills in a [Suite] with its own tools, backed by the real
 // thing (a process, an HTTP server), and calls [Suite.Run]. Cases that are nil
 // are not part of that adapter: a calculator cannot be made to hang.
 package tooltest
@@ -22,7 +22,7 @@ import (
 )
 
 // promptly is how soon after its context ends a call has to be over. It would take
-// for ever; what it takes of this is up to the machine.
+// forever; what it takes of this is up to the machine.
 const promptly = 10 * time.Second
 
 // Case is one tool with arguments that make it do what the case is about.
@@ -50,7 +50,7 @@ type Suite struct {
 	Failure func(t *testing.T) Case
 	// Panics is a tool of the adapter that panics.
 	Panics func(t *testing.T) Case
-	// Hangs is a tool that would take for ever.
+	// Hangs is a tool that would take forever.
 	Hangs func(t *testing.T) Hang
 	// ShowsKey is a tool whose result is the idempotency key that it was given.
 	ShowsKey func(t *testing.T) Case

@@ -8,7 +8,7 @@
 //
 // A run with a record that is not legal is either poisoned or diverged. It is
 // poisoned if the system dealt with the record as it should: the run was ended
-// because of it, or nothing has happened since. It diverged if somebody went on
+// because of it, or nothing has happened since. It diverged if somebody continued
 // as if the record were legal, or if the record does not stand on the one before
 // it, as after a change to a stored body: then what is read is not what was
 // written.

@@ -171,7 +171,7 @@ func (v *verifier) one(ctx context.Context, run events.Run, part *Report) error 
 	return nil
 }
 
-// all verifies the whole log: readers split it by shard, workers by run.
+// all verifies the entire log: readers split it by shard, workers by run.
 func (v *verifier) all(ctx context.Context) error {
 	w := logwalk.Walk{Log: v.log, Namespace: v.o.Namespace, Workers: v.o.Workers, Work: v.fold, Misplaced: func(messages []logwalk.Misplaced) {
 		part := newReport(false)

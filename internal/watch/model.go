@@ -52,7 +52,7 @@ type model struct {
 	mode          mode
 	input         []rune
 	query         string
-	// asked is the call that is decided on, verb what was decided.
+	// asked is the call that is decided, verb what was decided.
 	asked    events.Request
 	verb     Verb
 	note     string
@@ -190,7 +190,7 @@ func (m *model) typed(key, text string) tea.Cmd {
 			return m.search(line)
 		}
 		if line == "" {
-			return nil // the model is told why, so there must be something
+			return nil // the model sees why, so there must be something
 		}
 		m.mode = browsing
 		return m.decide(line)

@@ -114,7 +114,7 @@ func (m *model) age() string {
 	return max(now.Sub(started), 0).Truncate(time.Second).String()
 }
 
-// slider shows where the moment is in the run, and how it goes on.
+// slider shows where the moment is in the run, and how it continues.
 func (m *model) slider() string {
 	total := m.history.len()
 	how := "stands"

@@ -40,7 +40,7 @@ type Options struct {
 	// Request returns what the model was asked for the reply that is event n, or with 0 what
 	// it is asked now: a line about it, and JSON. Nil: it is not known.
 	Request func(ctx context.Context, n uint64) (about string, body []byte, err error)
-	// Decide decides on a call that waits. text is the reason of a rejection, or the answer.
+	// Decide decides about a call that waits. text is the reason of a rejection, or the answer.
 	// Nil: nobody can decide here, and Refusal says why.
 	Decide  func(ctx context.Context, waits events.Request, v Verb, text string) error
 	Refusal string
@@ -79,7 +79,7 @@ type (
 	}
 )
 
-// Run shows the run until the person leaves or ctx ends. The run goes on. A run that is not
+// Run shows the run until the person leaves or ctx ends. The run continues. A run that is not
 // there is [journal.ErrNotFound].
 func Run(ctx context.Context, o Options) error {
 	m, last, err := load(ctx, o)

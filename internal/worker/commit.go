@@ -175,7 +175,7 @@ type addition struct {
 	payloads []events.Payload
 	// ids are the events' ids, if the append may have to be repeated.
 	ids []string
-	// begins says that work goes on after it. Then nothing is appended if the run was
+	// begins says that work continues after it. Then nothing is appended if the run was
 	// paused meanwhile, another worker was faster, or a newer delivery drives the effect.
 	begins bool
 }

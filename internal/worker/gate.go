@@ -13,7 +13,7 @@ import (
 // Gate holds deliveries back while the service that they need refuses to serve them. A
 // worker pulls nothing while the gate is shut. After that it pulls one delivery of each
 // inbox at a time, as a probe, until the gate is opened. A slow probe delays the next one
-// by [ProbeInterval] only. Work in flight goes on all the time.
+// by [ProbeInterval] only. Work in flight continues all the time.
 //
 // The zero value is open. A gate is safe for concurrent use, and its methods do not block.
 type Gate struct {
@@ -79,7 +79,7 @@ const ProbeInterval = 3 * time.Second
 type consumeFunc func(ctx context.Context, slots int, handle func(journal.Delivery)) error
 
 // through runs consume as the gate allows, with never more than slots deliveries in
-// work. Deliveries that are in work when one pull ends go on beside the next pull.
+// work. Deliveries that are in work when one pull ends continue beside the next pull.
 func (g *Gate) through(ctx context.Context, slots int, consume consumeFunc, handle func(journal.Delivery)) error {
 	if g == nil {
 		return consume(ctx, slots, handle)

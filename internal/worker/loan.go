@@ -19,7 +19,7 @@ import (
 const waitingPerSlot = 4
 
 // loans are the names under which this worker takes loans of other workers. Loans have
-// slots of their own, as many as one inbox has, so workers that are full of each other's
+// their own slots, as many as one inbox has, so workers that are full of each other's
 // work still progress.
 type loans struct {
 	slots chan struct{}
@@ -90,7 +90,7 @@ func (w *Worker) adjustOffers() error {
 	return errors.Join(errs...)
 }
 
-// takeLoans takes loans until taking ends. Those in work may go on until workCtx ends. The
+// takeLoans takes loans until taking ends. Those in work may continue until workCtx ends. The
 // returned function waits for them, but not after abandoned is closed.
 func (w *Worker) takeLoans(taking, workCtx context.Context) (wait func(abandoned <-chan struct{})) {
 	if w.cfg.Peers == nil {

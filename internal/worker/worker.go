@@ -62,7 +62,7 @@ type Base struct {
 	Feed  journal.Feed
 	// Concurrency is how many deliveries of one inbox are in work at once. Default 64.
 	Concurrency int
-	// Drain is how long work in flight may go on after the context of Run has ended.
+	// Drain is how long work in flight may continue after the context of Run has ended.
 	// Default 8 s.
 	Drain time.Duration
 	// Follow does without a delivery what a role of this process would do for the next
@@ -196,21 +196,21 @@ type Result struct {
 // least one event.
 func Done(outcome ...events.Payload) Result { return Result{payloads: outcome} }
 
-// Then appends an event that does not end the effect, and goes on with next
+// Then appends an event that does not end the effect, and continues with next
 // once it stands in the log.
 func Then(p events.Payload, next Work) Result {
 	return Result{payloads: []events.Payload{p}, next: next}
 }
 
 // HandOn ends the effect, for this delivery, with an event which says that another
-// process goes on with it. In a run that was paused meanwhile it is not appended: then
+// process continues with it. In a run that was paused meanwhile it is not appended: then
 // the work begins anew when the run is resumed.
 func HandOn(p events.Payload) Result {
 	return Result{payloads: []events.Payload{p}, handsOn: true}
 }
 
 // Lend has another worker of the delivery's pool, one that offers the name, do the effect.
-// It goes on with lent, whose delay and err are those of [ports.Peers.Lend]; lent may
+// It continues with lent, whose delay and err are those of [ports.Peers.Lend]; lent may
 // return a Lend again. The wait takes no place among the work that is done at once. The
 // delivery leaves its slot, if there is room for that. An effect that was borrowed is not
 // lent again: its lender gets [ports.ErrNoPeer].
@@ -322,7 +322,7 @@ func New(cfg Config) (*Worker, error) {
 // Source is what signs a role's events.
 func Source(role, instance string) string { return "moorebus/" + role + "/" + instance }
 
-// Run works until ctx ends. Work in flight may then go on for the drain time. Run returns
+// Run works until ctx ends. Work in flight may then continue for the drain time. Run returns
 // nil at most a second later, whatever is in flight. Any other return is an error that
 // waiting does not mend, such as missing permissions.
 func (w *Worker) Run(ctx context.Context) error {
@@ -409,7 +409,7 @@ func (w *Worker) stepInbox(ctx context.Context, inbox journal.Inbox) (stepped bo
 // slot does a delivery's work, or gives the delivery back.
 type slot func(work, giveBack func())
 
-// consume takes deliveries until taking ends. Work in flight may go on for the drain time
+// consume takes deliveries until taking ends. Work in flight may continue for the drain time
 // after ctx ends. abandoned is closed when work has ignored its cancelled context for
 // endGrace.
 func (w *Worker) consume(ctx, taking context.Context, inboxes []journal.Inbox, slots int, in slot) error {

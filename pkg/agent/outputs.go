@@ -13,7 +13,7 @@ import (
 // Events yields the events of the run from its first one on, as they come, and those of its
 // sub-runs. Event.Run says whose event it is. The events of one run are in order. The
 // iteration ends after the last event of the run and its sub-runs. An error, such as the end
-// of ctx, is the last value. Records that are no legal events are left out.
+// of ctx, is the last value. Records that are no legal events are omitted.
 //
 // A slow reader delays nothing: the events are read from the log.
 func (r *Run) Events(ctx context.Context) iter.Seq2[*events.Event, error] {

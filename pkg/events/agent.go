@@ -35,7 +35,7 @@ type Agent struct {
 	LLM  LLM    `json:"llm"`
 	// Models are the models by task type; `default` is for every other one.
 	Models map[string]Models `json:"models,omitempty"`
-	// OnCut says what becomes of a reply that was cut off; empty is [CutContinue].
+	// OnCut says what becomes of a reply that was truncated; empty is [CutContinue].
 	OnCut OnCut `json:"on_cut,omitempty"`
 	// Reasoning says how much the model reasons; nil: as its provider does it.
 	Reasoning *ReasoningConfig `json:"reasoning,omitempty"`

@@ -218,7 +218,7 @@ func canonical(body []byte) *decoder {
 		attrCause: in.Cause, attrPrev: in.Prev, attrTrace: in.TraceParent,
 	} {
 		if text == "" && (attr == attrN || attr >= attrStep) {
-			continue // a number, or left out
+			continue // a number, or omitted
 		}
 		if d.setText(attr, text) != nil {
 			return nil

@@ -76,7 +76,7 @@ func (l *LLM) checkThinking() error {
 	return nil
 }
 
-// OnCut says what becomes of a reply that was cut off, such as at a token limit.
+// OnCut says what becomes of a reply that was truncated, such as at a token limit.
 type OnCut string
 
 // What may become of it.
@@ -89,7 +89,7 @@ const (
 	CutAccept OnCut = "accept"
 )
 
-// WhenCut returns what becomes of a reply that was cut off.
+// WhenCut returns what becomes of a reply that was truncated.
 func (a *Agent) WhenCut() OnCut {
 	if a.OnCut == "" {
 		return CutContinue

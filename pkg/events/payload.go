@@ -120,7 +120,7 @@ func (c Citation) Shown() string {
 }
 
 // Adjusted is a setting that was sent otherwise than the agent has it. Sent is what was
-// sent, nil where it was left out.
+// sent, nil where it was omitted.
 type Adjusted struct {
 	Key  string          `json:"key"`
 	Sent json.RawMessage `json:"sent,omitempty"`

@@ -66,7 +66,7 @@ type ToolCallReply struct {
 	Chunks Chunks `json:"chunks,omitempty"`
 }
 
-// LLMFinalAnswer ends a run in task mode. Incomplete says that the answer was cut off and
+// LLMFinalAnswer ends a run in task mode. Incomplete says that the answer was truncated and
 // that the agent accepts that.
 type LLMFinalAnswer struct {
 	MessageID string `json:"message_id"`

@@ -229,7 +229,7 @@ type Directory interface {
 	PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error)
 	// Tools returns every live tool, sorted by name and pool. A tool that several
 	// instances of a pool announce equally is there once. Tools that the operator has
-	// assigned to another pool are left out.
+	// assigned to another pool are omitted.
 	Tools(ctx context.Context) ([]events.ToolSpec, error)
 	// Providers returns the names of all live providers, sorted.
 	Providers(ctx context.Context) ([]string, error)

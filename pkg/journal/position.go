@@ -34,7 +34,7 @@ func (p Position) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Parse reads what String writes. A shard that is left out is where it is in p,
+// Parse reads what String writes. A shard that is omitted is where it is in p,
 // which stays as it is.
 func (p Position) Parse(text string) (Position, error) {
 	read := slices.Clone(p)

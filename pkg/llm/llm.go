@@ -11,7 +11,7 @@
 //   - A refusal of the model or its provider is a [Text] with its words, or
 //     [RefusedText] if there are none, and finish [FinishRefusal]. Calls beside it are
 //     dropped, and it is never [Structured].
-//   - A reply that was cut off is the reply as far as it came, with finish
+//   - A reply that was truncated is the reply as far as it came, with finish
 //     [FinishLength]. The last call of such a reply may lack its end and must not
 //     run, even if its arguments are valid. The same holds for [FinishContentFilter]
 //     and [FinishError].
@@ -55,7 +55,7 @@ type Message struct {
 	Failed bool
 	// Parts are, in a user or tool message, its content where that is more than text:
 	// text, images and files in order. Content is then the text alone. A Caller whose
-	// model does not take a part says in words that it was left out.
+	// model does not take a part says in words that it was omitted.
 	Parts []Part
 	// Reasoning is, in an assistant message, the [Meta] Reasoning of the reply, and Asked
 	// who was asked for it. A Caller sends back what its provider wants back, and
@@ -198,8 +198,8 @@ type Request struct {
 	// Settings is the agent's `llm` block as JSON, for settings of one adapter: the
 	// scripted one reads its script there.
 	Settings json.RawMessage
-	// Rest says that the request asks for the rest of a reply that was cut off. The reply
-	// and the request to go on are its last two messages.
+	// Rest says that the request asks for the rest of a reply that was truncated. The reply
+	// and the request to continue are its last two messages.
 	Rest bool
 	// Replies is the number of replies that the run's log already holds.
 	Replies int
@@ -273,7 +273,7 @@ type Meta struct {
 	RequestSHA256 string
 }
 
-// Cut reports whether the reply was cut off, so that its last call or its text may lack
+// Cut reports whether the reply was truncated, so that its last call or its text may lack
 // the end.
 func (m Meta) Cut() bool {
 	return m.Finish == FinishLength || m.Finish == FinishContentFilter || m.Finish == FinishError
@@ -286,12 +286,12 @@ type Finish string
 const (
 	FinishStop      Finish = "stop"
 	FinishToolCalls Finish = "tool_calls"
-	// FinishLength is a reply that was cut off at a token limit.
+	// FinishLength is a reply that was truncated at a token limit.
 	FinishLength Finish = "length"
 	// FinishContentFilter is one that the provider cut off or withheld for its content.
 	FinishContentFilter Finish = "content_filter"
 	FinishRefusal       Finish = "refusal"
-	// FinishError is one that the provider cut off by a failure of its own.
+	// FinishError is one that the provider cut off by its own failure.
 	FinishError Finish = "error"
 	// FinishUnknown is one whose ending the provider names with a word that says nothing here.
 	FinishUnknown Finish = "unknown"
@@ -311,7 +311,7 @@ type Citation struct {
 
 // Adjusted is a setting of the request that was sent otherwise. Key is the setting as agents
 // write it, such as reasoning.effort or temperature. Sent is what was sent, as JSON; nil:
-// the setting was left out.
+// the setting was omitted.
 type Adjusted struct {
 	Key  string          `json:"key"`
 	Sent json.RawMessage `json:"sent,omitempty"`

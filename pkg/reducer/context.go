@@ -240,7 +240,7 @@ func NormalTags(tags []string) []string {
 }
 
 // InternalCall is a call of one of Moorebus' own tools, which edit the model's
-// context and nothing else. Answer is what the model is told.
+// context and nothing else. Answer is what the model sees.
 type InternalCall struct {
 	ID         string `json:"id"`
 	Name       string `json:"name"`

@@ -7,7 +7,7 @@
 //
 // Nothing here reads a clock, a random source, a file or the environment. Times and ids
 // come in events, and no result depends on the order of a map. The same records give the
-// same memory for ever.
+// same memory forever.
 //
 // A forked run begins where another run stood. Its first event is folded into that run's
 // memory, which [Memory.Adopt] hands in.

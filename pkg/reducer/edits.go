@@ -7,7 +7,7 @@ import (
 )
 
 // EditReplies is for how many replies an edit of the context lasts under the text
-// protocol, where a whole run may be one loop: what is shown has to stay bounded.
+// protocol, where an entire run may be one loop: what is shown has to stay bounded.
 const EditReplies = 5
 
 // Edit is an edit of the current loop's context that still shows something: by how

@@ -12,7 +12,7 @@ import (
 // ancestors cannot be forked.
 const MaxForks = 100
 
-// Origin is the event of another run that a fork goes on from.
+// Origin is the event of another run that a fork continues from.
 type Origin struct {
 	Run string `json:"run"`
 	At  uint64 `json:"at"`
@@ -66,7 +66,7 @@ func (mem *Memory) inherited() *Memory {
 	return mem.base.mem
 }
 
-// next is where an event leads: a fork goes on in the state that its parent was
+// next is where an event leads: a fork continues in the state that its parent was
 // in, anything else goes by the table.
 func (m *Machine) next(mem *Memory, t events.Type) (events.State, bool) {
 	if t != events.TypeForked {
@@ -221,7 +221,7 @@ func reworded(parts []events.Part, text string) []events.Part {
 }
 
 // forkRoute is where a fork's first event goes: to whoever would be woken if its
-// parent were driven once more.
+// parent were re-driven.
 func forkRoute(mem *Memory, p events.Payload) (events.State, string) {
 	fork := mem.base.mem.Clone()
 	fork.begin(p.(*events.Forked), fork.Updated)

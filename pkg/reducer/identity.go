@@ -20,7 +20,7 @@ const Revision = len(revisions)
 // rows of their tables: who may publish each type, in which states it can be legal, the
 // version of its payload and that of its legality. Builds of revisions 1 and 2 identified
 // themselves by their rows alone. A line never changes; a change of what it stands for is a
-// new revision with a line of its own.
+// new revision with its own line.
 var revisions = [...]string{
 	"",
 	"",

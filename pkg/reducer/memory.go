@@ -173,7 +173,7 @@ type Success struct {
 	Content string `json:"content"`
 }
 
-// Failed holds what the model is told of a failure, `ERROR: …` or
+// Failed holds what the model sees of a failure, `ERROR: …` or
 // `REJECTED: …`.
 type Failed struct {
 	Error string `json:"error"`
@@ -230,7 +230,7 @@ type Control struct {
 	Parent       *events.Parent `json:"parent,omitempty"`
 	// TraceParent is the W3C trace context in which the run was started; empty: none.
 	TraceParent string `json:"traceparent,omitempty"`
-	// ForkedFrom is where a fork goes on from, nil for a run that was started.
+	// ForkedFrom is where a fork continues from, nil for a run that was started.
 	ForkedFrom *Origin `json:"forked_from,omitempty"`
 
 	// Admission is how far a run is that began in the queue; nil: it did not.
@@ -289,7 +289,7 @@ type Control struct {
 	PauseReason string `json:"pause_reason,omitempty"`
 	// Restored says that a restore paused the run, and nobody else has since.
 	Restored bool `json:"restored,omitempty"`
-	// Incomplete says that the final answer was cut off, and the agent takes it all the same.
+	// Incomplete says that the final answer was truncated, and the agent takes it all the same.
 	Incomplete bool `json:"incomplete,omitempty"`
 	// Redriven is true if the last Resumed was a re-drive of work that stood still.
 	Redriven bool `json:"redriven,omitempty"`
@@ -349,7 +349,7 @@ const MaxWorkersLost = 10
 
 // Attempt counts the failed attempts of one effect. RateLimited are a provider's
 // refusals that pass with time, NotAsked the attempts that waited for that without
-// a request, Provider its other failures: each has a bound of its own.
+// a request, Provider its other failures: each has its own bound.
 type Attempt struct {
 	Key         string `json:"key"`
 	Handler     int    `json:"handler,omitempty"`
@@ -387,7 +387,7 @@ func (a Attempt) Counted(message uint64) int {
 	return max(a.Total(), a.Delivery)
 }
 
-// OfKind returns how many failures a provider had of this kind. Kinds without a count of their own
+// OfKind returns how many failures a provider had of this kind. Kinds without their own count
 // share one.
 func (a Attempt) OfKind(kind string) int {
 	switch kind {

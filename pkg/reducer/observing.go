@@ -145,7 +145,7 @@ func (mem *Memory) unanswered(ids []string) bool {
 	return false
 }
 
-// The bounds of what the model is told of a paging.
+// The bounds of what the model sees of a paging.
 const (
 	notedSets  = 10
 	notedBytes = 1 << 10
@@ -201,7 +201,7 @@ func isPaged(t Turn) bool { return t.Kind == turnPaged }
 
 func tagsText(tags []string) string { return strings.Join(tags, ", ") }
 
-// pagedNote is what the model is told of a paging: the tags of some of the entries
+// pagedNote is what the model sees of a paging: the tags of some of the entries
 // that went, and how to have them back.
 func pagedNote(p *events.PageDone) string {
 	all := slices.Concat(p.Paged, p.Dropped)

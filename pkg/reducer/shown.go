@@ -22,7 +22,7 @@ type shown[M any] struct {
 
 // Messages returns what [View] shows, with every message in the form that convert gives it.
 // The memory keeps what was converted, so a longer run costs no more than what was added to
-// it, as long as the context window shows the whole conversation. The slice must not be
+// it, as long as the context window shows the entire conversation. The slice must not be
 // changed. It is that of this moment: later calls do not change it.
 func Messages[M any](mem *Memory, convert func(*ViewMessage) M) []M {
 	s, _ := mem.derived.shown.(*shown[M])
@@ -52,7 +52,7 @@ func Messages[M any](mem *Memory, convert func(*ViewMessage) M) []M {
 			s.counted++
 		}
 	}
-	all := slices.Clip(s.messages) // what is appended here goes into a slice of its own
+	all := slices.Clip(s.messages) // what is appended here goes into its own slice
 	for _, t := range turns[s.turns:] {
 		all = converted(all, mem.appendTurn(room[:0], t), convert)
 	}

@@ -232,7 +232,7 @@ func (t *Table) Next(from events.State, event events.Type) (events.State, bool) 
 }
 
 // forks returns the states that a Forked may lead to from the initial one,
-// sorted: every one that a run can go on in. Which one it is its parent's log
+// sorted: every one that a run can continue in. Which one it is its parent's log
 // says, so Forked has no row and is no part of the table's identity.
 func (t *Table) forks() []events.State {
 	return slices.DeleteFunc(t.States(), func(s events.State) bool { return s == t.spec.Initial || t.terminal[s] })

@@ -217,7 +217,7 @@ func (mem *Memory) poolOf(callID string) string {
 }
 
 // batchRoute sends a new batch to its pool, or to nobody when it has several:
-// then each call is dispatched by an event of its own.
+// then each call is dispatched by its own event.
 func batchRoute(mem *Memory, p events.Payload) (events.State, string) {
 	calls := p.(*events.LLMParallelToolCalls).Calls
 	pool := mem.toolPool(calls[0].Name)

@@ -35,7 +35,7 @@ const summaryIntro = "Summary of the tool calls so far: "
 
 // View returns what the model is sent: the system prompt if there is one, then the
 // conversation in order. Every call is followed by its result, and a call without a result
-// is left out. The context window counts messages and never parts a call from its result.
+// is omitted. The context window counts messages and never parts a call from its result.
 // The user's last message is always shown: if the window would begin after it, it replaces
 // the window's oldest message, or stands beside the only one of a window of one. The cost
 // grows with what is shown, not with the run.
@@ -140,7 +140,7 @@ func (t *Turn) message() bool {
 }
 
 // appendLoaded shows the calls of the context that the window does not, each as
-// a reply of its own. Under the text protocol Moorebus' own are none of them: the
+// its own reply. Under the text protocol Moorebus' own are none of them: the
 // window counts each, and they leave with it.
 func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage {
 	r, own := mem.ReactContext, mem.Control.Internal

@@ -196,7 +196,7 @@ func refusedReply(p *events.RefusedReply) recorded {
 	return recorded{Response: r}
 }
 
-// cutOff is the code of a call that was refused since its reply was cut off.
+// cutOff is the code of a call that was refused since its reply was truncated.
 const cutOff = "cut_off"
 
 func providerCall(c events.Call) llm.Call {

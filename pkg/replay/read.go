@@ -27,7 +27,7 @@ type File struct {
 }
 
 // OpenFile opens a file of exported runs to be read. An incomplete last line, as a crash
-// leaves it, is left out.
+// leaves it, is omitted.
 func OpenFile(path string) (*File, error) {
 	f, err := filelog.Open(path)
 	if err != nil {

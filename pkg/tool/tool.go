@@ -48,7 +48,7 @@ type Source interface {
 	Pools() []string
 	// Run serves the source until ctx ends and leaves nothing running. It calls put with
 	// all tools as soon as they are known, and again after every change; with none if
-	// there are none for now. Tools whose names are taken are left out.
+	// there are none for now. Tools whose names are taken are omitted.
 	Run(ctx context.Context, logger *slog.Logger, put func(tools []Tool))
 }
 

@@ -15,7 +15,7 @@ import (
 // maxNodes bounds a YAML document with its aliases written out.
 const maxNodes = 200_000
 
-// ParseYAML reads the YAML documents of a file; empty ones are left out. Aliases
+// ParseYAML reads the YAML documents of a file; empty ones are omitted. Aliases
 // are followed; merge keys and tags of one's own are refused.
 func ParseYAML(data []byte) ([]*Node, error) {
 	if err := checkUTF8(data); err != nil {

@@ -129,7 +129,7 @@ func AwaitTools(ctx context.Context, registry *toolset.Registry, logger *slog.Lo
 	}
 }
 
-// newRegistry makes a registry whose tools have circuit breakers, and a policy of their own; nil: none.
+// newRegistry makes a registry whose tools have circuit breakers, and their own policy; nil: none.
 func newRegistry(own *tool.Approval, tools []tool.Tool, sources ...tool.Source) (*toolset.Registry, error) {
 	return toolset.NewWith(toolset.Options{Breakers: true, Sources: sources, Approval: own}, tools...)
 }

@@ -58,7 +58,7 @@ type point struct {
 func New(cfg Config) *Gauges { return &Gauges{cfg: cfg} }
 
 // Read emits the gauges. It asks the bus if the last answer is old, until ctx ends. What the
-// bus does not tell is left out.
+// bus does not tell is omitted.
 func (g *Gauges) Read(ctx context.Context, emit meter.Emit) {
 	for _, p := range g.now(ctx) {
 		emit(p.of, p.value, p.values)

@@ -120,7 +120,7 @@ func (x *index) behind(ends []uint64) (missing uint64) {
 }
 
 // catchUp reads the log up to these ends. If ctx ends before, what was read stays, and the next
-// request goes on from there.
+// request continues from there.
 func (x *index) catchUp(ctx context.Context, ends []uint64) error {
 	select {
 	case x.reading <- struct{}{}:
@@ -367,7 +367,7 @@ func kept[T ~string](name T) T { return T(unique.Make(string(name)).Value()) }
 
 // searched returns at most limit bytes of a text, in lower case. It may cut a character.
 func searched(text string, limit int) string {
-	return strings.ToLower(strings.Clone(text[:min(len(text), limit)])) // not the whole text
+	return strings.ToLower(strings.Clone(text[:min(len(text), limit)])) // not the entire text
 }
 
 // inherit fills in what forks have from their parents, as far as those are there. x.mu is locked.

@@ -180,7 +180,7 @@ const unindexed = 20_000
 const plainWait = time.Second
 
 // Runs returns a page of the namespace's runs. Wrong parameters are a CodeBadParameter. The first
-// call reads the whole log; if ctx ends meanwhile, the error is a CodeUnavailable, and the next
+// call reads the entire log; if ctx ends meanwhile, the error is a CodeUnavailable, and the next
 // call continues.
 func (l *Lister) Runs(ctx context.Context, ns string, q Query) (Page, error) {
 	ns, err := l.a.CheckNamespace(ns)

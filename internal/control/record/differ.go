@@ -116,7 +116,7 @@ type object struct {
 type field struct {
 	path string
 	at   int
-	// omit says that an empty value is left out, there that the value is not.
+	// omit says that an empty value is omitted, there that the value is not.
 	omit, there bool
 	part        part
 }
@@ -204,7 +204,7 @@ func (l *leaf) move(d *Differ, path string, now reflect.Value) {
 	l.text = text
 }
 
-// shortest adds the operations for a small value. Many of them are longer than the whole value.
+// shortest adds the operations for a small value. Many of them are longer than the entire value.
 func (d *Differ) shortest(path string, before, after json.RawMessage) {
 	var ops []Op
 	size := 0

@@ -241,7 +241,7 @@ type RunState struct {
 	N     uint64       `json:"n" jsonschema:"The number of the last event that counts."`
 	Mode  events.Mode  `json:"mode"`
 	Agent string       `json:"agent" jsonschema:"The agent's name."`
-	// Started and Updated are left out before the first event.
+	// Started and Updated are omitted before the first event.
 	Started time.Time `json:"started,omitzero"`
 	Updated time.Time `json:"updated,omitzero"`
 	Queued  bool      `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`

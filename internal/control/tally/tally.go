@@ -168,7 +168,7 @@ func (s *space) number(k kind, text string) name {
 	n, known := s.numbers[k][text]
 	if !known && len(s.numbers[k]) <= MaxNames {
 		n, known = name(len(s.names)), true
-		text = strings.Clone(text) // not the whole event
+		text = strings.Clone(text) // not the entire event
 		s.names, s.numbers[k][text] = append(s.names, label{k, text}), n
 	}
 	if !known {

@@ -227,7 +227,7 @@ func (t *Timers) subrunEnded(ctx context.Context, parent events.Run, call string
 func (t *Timers) nextCheck(run *runlog.Run, s stall) (at time.Time, n note) {
 	mem := run.Memory()
 	n.Deadline, _ = effects.Deadline(mem)
-	// Approvals and calls have timers of their own, which can be lost.
+	// Approvals and calls have their own timers, which can be lost.
 	if at, waits := clients.Deadline(mem); waits {
 		n.Deadline = n.earliest(at)
 	}

@@ -22,7 +22,7 @@ type (
 	}
 	// Inputs are inputs as a body has them.
 	Inputs []control.Input
-	// NewDecision decides on a call of a run.
+	// NewDecision decides about a call of a run.
 	NewDecision struct {
 		Run
 		Decision Decision `body:""`

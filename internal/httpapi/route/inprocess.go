@@ -93,7 +93,7 @@ func (a *ownAnswer) Header() http.Header { return a.header }
 func (a *ownAnswer) WriteHeader(status int) {
 	a.once.Do(func() {
 		a.resp.StatusCode, a.resp.Status = status, http.StatusText(status)
-		a.resp.Header = a.header.Clone() // the handler may go on changing its own
+		a.resp.Header = a.header.Clone() // the handler may continue changing its own
 		close(a.began)
 	})
 }

@@ -20,7 +20,7 @@ import (
 // [Op.Call] sends it.
 //
 // In is a struct of what is sent. Its fields have one of these tags; embedded structs have such
-// fields of their own:
+// their own fields:
 //
 //   - path:"name": a part of the path,
 //   - query:"name" doc:"what it does": a parameter of the query,
@@ -104,7 +104,7 @@ func (o *Op[S, In, Out]) Call(ctx context.Context, c Client, in In) (out Out, er
 	return out, err
 }
 
-// Stream is a request with an answer of its own, such as a stream. In is that of an [Op].
+// Stream is a request with its own answer, such as a stream. In is that of an [Op].
 type Stream[In any] struct{ form }
 
 // DefineStream returns the request of a row.
@@ -130,7 +130,7 @@ func (s *Stream[In]) Request(ctx context.Context, c Client, in In) (*http.Reques
 	return s.request(ctx, c, reflect.ValueOf(&in).Elem())
 }
 
-// BodyReader is a body with a form of its own, for the pointer of a field. The error is a refusal.
+// BodyReader is a body with its own form, for the pointer of a field. The error is a refusal.
 type BodyReader interface{ ReadBody(r *Request) error }
 
 // BodyWriter is a body that is not written as JSON, or not as Go's encoder does, with its media type.

@@ -35,7 +35,7 @@ type Route struct {
 	// Example is a body that the documents show; empty: none.
 	Example string
 	// Bodies are further media types of the body, besides JSON. OptionalBody is true where
-	// the body may be left out, OpenBody where unknown keys of it are ignored.
+	// the body may be omitted, OpenBody where unknown keys of it are ignored.
 	Bodies                 []string
 	OptionalBody, OpenBody bool
 	// Status is that of a successful answer; 0 is 200.

@@ -430,7 +430,7 @@ func (p *Process) scan(ctx context.Context, recs []journal.Record, filter journa
 	return true
 }
 
-// Follow yields a shard's records that match, for ever.
+// Follow yields a shard's records that match, forever.
 func (p *Process) Follow(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
 		if err := p.readable(ctx, journalcheck.Shard(p.Shards(), shard)); err != nil {

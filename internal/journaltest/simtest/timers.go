@@ -14,7 +14,7 @@ import (
 )
 
 // timers are the timers that are set, and those that fired and are not finished. Alarms are
-// timers too, with consumers of their own. The journal's lock guards them.
+// timers too, with their own consumers. The journal's lock guards them.
 type timers struct {
 	// due is what the processes share; an item's time is its timer's.
 	due *inbox

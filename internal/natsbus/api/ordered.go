@@ -34,14 +34,14 @@ func (c *Client) ordersFor(q *Reading) bool {
 	return q.All && q.End > q.After && q.End-q.After >= c.OrderedFrom && !c.Unordered.Load()
 }
 
-// ReadOrdered yields what a query asks for through a consumer of its own in the server's
+// ReadOrdered yields what a query asks for through its own consumer in the server's
 // memory, as far as that goes, and leaves the query behind the last record. The error is
 // ErrStopped if nobody wants more; any other one only says why there was not more.
 //
 // That is about twice as fast as direct gets (see BenchmarkScan), which repeat in headers
 // what a delivery has in its reply subject. But it needs the right to make consumers,
 // which only the operator has. It is a short cut and proves nothing about the stream's
-// end: what it brings has no gaps, whatever goes wrong ends it, and direct gets go on from
+// end: what it brings has no gaps, whatever goes wrong ends it, and direct gets continue from
 // there.
 //
 // The client library's ordered consumer is no choice. It takes a stored message without a

@@ -8,7 +8,7 @@
 //     is never acknowledged, and some of these statuses end the library's session. Here a
 //     control message is one whose subject is the inbox (TestForgedStatus).
 //   - A consumer that is missing after the server restarts is answered with 503 (no
-//     responders), which the library asks again for ever and tells nobody. Here the
+//     responders), which the library asks again forever and tells nobody. Here the
 //     consumer is made again (TestConsumerLostInARestart).
 //   - After a reconnect or missed heartbeats the library pulls again on the same inbox
 //     while its old request may still stand. It drops the deliveries that exceed the

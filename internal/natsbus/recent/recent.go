@@ -1,6 +1,6 @@
 // Package recent has records at hand that other processes just stored.
 //
-// A role in a process of its own is woken by some edges of the log and writes others. It
+// A role in its own process is woken by some edges of the log and writes others. It
 // reads what lies between them, one record for each delivery, from the server. Where it
 // reads many records of one edge, a [Reader] has the server send all of that edge, which
 // costs less than a third of a read for each record. It learns the edges from what is read,

@@ -18,7 +18,7 @@
 //     wrote them. Where a model binds them to all that stood before, they are left
 //     out once any of that has changed.
 //   - How much a model thinks is said in the way that its row in the table of models
-//     has it. Settings that it does not take are left out; the reply's Adjusted has
+//     has it. Settings that it does not take are omitted; the reply's Adjusted has
 //     them.
 //   - A reply that the provider pauses is continued, up to 8 times, and is one reply
 //     with the usage of all requests.
@@ -149,7 +149,7 @@ func (x *exchange) Without(param string) bool {
 // maxPauses bounds how often a reply that the provider paused is continued.
 const maxPauses = 8
 
-// goOn puts what came so far at the end of the request, for the provider to go on with.
+// goOn puts what came so far at the end of the request, for the provider to continue with.
 // sha256 is the digest of the request that was sent.
 func (x *exchange) goOn(sha256 string) {
 	x.sha256 = cmp.Or(x.sha256, sha256)

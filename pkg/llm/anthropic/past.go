@@ -62,7 +62,7 @@ func stands(parts []past, text string) bool {
 }
 
 // back returns the blocks of a reply that go back, nil for those that do not, and what of
-// the reply stands before each. end is the whole reply.
+// the reply stands before each. end is the entire reply.
 func (w *writer) back(parts []past, end [2]int) (blocks []json.RawMessage, places [][2]int) {
 	for _, p := range parts {
 		if len(p.blocks) == 0 {
@@ -78,7 +78,7 @@ func (w *writer) back(parts []past, end [2]int) (blocks []json.RawMessage, place
 		blocks = append(blocks, usable(p.blocks, thinks, end[1] > 0)...)
 	}
 	for len(places) > 0 && len(places) < len(blocks) && blocks[len(places)] == nil {
-		places = append(places, end) // what was reasoned before the rest of a reply that was cut off
+		places = append(places, end) // what was reasoned before the rest of a reply that was truncated
 	}
 	last := [2]int{}
 	for _, at := range places {
@@ -139,7 +139,7 @@ func inOrder(all []cited, length int) bool {
 	return true
 }
 
-// passages writes a part of a text. A passage that names sources is a block of its own. The
+// passages writes a part of a text. A passage that names sources is its own block. The
 // API refuses a block of white space alone, so such a text joins the passage after it.
 func passages(content string, from, to int, sources []cited) (out []block) {
 	for _, c := range sources {

@@ -12,7 +12,7 @@ import (
 
 // The reasoning of a reply is its blocks that are neither text nor calls, in order: a
 // thinking block as its text, if it has any, and its signature as a JSON string, and every
-// other block as it came. A thinking block that was cut off has no signature, not even an
+// other block as it came. A thinking block that was truncated has no signature, not even an
 // empty one, and never goes back.
 //
 // Where that does not say everything, a part with the id context comes first. It is never
@@ -34,7 +34,7 @@ type placement struct {
 	Length int     `json:"length,omitempty"`
 }
 
-// cited is a passage that names sources, as a block of its own. From and To are bytes of the
+// cited is a passage that names sources, as its own block. From and To are bytes of the
 // reply's text.
 type cited struct {
 	From      int             `json:"from"`
@@ -117,7 +117,7 @@ type past struct {
 }
 
 // readReasoning reads the reasoning of a reply. It is more than one where replies were
-// joined. Blocks of other models in logs of older builds are left out.
+// joined. Blocks of other models in logs of older builds are omitted.
 func readReasoning(parts []llm.ReasoningPart, model string) []past {
 	all := []past{{}}
 	var text *string

@@ -21,7 +21,7 @@ const (
 	kindCompact  = "compaction"
 )
 
-// pauses are the stop reasons of a reply that goes on when it is sent back: after a while, and
+// pauses are the stop reasons of a reply that continues when it is sent back: after a while, and
 // after the provider has summarized the conversation.
 var pauses = map[string]bool{"pause_turn": true, "compaction": true}
 

@@ -24,7 +24,7 @@ type exchange struct {
 	adjusted []llm.Adjusted
 	before   string
 	returned bool
-	// paused says that the provider wants to be asked to go on, and sofar is what came
+	// paused says that the provider wants to be asked to continue, and sofar is what came
 	// before that, behind messages. sha256 is the digest of the first request's body.
 	paused   bool
 	sofar    reply

@@ -222,7 +222,7 @@ func (a *assembly) call(f *fragment) {
 		return
 	}
 	chunk := llm.Chunk{Kind: llm.ChunkToolCall, Index: p.index, Text: f.Function.Arguments.Text}
-	// A name that may go on in the next chunk waits for it, or for the arguments.
+	// A name that may continue in the next chunk waits for it, or for the arguments.
 	if p.name != "" && !p.told && (p.arguments() != "" || !a.x.names.Begins(p.name)) {
 		chunk.Name, p.told = a.x.names.Tool(p.name), true
 	}

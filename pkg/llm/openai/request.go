@@ -215,7 +215,7 @@ func (x *exchange) structure() error {
 	return nil
 }
 
-// adjust records that a setting was sent as the value, or left out if it is nil.
+// adjust records that a setting was sent as the value, or omitted if it is nil.
 func (x *exchange) adjust(key string, sent any) {
 	x.adjusted = append(x.adjusted, llmhttp.Adjust(key, sent))
 }

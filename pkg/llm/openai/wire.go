@@ -9,7 +9,7 @@ import (
 )
 
 // The types of this file are chat completions and their chunks as servers send them, which
-// is in many forms. The client library's own types refuse a whole chunk for one field of an
+// is in many forms. The client library's own types refuse an entire chunk for one field of an
 // unexpected type. A field here takes every form that is known for it, and what it cannot
 // read counts as absent.
 
@@ -139,7 +139,7 @@ const (
 // pieces are content: text, or parts of several kinds in order.
 type pieces []piece
 
-// UnmarshalJSON reads a string, a part, or a list of both. Parts without text are left out.
+// UnmarshalJSON reads a string, a part, or a list of both. Parts without text are omitted.
 func (p *pieces) UnmarshalJSON(raw []byte) error {
 	p.read(raw, pieceText)
 	return nil

@@ -55,7 +55,7 @@ func (x *exchange) reply(m *llm.Message) []item {
 }
 
 // withMessages completes the messages among the items that a reply had. They stand for its
-// text if they still say what it says: kept. Else they are left out.
+// text if they still say what it says: kept. Else they are omitted.
 func withMessages(past []thought, m *llm.Message) (all []thought, kept bool) {
 	var said []passage
 	for i := range past {

@@ -56,7 +56,7 @@ func readReasoning(parts []llm.ReasoningPart) []thought {
 	return all
 }
 
-// isItem reports whether a part is a whole item.
+// isItem reports whether a part is an entire item.
 func isItem(p llm.ReasoningPart) bool {
 	return p.Kind == llm.ReasoningOpaque && p.ID != "" && bytes.HasPrefix(p.Data, []byte("{"))
 }

@@ -32,7 +32,7 @@ type request struct {
 }
 
 // item is one of the conversation: a message, a call, a result, or reasoning. The keys
-// of type any are left out only where they are nil.
+// of type any are omitted only where they are nil.
 type item struct {
 	Type      string          `json:"type"`
 	ID        string          `json:"id,omitempty"`
@@ -190,7 +190,7 @@ func (x *exchange) structure() error {
 	return nil
 }
 
-// sample sets the sampling. What the API or the model does not have is left out.
+// sample sets the sampling. What the API or the model does not have is omitted.
 func (x *exchange) sample(s llm.Sampling) {
 	p := &x.params
 	sends := func(key string, set, has bool) bool {

@@ -2,7 +2,7 @@
 // compatible with it (Ollama, vLLM, OpenRouter, Azure OpenAI, …).
 //
 // What it promises:
-//   - Every request holds the whole conversation, and nothing is stored by the
+//   - Every request holds the entire conversation, and nothing is stored by the
 //     provider (store: false): the log is the state. A message is an item, and so is
 //     each call and each result. Tools are named as [llmhttp.ToolNames] says.
 //   - A reply's reasoning is its summaries, its text and the encrypted content of its

@@ -50,7 +50,7 @@ type piece struct {
 	text              strings.Builder
 	summary, thoughts texts
 	encrypted         json.RawMessage
-	// raw is a whole item as it came, and content that of a message.
+	// raw is an entire item as it came, and content that of a message.
 	raw     json.RawMessage
 	content contents
 	// index is the call's among the calls that were shown, and shown says that there is one.

@@ -10,7 +10,7 @@
 // A call is a task of the other agent. Its message is the argument `task`, or with
 // [Options].Over.Schema all arguments as data. The call waits for the end of the task, however
 // often the other server is away meanwhile. The result is the text of the task's artifacts, or
-// of its last message; data is JSON, and files are kept beside the result. The chunks of a text
+// of its last message; data is JSON, and files are kept with the result. The chunks of a text
 // that was streamed are put together as they are. Failures are:
 //
 //   - a2a_failed, a2a_rejected, a2a_canceled: the task ended so.

@@ -39,7 +39,7 @@ func joined(parts []part) (whole []part) {
 	return whole
 }
 
-// textOf returns the parts as text. Files are kept beside the call's result.
+// textOf returns the parts as text. Files are kept with the call's result.
 func (t *agentTool) textOf(ctx context.Context, parts []part) string {
 	var lines []string
 	for i := range parts {

@@ -100,7 +100,7 @@ func (t *agentTool) invoke(ctx context.Context, method string, params map[string
 			Message string `json:"message"`
 		} `json:"error"`
 	}
-	// Each request has a connection of its own, so one id is as good as any other.
+	// Each request has its own connection, so one id is as good as any other.
 	request := map[string]any{"jsonrpc": "2.0", "id": "1", "method": method, "params": params}
 	if err := t.do(ctx, http.MethodPost, t.at.url, request, &answer); err != nil {
 		return err

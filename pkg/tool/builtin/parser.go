@@ -73,7 +73,7 @@ func (p *parser) enter() error {
 
 func (p *parser) leave() { p.depth-- }
 
-// peek returns the next token, "" at the end, without taking it: a whole name, a
+// peek returns the next token, "" at the end, without taking it: an entire name, a
 // "digit" as the sign of a number, or one sign in its ASCII form.
 func (p *parser) peek() string {
 	p.pos += len(p.text[p.pos:]) - len(strings.TrimLeftFunc(p.text[p.pos:], unicode.IsSpace))

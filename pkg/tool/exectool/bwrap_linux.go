@@ -61,7 +61,7 @@ type mount struct {
 }
 
 // mounts lists what a command may reach in a file system that has nothing else, folders before what
-// is in them. What lies in one that is shown in the same way is left out.
+// is in them. What lies in one that is shown in the same way is omitted.
 func (g grants) mounts() []mount {
 	all := map[string]bool{} // whether it may be written
 	for _, path := range slices.Concat(readable, g.Read) {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call has a control group of its own (cgroup v2), next to the one of this process, below the group
+// A call has its own control group (cgroup v2), next to the one of this process, below the group
 // that the service manager delegated to it:
 //
 //	moorebus-actor@web.service   delegated: nobody else changes what is below

@@ -33,9 +33,9 @@
 //     call together have at most [Options].Memory and [Options].Processes, if a control group is
 //     delegated to this process. Otherwise they are at most 1024 in a user namespace.
 //   - When the call is over, everything that the command started is killed, including
-//     processes in sessions of their own.
+//     processes in their own sessions.
 //
-// Features that the kernel lacks are left out, and [Options].Logger gets one message about
+// Features that the kernel lacks are omitted, and [Options].Logger gets one message about
 // it, unless [Options].Require names them: then the command is not started. Without namespaces
 // /tmp, /var/tmp and /dev/shm are refused, a command without network has no sockets at all, one with
 // the network reaches local sockets, and a folder in which something is hidden can be changed only
@@ -43,7 +43,7 @@
 // package's init takes over. Package initialisation that runs earlier happens again, so it
 // must be harmless.
 //
-// Without a sandbox, and on other systems, the command runs in a session of its own,
+// Without a sandbox, and on other systems, the command runs in its own session,
 // which is killed when the call is over. Only processes that left the group survive. On
 // systems without process groups, only the command itself is killed.
 //

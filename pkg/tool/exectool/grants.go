@@ -16,7 +16,7 @@ var hidden struct {
 
 // Hide keeps files and folders from commands in a sandbox, wherever they lie and whatever a
 // command may read besides: keys, logs, and the files that say what a tool may do. Paths that are
-// empty, or that do not exist when a command starts, are left out. It adds to what is hidden.
+// empty, or that do not exist when a command starts, are omitted. It adds to what is hidden.
 func Hide(paths ...string) {
 	hidden.Lock()
 	defer hidden.Unlock()
@@ -94,7 +94,7 @@ var libraries = []string{"lib", "lib64", "libexec", "share", "include", "pyvenv.
 // grant returns what a command may reach: its working folder and that for temporary files, the
 // program with its libraries, the files that its arguments name, and what the tool's settings say.
 // The working folder is home, where dir led when the tool was made, or without dir this process's own,
-// unless that is everything; then it is temp. All paths are without symbolic links. What does not exist is left out.
+// unless that is everything; then it is temp. All paths are without symbolic links. What does not exist is omitted.
 //
 // A command may replace what is in its working folder by a symbolic link to what it or another tool may
 // not read. So a link in the working folder of a tool leads out of it only if it did when this tool was
@@ -219,7 +219,7 @@ next:
 	return true
 }
 
-// everything reports whether a folder holds more than a tool is meant to have: the whole system, or
+// everything reports whether a folder holds more than a tool is meant to have: the entire system, or
 // all that is the user's.
 func everything(dir string) bool {
 	if dir == "/" {

@@ -22,7 +22,7 @@ import (
 // The keeper is this program, started again under another name. It becomes the
 // subreaper of everything that the command starts, limits itself, starts the
 // command, waits for its end, kills what is left, and reports. Where the kernel
-// lets it, it is started in namespaces of its own: its end is then the end of everything in them.
+// lets it, it is started in its own namespaces: its end is then the end of everything in them.
 
 // init makes a process that was started as a keeper one, before anything of the
 // program itself runs.
@@ -46,7 +46,7 @@ const (
 // sweepTime is how long what a command left behind may take to die.
 const sweepTime = time.Second
 
-// keep is the whole life of a keeper.
+// keep is the entire life of a keeper.
 func keep(args []string) int {
 	words := os.NewFile(3, "report")
 	if err := conceal.Files(); err != nil {

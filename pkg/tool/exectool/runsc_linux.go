@@ -89,7 +89,7 @@ type (
 // bundle writes the specification of a command, and makes the file system that its mounts need.
 func (o *order) bundle(root string, env []string) ([]byte, error) {
 	s := ociSpec{Version: "1.0.0", Root: ociRoot{Path: root, ReadOnly: true}}
-	// The program of the specification is also its name, so its own is left out.
+	// The program of the specification is also its name, so its own is omitted.
 	s.Process = ociProcess{Args: append([]string{o.Path}, o.Args[1:]...), Env: env, Dir: o.Grants.Dir, NoNewPrivileges: true}
 	for name, most := range map[string]uint64{"CORE": 0, "FSIZE": maxFileSize, "NOFILE": maxOpenFiles} {
 		s.Process.Limits = append(s.Process.Limits, ociLimit{Type: "RLIMIT_" + name, Hard: most, Soft: most})

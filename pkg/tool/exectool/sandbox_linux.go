@@ -23,7 +23,7 @@ type sandbox struct {
 	tmp string
 	// words is what the keeper writes its report on, says the end that is read.
 	says, words *os.File
-	// first is what was read of it, and gate lets the keeper go on, see [sandbox.admit]. wait is the
+	// first is what was read of it, and gate lets the keeper continue, see [sandbox.admit]. wait is the
 	// keeper's end of it. Both are nil if it need not wait.
 	first      []byte
 	gate, wait *os.File
@@ -105,7 +105,7 @@ func enclose(cmd *exec.Cmd, opts *Options, without shortfall) (*sandbox, error) 
 	return s, nil
 }
 
-// setBounds gives the call a control group of its own, in which it is started. why says why there is
+// setBounds gives the call its own control group, in which it is started. why says why there is
 // none.
 func (s *sandbox) setBounds(cmd *exec.Cmd, o *order, opts *Options, why error) error {
 	if why == nil {
@@ -126,7 +126,7 @@ func (s *sandbox) setBounds(cmd *exec.Cmd, o *order, opts *Options, why error) e
 	return nil
 }
 
-// ownNamespaces has the command start in namespaces of its own, also of the network unless it has
+// ownNamespaces has the command start in its own namespaces, also of the network unless it has
 // the system's. Who is not root needs one of users for that, and is told that its user is to be mapped.
 func ownNamespaces(cmd *exec.Cmd, network bool) (users bool) {
 	a := cmd.SysProcAttr
@@ -150,7 +150,7 @@ func (s *sandbox) started() {
 	}
 }
 
-// admit maps the user of a keeper that was started in a user namespace, and lets it go on. [os/exec]
+// admit maps the user of a keeper that was started in a user namespace, and lets it continue. [os/exec]
 // would do so before the keeper's program runs. Until then the keeper is a copy of this process, and if
 // that hides its memory, see [Conceal], the files in /proc belong to root. So it waits for the keeper's
 // first words.
@@ -172,7 +172,7 @@ func (s *sandbox) admit(cmd *exec.Cmd) error {
 	return err
 }
 
-// mapUser gives a process in a user namespace of its own the user and the group of this one.
+// mapUser gives a process in its own user namespace the user and the group of this one.
 func mapUser(pid int) error {
 	uid, gid := os.Geteuid(), os.Getegid()
 	for _, file := range []struct{ name, text string }{

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shared are folders that all processes of a system share. In a view of its own a command has its
+// shared are folders that all processes of a system share. In its own view a command has its
 // own, which are empty.
 func shared() []string { return []string{"/tmp", "/var/tmp", "/dev/shm", os.TempDir()} }
 
@@ -24,7 +24,7 @@ const (
 	nothing     = "size=0,nr_inodes=2,mode=000"
 )
 
-// ofKernel is where root sets up the whole system's kernel, whatever its namespaces.
+// ofKernel is where root sets up the entire system's kernel, whatever its namespaces.
 var ofKernel = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi"}
 
 // ownView gives this process's mount namespace a /proc of its own processes, a /dev with harmless
@@ -37,7 +37,7 @@ func ownView(g grants) error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("/proc: %w", err)
 	}
-	for _, path := range ofKernel { // mounts of their own stay read-only
+	for _, path := range ofKernel { // their own mounts stay read-only
 		if err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -90,7 +90,7 @@ func ownView(g grants) error {
 }
 
 // readOnly makes all that is mounted read-only but for folders, with all that is in them, which become
-// mounts of their own, and for what was mounted for this sandbox, without what is mounted in it. So not
+// their own mounts, and for what was mounted for this sandbox, without what is mounted in it. So not
 // even mode, owner and times of other files can be changed, which Landlock does not cover.
 func readOnly(folders, own []string) error {
 	slices.Sort(folders) // some may lie in others

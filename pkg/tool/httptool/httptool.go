@@ -4,7 +4,7 @@
 // With method GET the arguments become query parameters and must be a flat object. Every
 // request has the headers `Idempotency-Key: <run>/<call id>`, `X-Moorebus-Run` and
 // `X-Moorebus-Call`. The result is the body of a 2xx reply as text, whatever its content
-// type, except that an image or a PDF whose bytes are no text is kept beside the result and
+// type, except that an image or a PDF whose bytes are no text is kept with the result and
 // shown to models that take it. Everything else is a failure:
 //
 //   - http_status: any other status, with the status and the start of the body. 429 and 5xx
@@ -118,7 +118,7 @@ func New(def tool.Definition, opts Options) (tool.Tool, error) {
 	return t, nil
 }
 
-// parseURL does not wrap url.Parse's error: it quotes the whole URL.
+// parseURL does not wrap url.Parse's error: it quotes the entire URL.
 func parseURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {

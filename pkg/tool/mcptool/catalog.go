@@ -167,7 +167,7 @@ func matches(wanted, name string) bool {
 // maxGuide bounds the server's instructions, in bytes.
 const maxGuide = 4 << 10
 
-// guide gives every tool the server's instructions. With many tools they are left out, since
+// guide gives every tool the server's instructions. With many tools they are omitted, since
 // the announcement of each tool has them.
 func (s *server) guide(l *listing, instructions string) {
 	instructions = strings.TrimSpace(s.hide(s.conceal.Replace(instructions)))

@@ -15,7 +15,7 @@ const (
 )
 
 // discovering is the transport of a command. It answers server/discover itself if the command
-// does not in time, so that the SDK goes on with the older handshake.
+// does not in time, so that the SDK continues with the older handshake.
 type discovering struct {
 	*process
 	wait time.Duration

@@ -25,7 +25,7 @@ type inquiry struct {
 	stop context.CancelFunc
 
 	mu sync.Mutex
-	// open is why the request cannot go on: a question has no answer yet.
+	// open is why the request cannot continue: a question has no answer yet.
 	open error
 }
 
@@ -38,7 +38,7 @@ type inquiries struct {
 type inquiryKey struct{}
 
 // inquire returns the context of a request about which the server may ask. end ends it and
-// returns why the request could not go on, if a question is open.
+// returns why the request could not continue, if a question is open.
 func (s *session) inquire(ctx context.Context, server *server) (_ context.Context, end func() error) {
 	q := &inquiry{server: server, ctx: ctx}
 	ctx, q.stop = context.WithCancel(ctx)

@@ -106,7 +106,7 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // askVersions sends server/discover. A server that does not answer it, or with nothing, counts
-// as one that does not know it, so that the SDK goes on with the older handshake.
+// as one that does not know it, so that the SDK continues with the older handshake.
 func (x *exchange) askVersions(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), x.discover)
 	res, err := x.send(req.WithContext(ctx))
@@ -290,7 +290,7 @@ func (c *cancelling) Close() error {
 }
 
 // bounded returns the body of an answer: filtered if it is a stream of events, else bounded
-// in size. The SDK reads the whole body of a failure, whatever its type.
+// in size. The SDK reads the entire body of a failure, whatever its type.
 func (x *exchange) bounded(req *http.Request, res *http.Response) io.ReadCloser {
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if kind == "text/event-stream" && res.StatusCode/100 == 2 {
@@ -341,7 +341,7 @@ func (s *statusError) Error() string {
 	return s.status
 }
 
-// passes reports whether the session goes on: the server is busy or broken, or refuses our
+// passes reports whether the session continues: the server is busy or broken, or refuses our
 // credentials.
 func (s *statusError) passes() bool { return s.passing() || s.refused() || s.code >= 500 }
 

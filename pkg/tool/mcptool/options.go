@@ -58,8 +58,8 @@
 //
 // # Processes
 //
-// A command runs in a process group of its own. The group is killed when the session
-// ends. Only a process that has left the group, for a session of its own, survives. The
+// A command runs in its own process group. The group is killed when the session
+// ends. Only a process that has left the group, for its own session, survives. The
 // command's environment has HOME, LANG, LOGNAME, PATH, SHELL, TERM, TMPDIR and USER, if
 // they are set, and [Options.Env]. Other variables of this process may be keys and are
 // not passed on. Standard error goes to the log in bounded lines.

@@ -205,7 +205,7 @@ func (r *remote) runTask(ctx context.Context, arguments json.RawMessage, meta mc
 		return said(ctx, res)
 	}
 	result, err := r.follow(ctx, made.Task)
-	// While the process ends, the task goes on: what becomes of the call is not known here.
+	// While the process ends, the task continues: what becomes of the call is not known here.
 	ends := ctx.Err() != nil && !callctx.Unwanted(ctx) && !errors.Is(ctx.Err(), context.DeadlineExceeded)
 	if err != nil && !ends {
 		r.abandon(ctx, made.Task)

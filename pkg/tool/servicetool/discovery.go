@@ -54,7 +54,7 @@ type service struct {
 }
 
 // question is a subject on which services are asked, and the service that it names. A service
-// that gets one question cannot answer another one: each has a reply subject of its own.
+// that gets one question cannot answer another one: each has its own reply subject.
 type question struct {
 	Service
 	subject  string
@@ -188,7 +188,7 @@ func (d *discovery) hear(msg *nats.Msg) (changed bool) {
 		d.warn(fmt.Errorf("an answer of a NATS service cannot be read: %w", err))
 		return false
 	case q.Name == "" && d.named(i.Name):
-		return false // it has a question of its own
+		return false // it has its own question
 	case q.Name != "" && i.Name != q.Name:
 		d.warn(fmt.Errorf("the NATS service %q answered for %q and is ignored", truncate.Prefix(i.Name, maxNamed), q.Name))
 		return false
