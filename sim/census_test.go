@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/feature/schedules"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -67,6 +68,11 @@ func (c *census) add(w *world) {
 	for kind, n := range w.followed {
 		c.followed[kind] += n
 		one["followed: "+kind] = true
+	}
+	for _, o := range w.owners {
+		for _, f := range slices.Concat(o.shown.Pending, o.shown.History) {
+			one["firing: "+string(f.Outcome)] = true
+		}
 	}
 	if !w.plan.Fetches {
 		c.fetched[fetchHidden]++
@@ -136,6 +142,9 @@ var fetchOutcomes = []string{fetchDone, fetchAway, fetchHidden}
 // followedKinds are what processes with every role have to decide without a delivery.
 var followedKinds = []effects.Kind{effects.KindObserve, effects.KindJoin}
 
+// firingOutcomes are what firings of schedules have to come to.
+var firingOutcomes = []schedules.Outcome{schedules.Started, schedules.WasMissed, schedules.Skipped, schedules.Waiting}
+
 // sought are the things that scenarios have to come to, each with how many
 // scenarios it takes on average until one comes to it, rounded up.
 func sought() map[string]int {
@@ -151,6 +160,9 @@ func sought() map[string]int {
 	}
 	for _, outcome := range fetchOutcomes {
 		all["fetch: "+outcome] = common
+	}
+	for _, outcome := range firingOutcomes {
+		all["firing: "+string(outcome)] = common
 	}
 	for _, kind := range followedKinds {
 		all["followed: "+string(kind)] = common
@@ -168,6 +180,7 @@ var rare = map[string]int{
 	"code budget_total_tokens": 50, "code " + codes.Storage: 28, "code " + codes.NotApproved: 40, "code " + codes.NoActor: 60,
 	"batch: " + simtest.BatchStored: 40, "batch: " + simtest.BatchRefused: 70,
 	"batch: " + simtest.BatchUnknown: 70, "batch: " + simtest.BatchLost: 70,
+	"firing: " + string(schedules.WasMissed): 105, "firing: " + string(schedules.Skipped): 105, "firing: " + string(schedules.Waiting): 105,
 	"batch: " + simtest.BatchCrashedBefore: 70, "batch: " + simtest.BatchCrashedAfter: 105,
 }
 

@@ -9,7 +9,8 @@
 // what must hold at each moment: that all of it is legal, that what a run wants
 // done has a delivery outstanding that is responsible for it (or was lost: then
 // the run's timer drives it again), that every run which has not ended has its
-// timer, that nothing runs twice or unapproved, that snapshots are the fold. A
+// timer, that nothing runs twice or unapproved, that snapshots are the fold. At the end
+// the firings of schedules are compared with the times at which they were due. A
 // scenario that fails is written to a file, which can be run again:
 //
 //	go test ./sim -run TestSeeds -sim.seeds 10000

@@ -28,6 +28,15 @@ func (w *world) populate(ctx context.Context) {
 	for i := range w.plan.Runs {
 		join(newPerson(w, &w.plan.Runs[i]))
 	}
+	for i := range w.plan.Schedules {
+		o := newOwner(w, &w.plan.Schedules[i])
+		w.owners = append(w.owners, o)
+		living++
+		go func() {
+			o.live(ctx)
+			left <- struct{}{}
+		}()
+	}
 	for {
 		for _, f := range w.audit.fresh() {
 			chance := simtest.Chance(w.plan.Seed, "fork", f.parent, f.at, len(w.people))

@@ -107,14 +107,18 @@ var nobodyUp = []string{refusal.CodeUnknownTool, refusal.CodeUnknownProvider, re
 
 // ask asks gateways until one answers. An answer that is an error has to have one
 // of the codes; which one is returned.
-func (p *person) ask(ctx context.Context, do func(*control.Controller) error, codes ...string) (refused *refusal.Error) {
+func (p *person) ask(ctx context.Context, do func(*control.Controller) error, codes ...string) *refusal.Error {
+	return p.askAt(ctx, func(at *process) error { return do(at.gateway) }, codes...)
+}
+
+func (p *person) askAt(ctx context.Context, do func(*process) error, codes ...string) (refused *refusal.Error) {
 	for ctx.Err() == nil {
 		at := p.w.reached(p.rand.IntN(8))
 		if at == nil {
 			sleep(ctx, 700*time.Millisecond)
 			continue
 		}
-		err := do(at.gateway)
+		err := do(at)
 		heard := at.alive() && (p.w.answering == nil || p.w.answering(at))
 		switch {
 		case ctx.Err() != nil:

@@ -46,6 +46,8 @@ type scenario struct {
 	Processes    []processPlan `json:"processes"`
 	Kills        []killPlan    `json:"kills"`
 	Runs         []runPlan     `json:"runs"`
+	// Schedules start runs beside them.
+	Schedules []schedulePlan `json:"schedules,omitempty"`
 }
 
 // processPlan is one process, which comes back after it died.
@@ -158,6 +160,7 @@ func newScenario(seed uint64) *scenario {
 	s.follow(draw{rand.New(rand.NewPCG(seed, 8))})
 	s.ofClients(draw{rand.New(rand.NewPCG(seed, 9))})
 	s.Queues = draw{rand.New(rand.NewPCG(seed, 10))}.oneIn(6)
+	s.schedule(draw{rand.New(rand.NewPCG(seed, 11))})
 	return s
 }
 
@@ -225,7 +228,11 @@ func (s *scenario) time(d draw) {
 // outage takes a role or a pool away, for longer than it is waited for.
 func (s *scenario) outage(d draw) {
 	what := append([]string{rolePlanner, roleActor, roleObserver, roleGateway, roleActor, roleSubagent}, pools...)[d.IntN(6+len(pools))]
-	at, length := d.upTo(40*time.Second), time.Minute+d.upTo(2*time.Minute)
+	s.away(what, d.upTo(40*time.Second), time.Minute+d.upTo(2*time.Minute), d)
+}
+
+// away ends all processes that have a role or a pool.
+func (s *scenario) away(what string, at, length time.Duration, d draw) {
 	for i, p := range s.Processes {
 		if contains(p.Roles, what) || contains(p.Pools, what) {
 			s.Kills = append(s.Kills, killPlan{At: at + d.upTo(time.Second), Process: i, For: length, Gently: d.oneIn(2)})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentstore"
+	"github.com/moorebus/moorebus/internal/feature/schedules"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -70,8 +71,8 @@ func (w *world) storeAgents(ctx context.Context) {
 	}
 }
 
-// awaitSubruns waits until every run that answers a call has ended: at the latest
-// its timer ends one that nobody waits for any more.
+// awaitSubruns waits until every run that answers a call or that a schedule started has ended: at
+// the latest its timer ends one that nobody waits for any more.
 func (w *world) awaitSubruns(ctx context.Context) {
 	for ctx.Err() == nil && w.audit.violation() == nil {
 		going := w.audit.subruns()
@@ -86,13 +87,13 @@ func (w *world) awaitSubruns(ctx context.Context) {
 	}
 }
 
-// subruns are the runs that answer a call and have not ended.
+// subruns are the runs that no person started and that have not ended.
 func (a *auditor) subruns() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var going []string
 	for id, r := range a.runs {
-		if r.mem.Control.Parent != nil && !a.terminal(r) {
+		if (r.mem.Control.Parent != nil || r.mem.Custom[schedules.OriginKey] != nil) && !a.terminal(r) {
 			going = append(going, id)
 		}
 	}

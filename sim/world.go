@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/feature/schedules"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/observer"
@@ -77,6 +78,8 @@ type world struct {
 	// people are all who have a run, by the run's id.
 	people map[string]*person
 	forks  int
+	// owners are those who put schedules.
+	owners []*owner
 }
 
 // process is one process while it lives.
@@ -85,6 +88,8 @@ type process struct {
 	plan    *processPlan
 	sim     *simtest.Process
 	gateway *control.Controller
+	// scheduler is a gateway's, in scenarios with schedules.
+	scheduler *schedules.Scheduler
 	// observer decides what follows, if the process does so.
 	observer *observer.Observer
 	// life counts how often it was started, ids the ids that it made.
@@ -275,9 +280,12 @@ func (p *process) runners(number int) []runner {
 func (p *process) store(number int) *runlog.Store {
 	seed := p.w.plan.Seed
 	return runlog.New(runlog.Options{Log: p.log(), Snapshots: p.snapshots(), Capacity: p.plan.Capacity, NewID: func() string {
-		return fmt.Sprintf("%08x-%04x-7%03x-9%03x-%012x", uint32(seed>>16), uint16(seed), number, p.life, p.ids.Add(1))
+		return fmt.Sprintf("%08x-%s-7%03x-9%03x-%012x", uint32(seed>>16), p.w.seedPart(), number, p.life, p.ids.Add(1))
 	}})
 }
+
+// seedPart is what ids that processes make have of the seed.
+func (w *world) seedPart() string { return fmt.Sprintf("%04x", uint16(w.plan.Seed)) }
 
 func (p *process) role(role, instance string, store *runlog.Store) runner {
 	var made interface{ Run(context.Context) error }
@@ -311,8 +319,15 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 		if p.w.plan.Queues {
 			config.Leases = p.sim
 		}
+		if len(p.w.plan.Schedules) > 0 {
+			config.Alarms = p.sim
+		}
 		p.gateway, err = control.New(config)
 		made = p.gateway
+		if err == nil && config.Alarms != nil {
+			p.scheduler = schedules.New(p.gateway)
+			return func(ctx context.Context) error { return worker.RunAll(ctx, p.gateway.Run, p.scheduler.Run) }
+		}
 	case roleSubagent:
 		made, err = p.subagents(base)
 	}
@@ -392,6 +407,9 @@ func simulate(t *testing.T, plan *scenario) (w *world, v *violation) {
 		}
 		for _, id := range slices.Sorted(maps.Keys(w.people)) {
 			w.audit.finish(w.people[id].plan, w.people[id].cancelled, w.ran.of)
+		}
+		for _, o := range w.owners {
+			o.check()
 		}
 	}); err != nil {
 		return w, &violation{Invariant: "bubble", Detail: err.Error()}
