@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/spf13/pflag"
@@ -111,7 +112,7 @@ func scaleCalls(ctx context.Context, s scaleSettings) (figures []figure, err err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	// The gateway starts no run of a provider that nobody has.
-	if err := f.bus.AnnounceProviders(ctx, "bench", []string{"openai"}); err != nil {
+	if err := announce.NewDirectory(f.bus, nil).AnnounceProviders(ctx, "bench", []string{"openai"}); err != nil {
 		return nil, err
 	}
 	if _, err := f.runs(ctx, s.calls, askingAgent(s.prompt)); err != nil {

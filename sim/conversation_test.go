@@ -140,16 +140,16 @@ func installation(t *testing.T, log *simtest.Journal, model *interlocutor) (*con
 	registry, err := toolset.New(tools...)
 	require.NoError(t, err)
 	pl, err := planner.New(planner.Config{
-		Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}, Directory: p, Validator: validator, Approval: policies,
+		Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}, KV: p, Validator: validator, Approval: policies,
 		Providers: map[string]llm.Caller{"scripted": llm.CallerFunc(model.call)},
 	})
 	require.NoError(t, err)
-	ac, err := actor.New(actor.Config{Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}, Directory: p, Blobs: p, Tools: registry, Approval: policies})
+	ac, err := actor.New(actor.Config{Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}, KV: p, Blobs: p, Tools: registry, Approval: policies})
 	require.NoError(t, err)
 	ob, err := observer.New(observer.Config{Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}})
 	require.NoError(t, err)
 	g, err := control.New(control.Config{
-		Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}, Timers: p, Directory: p, KV: p, Validator: validator, CheckApproval: policies.Check,
+		Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}, Timers: p, KV: p, Validator: validator, CheckApproval: policies.Check,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

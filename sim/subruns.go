@@ -49,7 +49,7 @@ func heirs() []scriptEntry {
 // subagents is the role in one of the processes.
 func (p *process) subagents(base worker.Base) (*subagent.Subagents, error) {
 	return subagent.New(subagent.Config{
-		Base: base, Directory: p.sim, KV: p.sim, Timers: p.sim, Blobs: p.sim,
+		Base: base, KV: p.sim, Timers: p.sim, Blobs: p.sim,
 		Tools: agentTools, Validator: validator, CheckApproval: policies.Check, Approval: policies,
 	})
 }

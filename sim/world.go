@@ -297,13 +297,13 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 	switch role {
 	case rolePlanner:
 		made, err = planner.New(planner.Config{
-			Base: base, Directory: p.sim,
+			Base: base, KV: p.sim,
 			Providers: map[string]llm.Caller{"scripted": llm.CallerFunc(p.model)}, Text: textprotocol.Wrap,
 			Validator: validator, Approval: policies,
 		})
 	case roleActor:
 		made, err = actor.New(actor.Config{
-			Base: base, Directory: p.sim, Blobs: p.sim, Storage: p.sim,
+			Base: base, KV: p.sim, Blobs: p.sim, Storage: p.sim,
 			Tools: p.tools(), Pools: p.plan.Pools, Peers: p.sim, Approval: policies,
 		})
 	case roleObserver:
@@ -313,7 +313,7 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 		made = p.observer
 	case roleGateway:
 		config := control.Config{
-			Base: base, Timers: p.sim, Directory: p.sim, KV: p.sim,
+			Base: base, Timers: p.sim, KV: p.sim,
 			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait,
 		}
 		if p.w.plan.Queues {

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/forking"
@@ -33,7 +34,7 @@ func TestCommandsHaveTheirRunsLookedAtSoon(t *testing.T) {
 	require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
 	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
 	require.NoError(t, err)
-	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+	require.NoError(t, announce.NewDirectory(bus, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	c := &client{Conn: &datadir.Conn{Conn: cli.Conn{Bus: bus, NATS: conn}}, machine: reducer.NewMachine(reducer.MachineOptions{})}
 	require.NoError(t, c.newControl(quiet))
 	a := events.DefaultAgent()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/datadir"
@@ -134,7 +135,7 @@ encrypted, and every client may do everything.`,
 
 // warnOfPools logs the pools of the log that are not named, and so have no users.
 func warnOfPools(ctx context.Context, bus *natsbus.Bus, named []string, logger *slog.Logger) error {
-	pools, err := bus.Pools(ctx)
+	pools, err := announce.NewDirectory(bus, logger).Pools(ctx)
 	for _, p := range pools {
 		if p.Name != events.DefaultPool && p.Name != events.ClientPool && !slices.Contains(named, p.Name) {
 			logger.Warn("the log has a pool that --pools does not name: its actors are refused", "pool", p.Name)

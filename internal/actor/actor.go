@@ -27,6 +27,7 @@ import (
 	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -45,8 +46,8 @@ type Results = toolcall.Results
 // Config configures an [Actor].
 type Config struct {
 	worker.Base
-	// Directory is where the tools are announced. Required.
-	Directory journal.Directory
+	// KV is where the tools are announced. Required.
+	KV kv.Store
 	// Peers lends calls of tools that this actor does not have to actors of the same pool
 	// that do. Default: Queue, if it can lend.
 	Peers ports.Peers
@@ -67,15 +68,16 @@ type Config struct {
 
 // On returns the configuration with all that a bus gives an actor.
 func (c Config) On(bus journal.Bus) Config {
-	c.Queue, c.Feed, c.Directory, c.Blobs, c.Storage = bus, bus, bus, bus, bus
+	c.Queue, c.Feed, c.KV, c.Blobs, c.Storage = bus, bus, bus, bus, bus
 	return c
 }
 
 // Actor is the role. Make it with [New], use it once.
 type Actor struct {
-	cfg    Config
-	guard  *toolcall.Guard
-	worker *worker.Worker
+	cfg       Config
+	directory *announce.Directory
+	guard     *toolcall.Guard
+	worker    *worker.Worker
 	// elsewhere lends calls of tools that this actor does not have.
 	elsewhere *toolcall.Elsewhere
 
@@ -96,8 +98,8 @@ func New(cfg Config) (*Actor, error) {
 	if cfg.Base, err = cfg.WithDefaults("actor"); err != nil {
 		return nil, err
 	}
-	if cfg.Directory == nil || cfg.Tools == nil {
-		return nil, errors.New("actor: Directory and Tools are required")
+	if cfg.KV == nil || cfg.Tools == nil {
+		return nil, errors.New("actor: KV and Tools are required")
 	}
 	anyPool := len(cfg.Pools) == 0
 	if anyPool {
@@ -117,7 +119,8 @@ func New(cfg Config) (*Actor, error) {
 	if cfg.Peers == nil {
 		cfg.Peers = toolcall.PeersOf(cfg.Queue)
 	}
-	a := &Actor{cfg: cfg, anyPool: anyPool, announcing: make(chan struct{}, 1), left: map[string][]string{}, elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Logger)}
+	a := &Actor{cfg: cfg, directory: announce.NewDirectory(cfg.KV, cfg.Logger), anyPool: anyPool, announcing: make(chan struct{}, 1), left: map[string][]string{}}
+	a.elsewhere = toolcall.NewElsewhere(a.directory, cfg.Logger)
 	if a.guard, err = toolcall.NewGuard(cfg.Store, cfg.Approval, definitions(cfg.Tools)); err != nil {
 		return nil, err
 	}
@@ -160,7 +163,7 @@ func (a *Actor) Announce(ctx context.Context) error {
 		}
 		specs, left := fit(specs, a.cfg.Tools.SourceOf, a.cfg.Store.MaxBody())
 		a.sayLeft(pool, left)
-		if err := a.cfg.Directory.Announce(ctx, pool, a.cfg.Instance, specs); err != nil {
+		if err := a.directory.Announce(ctx, pool, a.cfg.Instance, specs); err != nil {
 			return err
 		}
 	}
@@ -171,7 +174,7 @@ func (a *Actor) Announce(ctx context.Context) error {
 func (a *Actor) Withdraw(ctx context.Context) error {
 	var errs []error
 	for _, pool := range a.cfg.Pools {
-		errs = append(errs, a.cfg.Directory.Withdraw(ctx, pool, a.cfg.Instance))
+		errs = append(errs, a.directory.Withdraw(ctx, pool, a.cfg.Instance))
 	}
 	return errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -175,13 +176,13 @@ func TestNewChecksItsConfig(t *testing.T) {
 		for name, spoil := range map[string]func(*actor.Config){
 			"actor: Store":                  func(c *actor.Config) { c.Store = nil },
 			"Tools":                         func(c *actor.Config) { c.Tools = nil },
-			"Directory":                     func(c *actor.Config) { c.Directory = nil },
+			"KV":                            func(c *actor.Config) { c.KV = nil },
 			"too short":                     func(c *actor.Config) { c.Results.Secrets = []string{"abc"} },
 			"pattern":                       func(c *actor.Config) { c.Results.Patterns = []string{"("} },
 			"MaxBytes":                      func(c *actor.Config) { c.Results.MaxBytes = 1000 },
 			`the pool "agents" is reserved`: func(c *actor.Config) { c.Pools = []string{events.AgentsPool} },
 		} {
-			cfg := actor.Config{Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, Directory: r.Journal, Tools: registry}
+			cfg := actor.Config{Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, KV: r.Journal, Tools: registry}
 			spoil(&cfg)
 			_, err := actor.New(cfg)
 			require.ErrorContains(t, err, name)
@@ -189,7 +190,7 @@ func TestNewChecksItsConfig(t *testing.T) {
 		agents, err := toolset.New(pure("f", events.AgentsPool, says("x")), pure("g", "web", says("x")))
 		require.NoError(t, err)
 		for _, pools := range [][]string{nil, {"web"}} {
-			cfg := actor.Config{Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, Directory: r.Journal, Tools: agents, Pools: pools}
+			cfg := actor.Config{Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, KV: r.Journal, Tools: agents, Pools: pools}
 			_, err := actor.New(cfg)
 			require.ErrorContains(t, err, `the pool "agents" is reserved`)
 		}
@@ -218,7 +219,7 @@ func TestAnnouncement(t *testing.T) {
 			func(c *actor.Config) { c.Pools = []string{"web", "default"} })
 		announced := func() (names []string) {
 			synctest.Wait()
-			specs, err := r.Journal.Tools(t.Context())
+			specs, err := announce.NewDirectory(r.Journal, nil).Tools(t.Context())
 			require.NoError(t, err)
 			for _, s := range specs {
 				names = append(names, s.Name+"/"+s.Pool+"/"+s.Effect+"/"+s.Risk)
@@ -239,7 +240,7 @@ func TestStep(t *testing.T) {
 		registry, err := toolset.New(pure("a", "default", says("1")), pure("b", "web", says("2")))
 		require.NoError(t, err)
 		made, err := actor.New(actor.Config{
-			Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, Directory: r.Journal, Tools: registry,
+			Base: worker.Base{Instance: "1", Store: r.Store, Queue: r.Journal, Feed: r.Journal}, KV: r.Journal, Tools: registry,
 		})
 		require.NoError(t, err)
 		r.specs = append(actor.Specs(registry, "default"), actor.Specs(registry, "web")...)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -106,7 +107,7 @@ func TestSecretsBesideAResult(t *testing.T) {
 			require.NotContains(t, string(data), secret)
 		}
 		synctest.Wait()
-		tools, err := p.PoolTools(t.Context(), events.DefaultPool)
+		tools, err := announce.NewDirectory(p, nil).PoolTools(t.Context(), events.DefaultPool)
 		require.NoError(t, err)
 		require.Equal(t, "Has [REDACTED].", tools[0].Description)
 		require.Equal(t, "Say [REDACTED].", tools[0].Guide)

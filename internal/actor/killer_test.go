@@ -57,7 +57,7 @@ func beKiller(url string) error {
 		return err
 	}
 	a, err := actor.New(actor.Config{
-		Base: worker.Base{Instance: "killer", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus}, Directory: bus, Tools: registry,
+		Base: worker.Base{Instance: "killer", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus}, KV: bus, Tools: registry,
 	})
 	if err != nil {
 		return err
@@ -217,7 +217,7 @@ func startActor(t *testing.T, bus *natsbus.Bus, instance string, f tool.Tool) {
 	registry, err := toolset.New(f)
 	require.NoError(t, err)
 	a, err := actor.New(actor.Config{
-		Base: worker.Base{Instance: instance, Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus}, Directory: bus, Tools: registry,
+		Base: worker.Base{Instance: instance, Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus}, KV: bus, Tools: registry,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -84,7 +84,7 @@ func (r *rig) run(tools []tool.Tool, change ...func(*actor.Config)) (p *simtest.
 	require.NoError(r.T, err)
 	p = r.Journal.NewProcess()
 	cfg := actor.Config{
-		Base: worker.Base{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p}, Directory: p, Tools: registry, Blobs: p,
+		Base: worker.Base{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p}, KV: p, Tools: registry, Blobs: p,
 	}
 	for _, c := range change {
 		c(&cfg)

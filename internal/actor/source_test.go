@@ -19,7 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/callctx"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -63,7 +65,7 @@ func TestChangedToolsAreAnnouncedAtOnce(t *testing.T) {
 		p := r.spawn(nil, func(c *actor.Config) { c.Tools = registry })
 		names := func() string {
 			synctest.Wait() // no time passes in the bubble
-			tools, err := p.Tools(t.Context())
+			tools, err := announce.NewDirectory(p, nil).Tools(t.Context())
 			require.NoError(t, err)
 			var names []string
 			for _, spec := range tools {
@@ -130,48 +132,48 @@ func (o *offers) names() []string {
 	return slices.Sorted(maps.Keys(o.all))
 }
 
-// mute is a directory that takes no announcement while it is told so.
+// mute is a bus that takes no announcement while it is told so.
 type mute struct {
-	journal.Directory
+	kv.Store
 	on atomic.Bool
 }
 
-func (m *mute) Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error {
+func (m *mute) Put(ctx context.Context, of kv.Bucket, it kv.Item) (uint64, error) {
 	if m.on.Load() {
-		return errors.New("the bucket is away")
+		return 0, errors.New("the bucket is away")
 	}
-	return m.Directory.Announce(ctx, pool, instance, tools)
+	return m.Store.Put(ctx, of, it)
 }
 
-// tardy is a directory whose first announcement takes until on is closed.
+// tardy is a bus whose first announcement takes until on is closed.
 type tardy struct {
-	journal.Directory
+	kv.Store
 	begun atomic.Bool
 	on    chan struct{}
 }
 
-func (s *tardy) Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error {
+func (s *tardy) Put(ctx context.Context, of kv.Bucket, it kv.Item) (uint64, error) {
 	if s.begun.CompareAndSwap(false, true) {
 		<-s.on
 	}
-	return s.Directory.Announce(ctx, pool, instance, tools)
+	return s.Store.Put(ctx, of, it)
 }
 
 // Tools that come while the actor announces those that it had are announced after them.
 func TestAnnouncementsAreInOrder(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		source, directory := spring(make(chan []tool.Tool)), &tardy{on: make(chan struct{})}
+		source, bus := spring(make(chan []tool.Tool)), &tardy{on: make(chan struct{})}
 		registry := fed(t, source)
 		p := r.spawn(nil, func(c *actor.Config) {
-			directory.Directory = c.Directory
-			c.Tools, c.Directory, c.Pools = registry, directory, []string{"default"}
+			bus.Store = c.KV
+			c.Tools, c.KV, c.Pools = registry, bus, []string{"default"}
 		})
 		synctest.Wait()
 		source <- []tool.Tool{pure("a", "default", says("a"))}
 		synctest.Wait()
-		close(directory.on)
+		close(bus.on)
 		synctest.Wait()
-		tools, err := p.Tools(t.Context())
+		tools, err := announce.NewDirectory(p, nil).Tools(t.Context())
 		require.NoError(t, err)
 		require.Len(t, tools, 1)
 	})
@@ -180,16 +182,16 @@ func TestAnnouncementsAreInOrder(t *testing.T) {
 // A tool that is gone is offered in no pool any more, even if that cannot be announced.
 func TestOffersOutliveNoTool(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		source, offered, directory := spring(make(chan []tool.Tool)), &offers{all: map[string]bool{}}, &mute{}
+		source, offered, bus := spring(make(chan []tool.Tool)), &offers{all: map[string]bool{}}, &mute{}
 		registry := fed(t, source)
 		r.spawn(nil, func(c *actor.Config) {
-			directory.Directory = c.Directory
-			c.Tools, c.Peers, c.Directory, c.Pools = registry, offered, directory, []string{"default", "web"}
+			bus.Store = c.KV
+			c.Tools, c.Peers, c.KV, c.Pools = registry, offered, bus, []string{"default", "web"}
 		})
 		source <- []tool.Tool{pure("a", "default", says("a")), pure("b", "web", says("b"))}
 		synctest.Wait()
 		require.Equal(t, []string{"default a", "web b"}, offered.names())
-		directory.on.Store(true)
+		bus.on.Store(true)
 		time.Sleep(announceEvery) // in the bubble
 		source <- nil
 		synctest.Wait()
@@ -346,7 +348,7 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 			c.Tools, c.Logger = registry, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		synctest.Wait()
-		tools, err := p.Tools(t.Context())
+		tools, err := announce.NewDirectory(p, nil).Tools(t.Context())
 		require.NoError(t, err)
 		var data bytes.Buffer
 		enc := json.NewEncoder(&data)

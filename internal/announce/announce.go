@@ -63,7 +63,7 @@ const claimLook = time.Second
 //
 // Other errors are the bus's. An instance that may not read the announcements, or finds
 // none, claims its names without a check.
-func Claim(ctx context.Context, logger *slog.Logger, dir journal.Directory, instance string, claims []journal.Claim) error {
+func Claim(ctx context.Context, logger *slog.Logger, dir *Directory, instance string, claims []journal.Claim) error {
 	first := map[journal.Claim]uint64{} // by the claim without its number
 	began := time.Now()
 	return retry.Policy{First: claimLook}.Do(ctx, func(ctx context.Context) error {
@@ -98,7 +98,7 @@ var errTaken = errors.New("a name is taken")
 
 // Claimed returns a [*journal.NameTakenError] if another instance now uses one of the
 // names for something else. Other errors are the bus's.
-func Claimed(ctx context.Context, dir journal.Directory, instance string, claims []journal.Claim) error {
+func Claimed(ctx context.Context, dir *Directory, instance string, claims []journal.Claim) error {
 	taken, err := takenBy(ctx, dir, instance, claims)
 	if err != nil || len(taken) == 0 {
 		return err
@@ -107,7 +107,7 @@ func Claimed(ctx context.Context, dir journal.Directory, instance string, claims
 }
 
 // takenBy returns the claims of other instances that contradict the given ones.
-func takenBy(ctx context.Context, dir journal.Directory, instance string, claims []journal.Claim) ([]journal.Claim, error) {
+func takenBy(ctx context.Context, dir *Directory, instance string, claims []journal.Claim) ([]journal.Claim, error) {
 	all, err := dir.Claims(ctx)
 	var taken []journal.Claim
 	for _, other := range all {

@@ -23,7 +23,7 @@ func claimOf(digest string) journal.Claim {
 // that took.
 func claims(t *testing.T, olds, news string, living bool) (took time.Duration, err error) {
 	t.Helper()
-	dir := simtest.New(simtest.Options{}).NewProcess()
+	dir := announce.NewDirectory(simtest.New(simtest.Options{}), nil)
 	old := func(ctx context.Context) error {
 		return dir.AnnounceProviders(ctx, "old", nil, claimOf(olds))
 	}
@@ -63,7 +63,7 @@ func TestClaim(t *testing.T) {
 // Waiting for a name ends with the context.
 func TestClaimThatIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir := simtest.New(simtest.Options{}).NewProcess()
+		dir := announce.NewDirectory(simtest.New(simtest.Options{}), nil)
 		require.NoError(t, dir.AnnounceProviders(t.Context(), "old", nil, claimOf("one")))
 		ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 		defer stop()

@@ -53,7 +53,7 @@ func TestRunsThatWaitForAnActor(t *testing.T) {
 
 	again := newRig(t, b, forever)
 	command, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "command"}, Timers: b, Directory: b, KV: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "command"}, Timers: b, KV: b,
 	})
 	require.NoError(t, err)
 	for _, c := range []*control.Controller{r.control, again.control, command} {

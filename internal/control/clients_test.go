@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -130,7 +131,7 @@ func TestLateResult(t *testing.T) {
 		sleep(2 * time.Minute)
 		idle, err := control.New(control.Config{
 			Base:   worker.Base{Store: r.Store, Queue: r.Journal, Feed: r.Journal, Instance: "idle"},
-			Timers: r.Journal, Directory: r.Journal, KV: r.Journal,
+			Timers: r.Journal, KV: r.Journal,
 		})
 		require.NoError(t, err)
 		_, err = idle.Inputs(t.Context(), "", run.ID, result("a"))
@@ -174,8 +175,9 @@ func TestForkArmsTheClientsCallAnew(t *testing.T) {
 func TestNoPoolWatchForClients(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		g, _ := r.serve(func(cfg *control.Config) { cfg.PoolWait = time.Second })
-		require.NoError(t, r.Journal.Announce(t.Context(), events.ClientPool, "old", []events.ToolSpec{{Name: "x", Pool: events.ClientPool}}))
-		require.NoError(t, r.Journal.Withdraw(t.Context(), events.ClientPool, "old"))
+		dir := announce.NewDirectory(r.Journal, nil)
+		require.NoError(t, dir.Announce(t.Context(), events.ClientPool, "old", []events.ToolSpec{{Name: "x", Pool: events.ClientPool}}))
+		require.NoError(t, dir.Withdraw(t.Context(), events.ClientPool, "old"))
 		run := r.start(g, asksClient(0))
 		r.pick(run, "a")
 		sleep(5 * time.Minute)

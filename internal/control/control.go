@@ -62,11 +62,10 @@ type Config struct {
 	// Base is what the process gives each of its roles. Concurrency is also how many timers
 	// are processed at once.
 	worker.Base
-	// Timers wake the controller, Directory has the announced tools and providers, KV keeps
-	// definitions and quotas. All required.
-	Timers    journal.Timers
-	Directory journal.Directory
-	KV        kv.Store
+	// Timers wake the controller, KV has the announced tools and providers, definitions and quotas. Both
+	// are required.
+	Timers journal.Timers
+	KV     kv.Store
 	// Blobs keeps images and files of messages, and large results of clients' tools. Nil:
 	// messages have none, except by URL, and results are cut.
 	Blobs journal.Blobs
@@ -127,8 +126,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Base, err = c.Base.WithDefaults("control"); err != nil {
 		return c, err
 	}
-	if c.Timers == nil || c.Directory == nil || c.KV == nil {
-		return c, errors.New("control: Timers, Directory and KV are required")
+	if c.Timers == nil || c.KV == nil {
+		return c, errors.New("control: Timers and KV are required")
 	}
 	if c.DefaultNamespace == "" {
 		c.DefaultNamespace = events.DefaultNamespace
@@ -186,9 +185,9 @@ func New(cfg Config) (*Controller, error) {
 	}
 	source := worker.Source(role, cfg.Instance)
 	launcher, err := runstart.New(runstart.Config{
-		Store: cfg.Store, Source: source, Directory: cfg.Directory, KV: cfg.KV, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
+		Store: cfg.Store, Source: source, KV: cfg.KV, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
 		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator,
-		FirstCheck: timers.CheckEvery(cfg.StallAfter), Clock: cfg.Clock,
+		FirstCheck: timers.CheckEvery(cfg.StallAfter), Clock: cfg.Clock, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -211,7 +210,7 @@ func New(cfg Config) (*Controller, error) {
 		Runs: a, Lister: lister, KV: cfg.KV, Leases: cfg.Leases, Logger: cfg.Logger,
 	})
 	w := worker.Config{Role: role, Base: cfg.Base}
-	c.pools = pools.New(pools.Config{Worker: w, Directory: cfg.Directory, Launcher: launcher, Recall: c.Recall, Wait: max(cfg.PoolWait, 0)})
+	c.pools = pools.New(pools.Config{Worker: w, Launcher: launcher, Recall: c.Recall, Wait: max(cfg.PoolWait, 0)})
 	c.timers = timers.New(timers.Config{
 		Runs: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, KV: cfg.KV, Unserved: c.pools.Unserved, Open: lister.OpenRuns, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
@@ -237,11 +236,11 @@ func (c *Controller) Config() Config { return c.cfg }
 // readGauges has scrapes of the process's metrics tell what waits on the bus.
 func (c *Controller) readGauges() {
 	to := c.cfg.Store.Meter()
-	fleet, tells := c.cfg.Directory.(ports.Fleet)
+	fleet, tells := c.cfg.KV.(ports.Fleet)
 	if to == nil || !tells {
 		return
 	}
-	g := gauges.Config{Fleet: fleet, Store: c.cfg.Store, States: c.working(), Logger: c.cfg.Logger}
+	g := gauges.Config{Fleet: fleet, Directory: c.Launcher.Directory(), Store: c.cfg.Store, States: c.working(), Logger: c.cfg.Logger}
 	if c.cfg.Requests != nil {
 		g.Size = c.cfg.Requests.Tokens
 	}

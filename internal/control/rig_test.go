@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"iter"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,15 +14,17 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func TestMain(m *testing.M) {
@@ -50,7 +54,7 @@ type rig struct {
 
 func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
 	cfg := control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, KV: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: b,
 	}
 	tweak(&cfg)
 	c, err := control.New(cfg)
@@ -69,7 +73,7 @@ func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
 // start starts a run and returns its id.
 func (r *rig) start(tweak func(*events.Agent)) string {
 	r.T.Helper()
-	require.NoError(r.T, r.Bus.AnnounceProviders(r.T.Context(), "p", []string{"openai"}))
+	require.NoError(r.T, announce.NewDirectory(r.Bus, nil).AnnounceProviders(r.T.Context(), "p", []string{"openai"}))
 	a := events.DefaultAgent()
 	a.Name, a.LLM.Provider = "tester", "openai"
 	if tweak != nil {
@@ -103,13 +107,16 @@ func inTime(t *testing.T, test func(t *testing.T, r *timed)) {
 	})
 }
 
-// unwatched is a directory whose pools are not watched, for tests of something else: in weeks
-// of virtual time the reads every second would be all that happens.
-type unwatched struct{ journal.Directory }
+// unwatched is a bus whose pools are not watched, for tests of something else: in weeks of virtual
+// time the reads every second would be all that happens.
+type unwatched struct{ kv.Store }
 
-func (unwatched) Pools(ctx context.Context) ([]journal.Pool, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
+// Each blocks where [announce.Directory.Pools] looks who announced a pool. Tools are read by another pattern.
+func (u unwatched) Each(ctx context.Context, of kv.Bucket, pattern string) iter.Seq2[kv.Item, error] {
+	if pattern != ">" && strings.HasPrefix(of.Name, buckets.ToolsPrefix) {
+		return func(yield func(kv.Item, error) bool) { <-ctx.Done(); yield(kv.Item{}, ctx.Err()) }
+	}
+	return u.Store.Each(ctx, of, pattern)
 }
 
 // serve runs a gateway on a process of its own until it is killed, crashes or
@@ -118,13 +125,13 @@ func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *si
 	r.T.Helper()
 	p = r.Journal.NewProcess()
 	cfg := control.Config{
-		Base: worker.Base{Store: r.NewStore(p), Queue: p, Feed: p, Instance: "test"}, Timers: p, Directory: p, KV: p, StallAfter: stall,
+		Base: worker.Base{Store: r.NewStore(p), Queue: p, Feed: p, Instance: "test"}, Timers: p, KV: p, StallAfter: stall,
 	}
 	if tweak != nil {
 		tweak(&cfg)
 	}
 	if cfg.PoolWait == 0 {
-		cfg.Directory = unwatched{cfg.Directory}
+		cfg.KV = unwatched{cfg.KV}
 	}
 	g, err := control.New(cfg)
 	require.NoError(r.T, err)
@@ -154,9 +161,9 @@ func (r *timed) start(g *control.Controller, tweak func(*events.Agent)) events.R
 
 func (r *timed) tryStart(g *control.Controller, tweak func(*events.Agent)) (events.Run, error) {
 	r.T.Helper()
-	require.NoError(r.T, r.Journal.Announce(r.T.Context(), "default", "a", []events.ToolSpec{searchTool}))
-	require.NoError(r.T, r.Journal.Announce(r.T.Context(), "web", "b", []events.ToolSpec{fetchTool}))
-	require.NoError(r.T, r.Journal.AnnounceProviders(r.T.Context(), "p", []string{"openai"}))
+	require.NoError(r.T, announce.NewDirectory(r.Journal, nil).Announce(r.T.Context(), "default", "a", []events.ToolSpec{searchTool}))
+	require.NoError(r.T, announce.NewDirectory(r.Journal, nil).Announce(r.T.Context(), "web", "b", []events.ToolSpec{fetchTool}))
+	require.NoError(r.T, announce.NewDirectory(r.Journal, nil).AnnounceProviders(r.T.Context(), "p", []string{"openai"}))
 	a := events.DefaultAgent()
 	a.Name, a.LLM.Provider, a.Tools = "tester", "openai", []string{"search", "fetch"}
 	if tweak != nil {

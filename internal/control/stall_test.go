@@ -142,7 +142,7 @@ func TestStallAfterAQueue(t *testing.T) {
 func TestStallTimeOfTheRole(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {
 		command, err := control.New(control.Config{
-			Base: worker.Base{Store: r.NewStore(r.Journal), Queue: r.Journal, Feed: r.Journal, Instance: "command"}, Timers: r.Journal, Directory: r.Journal, KV: r.Journal, StallAfter: time.Minute,
+			Base: worker.Base{Store: r.NewStore(r.Journal), Queue: r.Journal, Feed: r.Journal, Instance: "command"}, Timers: r.Journal, KV: r.Journal, StallAfter: time.Minute,
 		})
 		require.NoError(t, err)
 		r.serve(func(cfg *control.Config) { cfg.StallAfter = 5 * time.Minute })

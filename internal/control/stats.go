@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -17,8 +18,8 @@ type Stats struct {
 	Backlog       []ports.Backlog `json:"backlog,omitempty" jsonschema:"Of all namespaces. acting stands for parallel_acting as well."`
 	BacklogReason string          `json:"backlog_reason,omitempty" jsonschema:"Why there is no backlog."`
 	// Workers are the live instances. Where they are not known, WorkersReason says why.
-	Workers       []ports.Worker `json:"workers" jsonschema:"Live planners and actors of all namespaces. Other roles announce nothing."`
-	WorkersReason string         `json:"workers_reason,omitempty" jsonschema:"Why there are no workers."`
+	Workers       []announce.Worker `json:"workers" jsonschema:"Live planners and actors of all namespaces. Other roles announce nothing."`
+	WorkersReason string            `json:"workers_reason,omitempty" jsonschema:"Why there are no workers."`
 }
 
 // Stats returns the counts of a namespace. Its errors are those of Runs.
@@ -27,8 +28,8 @@ func (c *Controller) Stats(ctx context.Context, ns string) (Stats, error) {
 	if err != nil {
 		return Stats{}, err
 	}
-	stats := Stats{Counts: counts, Workers: []ports.Worker{}}
-	fleet, tells := c.cfg.Directory.(ports.Fleet)
+	stats := Stats{Counts: counts, Workers: []announce.Worker{}}
+	fleet, tells := c.cfg.KV.(ports.Fleet)
 	if !tells {
 		stats.BacklogReason, stats.WorkersReason = "this bus does not tell it", "this bus does not tell them"
 		return stats, nil
@@ -36,7 +37,7 @@ func (c *Controller) Stats(ctx context.Context, ns string) (Stats, error) {
 	if stats.Backlog, err = fleet.Backlogs(ctx, c.working()); err != nil {
 		stats.BacklogReason = err.Error()
 	}
-	if workers, err := fleet.Workers(ctx); err != nil {
+	if workers, err := c.Launcher.Directory().Workers(ctx); err != nil {
 		stats.WorkersReason = err.Error()
 	} else {
 		stats.Workers = append(stats.Workers, workers...)

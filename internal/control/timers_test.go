@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/forking"
@@ -235,7 +236,7 @@ func TestStartAgainKeepsTheTimer(t *testing.T) {
 			sleep(9 * time.Minute)
 			a := events.DefaultAgent()
 			a.Name, a.LLM.Provider = "tester", "openai"
-			require.NoError(t, r.Journal.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+			require.NoError(t, announce.NewDirectory(r.Journal, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 			_, err := g.Start(t.Context(), "", control.StartRequest{Agent: &a, Task: "Again.", RunID: run.ID})
 			var refused *refusal.Error
 			require.ErrorAs(t, err, &refused)

@@ -9,9 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tombstones"
@@ -30,7 +33,7 @@ func TestRunsOfCallsThatNobodyServes(t *testing.T) {
 		below := r.child(child, "b")
 		r.Append(below, events.Planning, answeredWith(events.Usage{Input: 7, Output: 5, Total: 12}, asks))
 		r.Append(parent, events.Control, &events.Resumed{}) // the call is due once more
-		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
+		require.NoError(t, announce.NewDirectory(r.Journal, nil).Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait = 10 * time.Second })
 		sleep(journal.AnnouncementTTL + 20*time.Second)
 
@@ -55,7 +58,7 @@ func TestCallsThatNobodyServesAndNobodyBegan(t *testing.T) {
 		stranger := reducertest.StartOf("mine", events.ModeTask)
 		taken := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, "a"))
 		r.Append(taken, events.Idle, stranger)
-		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
+		require.NoError(t, announce.NewDirectory(r.Journal, nil).Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait = 10 * time.Second })
 		sleep(journal.AnnouncementTTL + 20*time.Second)
 
@@ -77,7 +80,7 @@ func TestHandOffsThatNobodyServes(t *testing.T) {
 		heir := start.Agent
 		heir.Name = "heir"
 		r.Append(parent, events.Acting, &events.HandedOff{Agent: heir, AgentHash: "x", Tools: start.Tools, CallID: "a"})
-		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
+		require.NoError(t, announce.NewDirectory(r.Journal, nil).Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait = 10 * time.Second })
 		sleep(journal.AnnouncementTTL + 20*time.Second)
 
@@ -101,7 +104,7 @@ func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
 		r.Append(parent, events.Planning, answeredWith(events.Usage{Total: 1}, events.Call{ID: "a", Name: "helper", Arguments: `{"task":"x"}`}))
 		child := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, "a"))
 		require.NoError(t, tombstones.Put(t.Context(), r.Journal, child, tombstones.Tombstone{Run: child.ID, Namespace: child.Namespace, Events: 3, PurgedAt: time.Now()}))
-		require.NoError(t, r.Journal.Announce(t.Context(), events.AgentsPool, "gone", nil))
+		require.NoError(t, announce.NewDirectory(r.Journal, nil).Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait, c.Tombstones = 10*time.Second, r.Journal })
 		sleep(journal.AnnouncementTTL + 20*time.Second)
 
@@ -118,11 +121,11 @@ func watching(t *testing.T, b *simtest.Journal) (g *control.Controller, stop fun
 	return watchingOn(t, b, b)
 }
 
-// watchingOn is watching with announcements in the directory.
-func watchingOn(t *testing.T, b *simtest.Journal, d journal.Directory) (g *control.Controller, stop func()) {
+// watchingOn is watching with small values in the store.
+func watchingOn(t *testing.T, b *simtest.Journal, store kv.Store) (g *control.Controller, stop func()) {
 	t.Helper()
 	g, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: d, KV: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: store,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -137,14 +140,15 @@ func watchingOn(t *testing.T, b *simtest.Journal, d journal.Directory) (g *contr
 func TestFirstAnnouncement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := simtest.New(simtest.Options{})
+		dir := announce.NewDirectory(b, nil)
 		_, stop := watching(t, b)
 		announce := func(pool string) {
 			spec := searchTool
 			spec.Name, spec.Pool = "pay", pool
-			require.NoError(t, b.Announce(t.Context(), pool, "x", []events.ToolSpec{spec}))
+			require.NoError(t, dir.Announce(t.Context(), pool, "x", []events.ToolSpec{spec}))
 		}
 		first := func() string {
-			o, err := b.Offers(t.Context())
+			o, err := dir.Offers(t.Context())
 			require.NoError(t, err)
 			return o.First["pay"]
 		}
@@ -164,7 +168,7 @@ func TestFirstAnnouncement(t *testing.T) {
 		time.Sleep(3 * time.Second) // in the bubble
 		require.Equal(t, "payments", first())
 
-		require.NoError(t, b.Withdraw(t.Context(), "payments", "x"))
+		require.NoError(t, dir.Withdraw(t.Context(), "payments", "x"))
 		time.Sleep(5 * time.Second) // in the bubble
 		require.Equal(t, "payments", first(), "it may only start again")
 		announce("attic")
@@ -175,25 +179,28 @@ func TestFirstAnnouncement(t *testing.T) {
 
 // counted counts how often announcements are read.
 type counted struct {
-	journal.Directory
+	kv.Store
 	tools, offers atomic.Int64
 }
 
-func (c *counted) Tools(ctx context.Context) ([]events.ToolSpec, error) {
+// ToolPools is called for each list of tools.
+func (c *counted) ToolPools(ctx context.Context) (map[string]string, error) {
 	c.tools.Add(1)
-	return c.Directory.Tools(ctx)
+	return c.Store.ToolPools(ctx)
 }
 
-func (c *counted) Offers(ctx context.Context) (journal.Offers, error) {
-	c.offers.Add(1)
-	return c.Directory.Offers(ctx)
+func (c *counted) Get(ctx context.Context, of kv.Bucket, key string) (kv.Item, error) {
+	if of.Name == buckets.Offers.Name {
+		c.offers.Add(1)
+	}
+	return c.Store.Get(ctx, of, key)
 }
 
 // TestOneReadATick: an idle gateway reads announcements once a second.
 func TestOneReadATick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := simtest.New(simtest.Options{})
-		d := &counted{Directory: b}
+		d := &counted{Store: b}
 		_, stop := watchingOn(t, b, d)
 		time.Sleep(10*time.Second + time.Millisecond) // in the bubble
 		stop()

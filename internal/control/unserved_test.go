@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
@@ -83,7 +84,7 @@ func (r *rig) actor(pool string) {
 	registry, err := toolset.New(made)
 	require.NoError(r.T, err)
 	a, err := actor.New(actor.Config{
-		Base: worker.Base{Instance: "a", Store: runlog.New(runlog.Options{Log: r.Bus}), Queue: r.Bus, Feed: r.Bus, Concurrency: 2}, Directory: r.Bus, Tools: registry,
+		Base: worker.Base{Instance: "a", Store: runlog.New(runlog.Options{Log: r.Bus}), Queue: r.Bus, Feed: r.Bus, Concurrency: 2}, KV: r.Bus, Tools: registry,
 	})
 	require.NoError(r.T, err)
 	require.NoError(r.T, a.Announce(r.T.Context()))
@@ -285,14 +286,14 @@ func TestHowLongAPoolIsWaitedFor(t *testing.T) {
 		j := simtest.New(simtest.Options{})
 		r := &rig{World: controltest.NewWorld(t, j)}
 		g, err := control.New(control.Config{
-			Base: worker.Base{Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Instance: "1"}, Timers: j, Directory: j, KV: j,
+			Base: worker.Base{Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Instance: "1"}, Timers: j, KV: j,
 		})
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		ended := make(chan error, 1)
 		go func() { ended <- g.Run(ctx) }()
-		require.NoError(t, j.Announce(t.Context(), "far", "dies", []events.ToolSpec{{Name: "far", Pool: "far"}}))
+		require.NoError(t, announce.NewDirectory(j, nil).Announce(t.Context(), "far", "dies", []events.ToolSpec{{Name: "far", Pool: "far"}}))
 		id := r.begin(calling("a", "far"))
 		time.Sleep(journal.AnnouncementTTL + 10*time.Minute - time.Second) // in the bubble
 		require.Equal(t, events.Acting, r.Fold(id).State)

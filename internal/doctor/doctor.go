@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/certs"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
@@ -150,7 +151,7 @@ func (d *Checks) remote(ctx context.Context, o natsconn.ConnectOptions, r *Repor
 	if err != nil {
 		return // the check has said why
 	}
-	r.Add(AreaRoles, Roles(ctx, bus)...)
+	r.Add(AreaRoles, Roles(ctx, announce.NewDirectory(bus, nil))...)
 }
 
 // soonEnds is how long before its end a certificate is to be renewed.
@@ -170,13 +171,13 @@ func certificates(ends map[string]time.Time) (found []natsbus.Finding) {
 }
 
 // Roles reports which tools and model providers are announced.
-func Roles(ctx context.Context, directory journal.Directory) []natsbus.Finding {
+func Roles(ctx context.Context, directory *announce.Directory) []natsbus.Finding {
 	return append(freeTools(ctx, directory), liveTools(ctx, directory), liveProviders(ctx, directory))
 }
 
 // freeTools reports the announced tools without a sandbox, and those whose sandbox has no network of its
 // own, in a finding each.
-func freeTools(ctx context.Context, directory journal.Directory) (found []natsbus.Finding) {
+func freeTools(ctx context.Context, directory *announce.Directory) (found []natsbus.Finding) {
 	tools, err := directory.Tools(ctx)
 	if err != nil {
 		return nil // liveTools says why
@@ -201,7 +202,7 @@ func freeTools(ctx context.Context, directory journal.Directory) (found []natsbu
 	return found
 }
 
-func liveTools(ctx context.Context, directory journal.Directory) natsbus.Finding {
+func liveTools(ctx context.Context, directory *announce.Directory) natsbus.Finding {
 	tools, err := directory.Tools(ctx)
 	switch {
 	case errors.Is(err, journal.ErrDenied):
@@ -236,7 +237,7 @@ func liveTools(ctx context.Context, directory journal.Directory) natsbus.Finding
 	return finding(natsbus.Good, "", "tools by pool: %s", strings.Join(parts, ", "))
 }
 
-func liveProviders(ctx context.Context, directory journal.Directory) natsbus.Finding {
+func liveProviders(ctx context.Context, directory *announce.Directory) natsbus.Finding {
 	providers, err := directory.Providers(ctx)
 	switch {
 	case errors.Is(err, journal.ErrDenied):

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/diskspace"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
@@ -239,8 +240,8 @@ func TestDoctorOnBus(t *testing.T) {
 	require.NoError(t, natsbus.Init(context.Background(), conn, natsbus.InitOptions{Pools: []string{"default", "other"}}))
 	bus, err := natsbus.Open(context.Background(), conn, busOptions)
 	require.NoError(t, err)
-	require.NoError(t, bus.Announce(context.Background(), "default", "a1", []events.ToolSpec{{Name: "t", Pool: "default"}}))
-	require.NoError(t, bus.AnnounceProviders(context.Background(), "p1", []string{"scripted"}))
+	require.NoError(t, announce.NewDirectory(bus, nil).Announce(context.Background(), "default", "a1", []events.ToolSpec{{Name: "t", Pool: "default"}}))
+	require.NoError(t, announce.NewDirectory(bus, nil).AnnounceProviders(context.Background(), "p1", []string{"scripted"}))
 	var ready Report
 	checks(nil).Remote(context.Background(), at, &ready)
 	text := written(t, &ready)
@@ -249,12 +250,12 @@ func TestDoctorOnBus(t *testing.T) {
 	require.Contains(t, text, "model providers: scripted")
 	require.Contains(t, text, "every user of the server may do everything")
 
-	require.NoError(t, bus.Announce(context.Background(), "default", "a2", []events.ToolSpec{{Name: "t", Pool: "default", Risk: "high"}}))
+	require.NoError(t, announce.NewDirectory(bus, nil).Announce(context.Background(), "default", "a2", []events.ToolSpec{{Name: "t", Pool: "default", Risk: "high"}}))
 	var replaced Report
 	checks(nil).Remote(context.Background(), at, &replaced)
 	require.Zero(t, replaced.Bad)
 	require.Contains(t, written(t, &replaced), "actors of the pool default announce the tool t differently")
-	require.NoError(t, bus.Announce(context.Background(), "other", "a3", []events.ToolSpec{{Name: "t", Pool: "other"}}))
+	require.NoError(t, announce.NewDirectory(bus, nil).Announce(context.Background(), "other", "a3", []events.ToolSpec{{Name: "t", Pool: "other"}}))
 	var twice Report
 	checks(nil).Remote(context.Background(), at, &twice)
 	require.Positive(t, twice.Bad)
@@ -314,7 +315,7 @@ func TestDoctorOnNoBus(t *testing.T) {
 }
 
 func TestRolesThatDisagree(t *testing.T) {
-	log := simtest.New(simtest.Options{})
+	log := announce.NewDirectory(simtest.New(simtest.Options{}), nil)
 	ctx := context.Background()
 	require.NoError(t, log.Announce(ctx, "a", "1", []events.ToolSpec{{Name: "t", Pool: "a", Description: "one"}}))
 	require.NoError(t, log.Announce(ctx, "b", "2", []events.ToolSpec{{Name: "t", Pool: "b", Description: "two"}}))

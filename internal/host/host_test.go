@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
@@ -93,10 +94,10 @@ func TestFailedUpdateIsWithdrawn(t *testing.T) {
 	options.Providers = map[string]llm.Caller{"other": scripted.NewMock()}
 	_, err = h.Update(t.Context(), options)
 	require.ErrorContains(t, err, "the roles have ended")
-	tools, err := bus.Tools(t.Context())
+	tools, err := announce.NewDirectory(bus, nil).Tools(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, tools)
-	providers, err := bus.Providers(t.Context())
+	providers, err := announce.NewDirectory(bus, nil).Providers(t.Context())
 	require.NoError(t, err)
 	require.NotContains(t, providers, "other")
 }

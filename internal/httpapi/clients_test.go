@@ -21,7 +21,7 @@ const (
 // startClient starts a run whose client has the tools search and ask.
 func (r *rig) startClient(more string) string {
 	r.T.Helper()
-	require.NoError(r.T, r.Bus.Withdraw(r.T.Context(), searchTool.Pool, "a"))
+	require.NoError(r.T, r.Directory.Withdraw(r.T.Context(), searchTool.Pool, "a"))
 	a := r.do("POST", "/v1/runs", `{"task":"Find it.","agent":{"name":"tester","llm":{"provider":"openai"},"client_tools":[
 		{"name":"search","description":"Searches.","schema":{"type":"object"}},
 		{"name":"ask","description":"Asks.","schema":{"type":"object"},"timeout":"720h"}]`+more+`}}`)
@@ -100,7 +100,7 @@ func TestClientsFailure(t *testing.T) {
 func TestWhatClientsMayNotAnswer(t *testing.T) {
 	t.Parallel()
 	r := simulatedRig(t, nil)
-	announced := events.ToolSpec{Name: "count", Description: "Counts.", Pool: "default", Effect: "pure", Risk: "low"}
+	announced := events.ToolSpec{Name: "count", Description: "Counts.", Schema: searchTool.Schema, Pool: "default", Effect: "pure", Risk: "low"}
 	r.announce("b", announced)
 	id := r.startClient(`,"tools":["count"],"approval":{"policy":"tools","tools":["ask"]},"config":{"parallel_tools":false}`)
 	result := func(call string) string {

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -49,7 +50,7 @@ func fill(t *testing.T, b *natsbus.Bus) {
 	for size := 100 << 10; size > 100; {
 		spec := searchTool
 		spec.Description = strings.Repeat("x", size)
-		if err = b.Announce(t.Context(), spec.Pool, runlog.NewID(), []events.ToolSpec{spec}); err != nil {
+		if err = announce.NewDirectory(b, nil).Announce(t.Context(), spec.Pool, runlog.NewID(), []events.ToolSpec{spec}); err != nil {
 			require.ErrorIs(t, err, journal.ErrFull)
 			size /= 2
 		}
@@ -155,7 +156,7 @@ func TestNoTools(t *testing.T) {
 	t.Parallel()
 	b := natsBus(t, 1)
 	g, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, KV: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: b,
 	})
 	require.NoError(t, err)
 	tools, err := g.Tools(t.Context())

@@ -150,7 +150,7 @@ func TestBusAway(t *testing.T) {
 	j := simtest.New(simtest.Options{})
 	p := j.NewProcess()
 	r := newRig(t, j, func(c *config) {
-		c.Store, c.Directory, c.KV = runlog.New(runlog.Options{Log: p}), p, p
+		c.Store, c.KV = runlog.New(runlog.Options{Log: p}), p
 	})
 	id := r.start("task")
 	p.Kill()
@@ -202,7 +202,7 @@ func TestConfigIsChecked(t *testing.T) {
 	_, err := control.New(control.Config{})
 	require.ErrorContains(t, err, "required")
 	b := simtest.New(simtest.Options{})
-	full := control.Config{Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b}, Timers: b, Directory: b, KV: b}
+	full := control.Config{Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b}, Timers: b, KV: b}
 	_, err = control.New(full)
 	require.ErrorContains(t, err, "Instance")
 	full.Instance, full.DefaultNamespace = "x", "No"

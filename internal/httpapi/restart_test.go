@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
@@ -102,8 +103,8 @@ func TestStartsWhileTheServerIsRestarted(t *testing.T) {
 		s.await(t, http.StatusServiceUnavailable)
 		require.Eventually(t, conn.IsConnected, patience, waitStep)
 		s.await(t, http.StatusServiceUnavailable) // from what the directory says
-		require.NoError(t, b.Announce(t.Context(), events.DefaultPool, "a", []events.ToolSpec{searchTool}))
-		require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
+		require.NoError(t, announce.NewDirectory(b, nil).Announce(t.Context(), events.DefaultPool, "a", []events.ToolSpec{searchTool}))
+		require.NoError(t, announce.NewDirectory(b, nil).AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
 	}
 	s.await(t, http.StatusCreated)
 	s.mu.Lock()

@@ -84,10 +84,10 @@ type rig struct {
 func newRig(t testing.TB, b controltest.Bus, tweak func(*config)) *rig {
 	r := &rig{World: controltest.NewWorld(t, b)}
 	r.announce("a", searchTool)
-	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
+	require.NoError(t, r.Directory.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
 	registry := metrics.New()
 	cfg := config{http: httpapi.Config{Metrics: registry.Handler()}, Config: control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b, Meter: registry}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, KV: b, Blobs: b, Storage: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b, Meter: registry}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: b, Blobs: b, Storage: b,
 		Validator: schema.New(schema.Options{}),
 		CheckScript: func(script json.RawMessage) error {
 			if !bytes.HasPrefix(script, []byte("[")) {
@@ -135,7 +135,7 @@ func newRig(t testing.TB, b controltest.Bus, tweak func(*config)) *rig {
 }
 
 func (r *rig) announce(instance string, tools ...events.ToolSpec) {
-	require.NoError(r.T, r.Bus.Announce(r.T.Context(), tools[0].Pool, instance, tools))
+	require.NoError(r.T, r.Directory.Announce(r.T.Context(), tools[0].Pool, instance, tools))
 }
 
 // answer is an HTTP response.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentstore"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -372,10 +373,10 @@ func TestJustGoneOverHTTP(t *testing.T) {
 	t.Parallel()
 	r := simulatedRig(t, func(c *config) { c.PoolWait = time.Second })
 	require.Eventually(t, func() bool {
-		o, err := r.Bus.Offers(t.Context())
+		o, err := r.Directory.Offers(t.Context())
 		return err == nil && o.First["search"] == "default"
 	}, patience, 10*time.Millisecond)
-	require.NoError(t, r.Bus.Withdraw(t.Context(), "default", "a"))
+	require.NoError(t, r.Directory.Withdraw(t.Context(), "default", "a"))
 	for r.do("POST", "/v1/runs", startBody("task")).status == http.StatusCreated {
 		continue // what was announced is known for a second
 	}
@@ -391,7 +392,7 @@ func TestAmbiguousTools(t *testing.T) {
 	other.Pool = "web"
 	// It is announced before the gateway runs, which keeps what it has read for a second.
 	announced := func(c *config) {
-		require.NoError(t, c.Directory.Announce(t.Context(), other.Pool, "b", []events.ToolSpec{other}))
+		require.NoError(t, announce.NewDirectory(c.KV, nil).Announce(t.Context(), other.Pool, "b", []events.ToolSpec{other}))
 	}
 	a := simulatedRig(t, announced).do("POST", "/v1/runs", body)
 	require.Equal(t, http.StatusCreated, a.status, "two pools may serve the same tool: %s", a.body)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -40,7 +41,7 @@ func TestStats(t *testing.T) {
 	require.Equal(t, ports.Backlog{State: events.Planning, Waiting: 2}, planning(all))
 	require.Contains(t, all.Backlog, ports.Backlog{State: events.Acting, Pool: "default"})
 	require.Empty(t, all.BacklogReason)
-	require.Equal(t, []ports.Worker{
+	require.Equal(t, []announce.Worker{
 		{Role: "planner", Instance: "p", Providers: []string{"openai", "scripted"}},
 		{Role: "actor", Instance: "a", Pool: "default", Tools: []string{"search"}},
 	}, all.Workers)

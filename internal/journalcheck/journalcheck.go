@@ -76,23 +76,6 @@ func Subject(shards int, subject string) error {
 	return s.CheckShard(shards)
 }
 
-// Tools reports what is wrong with an announcement of tools: every adapter of
-// [journal.Directory] calls it first.
-func Tools(pool string, tools []events.ToolSpec) error {
-	if !events.ValidToken(pool) {
-		return fmt.Errorf("announce tools: pool %q is not a token of [a-z0-9][a-z0-9_-]{0,62}", pool)
-	}
-	for _, t := range tools {
-		if t.Pool != pool {
-			return fmt.Errorf("announce tools of pool %s: tool %s is of pool %q", pool, t.Name, t.Pool)
-		}
-		if events.Reserved(t.Name) {
-			return fmt.Errorf("announce tools of pool %s: tool %s: names that begin with %s are Moorebus' own", pool, t.Name, events.ReservedPrefix)
-		}
-	}
-	return nil
-}
-
 // MaxTimerData is the most data that a timer carries, in bytes.
 const MaxTimerData = 4 << 10
 

@@ -31,6 +31,10 @@ type Store interface {
 	Each(ctx context.Context, of Bucket, pattern string) iter.Seq2[Item, error]
 	// Keys returns the keys that match, sorted. Some may have been deleted.
 	Keys(ctx context.Context, of Bucket, pattern string) ([]string, error)
+	// Names returns the names of the buckets that begin with a prefix, sorted.
+	Names(ctx context.Context, prefix string) ([]string, error)
+	// ToolPools returns the pools of the tools that the operator has assigned to one, by tool.
+	ToolPools(ctx context.Context) (map[string]string, error)
 	// Born returns when the installation was made, which tells it from every other one.
 	Born(ctx context.Context) (time.Time, error)
 }

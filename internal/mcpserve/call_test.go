@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -80,9 +81,9 @@ func (l *lossy) Append(ctx context.Context, run events.Run, last uint64, entries
 func served(t *testing.T, wrap func(journal.Log) journal.Log) *Server {
 	t.Helper()
 	bus := simtest.New(simtest.Options{})
-	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+	require.NoError(t, announce.NewDirectory(bus, nil).AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 	store := runlog.New(runlog.Options{Log: wrap(bus)})
-	g, err := control.New(control.Config{Base: worker.Base{Store: store, Queue: bus, Feed: bus, Instance: "test"}, Timers: bus, Directory: bus, KV: bus})
+	g, err := control.New(control.Config{Base: worker.Base{Store: store, Queue: bus, Feed: bus, Instance: "test"}, Timers: bus, KV: bus})
 	require.NoError(t, err)
 	a, err := agentfile.ParseDefinition([]byte(`{"name": "a", "llm": {"provider": "scripted", "script": [{"text": "x"}]}}`), agentfile.JSON, agentfile.Options{})
 	require.NoError(t, err)

@@ -53,7 +53,7 @@ func FuzzLines(f *testing.F) {
 func FuzzRequest(f *testing.F) {
 	bus := simtest.New(simtest.Options{})
 	store := runlog.New(runlog.Options{Log: bus})
-	g, err := control.New(control.Config{Base: worker.Base{Store: store, Queue: bus, Feed: bus, Instance: "test"}, Timers: bus, Directory: bus, KV: bus})
+	g, err := control.New(control.Config{Base: worker.Base{Store: store, Queue: bus, Feed: bus, Instance: "test"}, Timers: bus, KV: bus})
 	require.NoError(f, err)
 	s, err := New(f.Context(), Options{Log: bus, Store: store, Control: g, Namespace: "default"})
 	require.NoError(f, err)

@@ -39,15 +39,14 @@ import (
 )
 
 var (
-	_ journal.Log       = (*Bus)(nil)
-	_ journal.Feed      = (*Bus)(nil)
-	_ journal.Queue     = (*Bus)(nil)
-	_ journal.Timers    = (*Bus)(nil)
-	_ journal.Directory = (*Bus)(nil)
-	_ journal.Blobs     = (*Bus)(nil)
-	_ ports.Peers       = (*Bus)(nil)
-	_ ports.Questions   = (*Bus)(nil)
-	_ ports.Quorum      = (*Bus)(nil)
+	_ journal.Log     = (*Bus)(nil)
+	_ journal.Feed    = (*Bus)(nil)
+	_ journal.Queue   = (*Bus)(nil)
+	_ journal.Timers  = (*Bus)(nil)
+	_ journal.Blobs   = (*Bus)(nil)
+	_ ports.Peers     = (*Bus)(nil)
+	_ ports.Questions = (*Bus)(nil)
+	_ ports.Quorum    = (*Bus)(nil)
 
 	_ ports.Snapshots = (*Bus)(nil)
 	_ ports.Leases    = (*Bus)(nil)
@@ -133,11 +132,7 @@ type Bus struct {
 	mu sync.Mutex
 	// knownTerms has the terms of consumers by name, some seconds old at most.
 	knownTerms map[string]knownTerms
-	// announced has the sequence numbers of this bus's last announcements, by subject.
-	announced map[string]uint64
-	// said has the warnings that were logged.
-	said map[string]bool
-	// there has the buckets of storage that exist.
+	// there has the buckets that exist.
 	there sync.Map
 }
 
@@ -157,7 +152,7 @@ func Open(ctx context.Context, conn *nats.Conn, o Options) (*Bus, error) {
 		unhook()
 		return nil, fmt.Errorf("open the bus: %w", err)
 	}
-	b := &Bus{Client: client, opts: o, recent: recent.NewReader(client), said: map[string]bool{}, knownTerms: map[string]knownTerms{}, announced: map[string]uint64{}}
+	b := &Bus{Client: client, opts: o, recent: recent.NewReader(client), knownTerms: map[string]knownTerms{}}
 	if err := b.discover(ctx); err != nil {
 		unhook()
 		return nil, err

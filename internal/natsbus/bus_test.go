@@ -163,11 +163,6 @@ func TestConformance(t *testing.T) {
 			t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return bus }) })
 			t.Run("Fetcher", func(t *testing.T) { journaltest.Fetcher(t, func(*testing.T) journaltest.LogFetcher { return bus }) })
 			t.Run("Feed", func(t *testing.T) { journaltest.Feed(t, func(*testing.T) journaltest.LogFeed { return bus }) })
-			t.Run("Directory", func(t *testing.T) {
-				journaltest.Directory(t, func(t *testing.T) (journal.Directory, journal.Directory) {
-					return bus, patient(t, bus, GroupCommitAuto)
-				})
-			})
 			t.Run("KV", func(t *testing.T) {
 				journaltest.KV(t, func(t *testing.T) (kv.Store, kv.Store) { return bus, patient(t, bus, GroupCommitAuto) })
 			})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -86,10 +87,10 @@ func TestAnnouncedInANewPool(t *testing.T) {
 	for i := range 5 {
 		pool := fmt.Sprint("new", i)
 		spec := events.ToolSpec{Name: "look", Pool: pool}
-		_, err := bus.Tools(t.Context())
+		_, err := announce.NewDirectory(bus, nil).Tools(t.Context())
 		require.NoError(t, err)
-		require.NoError(t, other.Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
-		found, err := bus.Tools(t.Context())
+		require.NoError(t, announce.NewDirectory(other, nil).Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
+		found, err := announce.NewDirectory(bus, nil).Tools(t.Context())
 		require.NoError(t, err)
 		require.True(t, slices.ContainsFunc(found, func(s events.ToolSpec) bool { return s.Pool == pool }), "pool %s, found %v", pool, found)
 	}
@@ -210,10 +211,10 @@ func TestPoolTools(t *testing.T) {
 		for _, pool := range []string{"bank", "web"} {
 			for _, instance := range []string{"a", "b"} {
 				spec := events.ToolSpec{Name: "pay", Pool: pool, Description: "pays", Effect: "once", Risk: "high"}
-				require.NoError(t, bus.Announce(t.Context(), pool, instance, []events.ToolSpec{spec}))
+				require.NoError(t, announce.NewDirectory(bus, nil).Announce(t.Context(), pool, instance, []events.ToolSpec{spec}))
 			}
 		}
-		tools, err := bus.Tools(t.Context())
+		tools, err := announce.NewDirectory(bus, nil).Tools(t.Context())
 		require.NoError(t, err)
 		var pools []string
 		for _, tool := range tools {

@@ -147,7 +147,7 @@ func (e *examiner) checkStreams(ctx context.Context) {
 }
 
 func (e *examiner) pools(ctx context.Context) []string {
-	pools, err := e.bus.livePools(ctx)
+	pools, err := e.bus.pools(ctx)
 	if err != nil && !denied(err) {
 		e.add(Warning, "look again", "the pools cannot be listed: %v", err)
 	} else if err != nil {

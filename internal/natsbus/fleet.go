@@ -1,15 +1,12 @@
 package natsbus
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -26,16 +23,14 @@ func (b *Bus) Backlogs(ctx context.Context, states []events.State) ([]ports.Back
 		}
 		all = append(all, found...)
 	}
-	pools, err := b.livePools(ctx)
+	pools, err := b.pools(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("backlog: %w", err)
 	}
-	slices.Sort(pools)
 	for _, pool := range pools {
 		found, err := b.backlog(ctx, actingDurable(pool))
 		if errors.Is(err, journal.ErrDenied) {
-			b.warnUnreadable(pool, err)
-			continue
+			continue // the pool came after this user's permissions were given, which reading its tools says
 		}
 		if err != nil {
 			return nil, fmt.Errorf("backlog: %w", err)
@@ -101,79 +96,4 @@ func (b *Bus) ShardSizes(ctx context.Context) ([]ports.ShardSize, error) {
 		all[shard] = ports.ShardSize{Records: info.State.Msgs, Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes}
 	}
 	return all, nil
-}
-
-// Workers returns the instances whose announcements live.
-func (b *Bus) Workers(ctx context.Context) ([]ports.Worker, error) {
-	all, err := b.planners(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list workers: %w", err)
-	}
-	pools, err := b.livePools(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list workers: %w", err)
-	}
-	slices.Sort(pools)
-	for _, pool := range pools {
-		actors, err := b.actors(ctx, pool)
-		if errors.Is(err, journal.ErrDenied) {
-			b.warnUnreadable(pool, err)
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list workers of pool %s: %w", pool, err)
-		}
-		all = append(all, actors...)
-	}
-	return all, nil
-}
-
-func (b *Bus) planners(ctx context.Context) ([]ports.Worker, error) {
-	found := map[string]ports.Worker{}
-	for it, err := range b.Each(ctx, buckets.Providers, ">") {
-		if err != nil {
-			return nil, err
-		}
-		w := ports.Worker{Role: "planner", Instance: it.Key}
-		var said claims
-		if json.Unmarshal([]byte(it.Header[claimsHeader]), &said) == nil && said.Instance != "" {
-			w.Instance = said.Instance // the key may have other characters
-		}
-		if json.Unmarshal(it.Value, &w.Providers) == nil {
-			slices.Sort(w.Providers)
-			found[it.Key] = w
-		}
-	}
-	return byInstance(found), nil
-}
-
-func (b *Bus) actors(ctx context.Context, pool string) ([]ports.Worker, error) {
-	found := map[string]ports.Worker{}
-	for it, err := range b.Each(ctx, buckets.Tools(pool), ">") {
-		if err != nil {
-			return nil, err
-		}
-		var tools []events.ToolSpec
-		if json.Unmarshal(it.Value, &tools) != nil {
-			continue // Tools tells of it
-		}
-		w := ports.Worker{Role: "actor", Instance: it.Key, Pool: pool}
-		for _, t := range tools {
-			if t.Pool == pool {
-				w.Tools = append(w.Tools, t.Name)
-			}
-		}
-		slices.Sort(w.Tools)
-		found[it.Key] = w
-	}
-	return byInstance(found), nil
-}
-
-func byInstance(found map[string]ports.Worker) []ports.Worker {
-	var all []ports.Worker
-	for _, w := range found {
-		all = append(all, w)
-	}
-	slices.SortFunc(all, func(x, y ports.Worker) int { return cmp.Compare(x.Instance, y.Instance) })
-	return all
 }

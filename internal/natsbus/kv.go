@@ -234,6 +234,31 @@ func (b *Bus) Keys(ctx context.Context, of kv.Bucket, pattern string) ([]string,
 	return slices.Compact(keys), err
 }
 
+// Names returns the names of the buckets that begin with a prefix.
+func (b *Bus) Names(ctx context.Context, prefix string) ([]string, error) {
+	streams, err := b.StreamNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, stream := range streams {
+		if strings.HasPrefix(stream, kvStreamPrefix+prefix) {
+			names = append(names, strings.TrimPrefix(stream, kvStreamPrefix))
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// pools returns the names of the pools of tools.
+func (b *Bus) pools(ctx context.Context) ([]string, error) {
+	names, err := b.Names(ctx, buckets.ToolsPrefix)
+	for i := range names {
+		names[i] = strings.TrimPrefix(names[i], buckets.ToolsPrefix)
+	}
+	return names, err
+}
+
 // reading reads from a bucket's stream if that is there. To read from one that is not takes its
 // time, since a server that nobody answers for may be about to start. So it is looked for first.
 func (b *Bus) reading(ctx context.Context, bucket string, read func(stream string) error) error {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -106,10 +107,10 @@ func TestDenied(t *testing.T) {
 	recs, err := journaltest.Collect(bus.Read(ctx, run, 0))
 	require.NoError(t, err)
 	require.Len(t, recs, 1)
-	denied(bus.Announce(ctx, "web", "x", nil), "$KV.tools_web.x")
-	_, err = bus.Tools(ctx)
+	denied(announce.NewDirectory(bus, nil).Announce(ctx, "web", "x", nil), "$KV.tools_web.x")
+	_, err = announce.NewDirectory(bus, nil).Tools(ctx)
 	denied(err, "STREAM.NAMES")
-	_, err = bus.Providers(ctx)
+	_, err = announce.NewDirectory(bus, nil).Providers(ctx)
 	denied(err, "DIRECT.GET.KV_providers")
 	denied(bus.Consume(ctx, journal.Inbox{States: []events.State{events.Acting}, Pool: "db"}, 1, nil), "acting_db")
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -201,8 +202,8 @@ func TestReclaim(t *testing.T) {
 		_, err := bus.Append(t.Context(), run, 0, journaltest.Entry(run, events.Planning, events.DefaultPool, body))
 		require.NoError(t, err)
 	}
-	require.NoError(t, bus.AnnounceProviders(t.Context(), "gone", []string{"model"}))
-	require.NoError(t, bus.PutOffers(t.Context(), journal.Offers{First: map[string]string{"gone": "default"}, Providers: []string{"model"}}))
+	require.NoError(t, announce.NewDirectory(bus, nil).AnnounceProviders(t.Context(), "gone", []string{"model"}))
+	require.NoError(t, announce.NewDirectory(bus, nil).PutOffers(t.Context(), announce.Offers{First: map[string]string{"gone": "default"}, Providers: []string{"model"}}))
 	all := take(3)
 	require.NoError(t, all["settled"].Ack())
 	require.NoError(t, all["later"].Retry(time.Hour))
@@ -229,14 +230,14 @@ func TestReclaim(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, info().NumRedelivered, "a delay goes on")
 	require.NotContains(t, info().Config.Metadata, metaAckWait)
-	providers, err := bus.Providers(t.Context())
+	providers, err := announce.NewDirectory(bus, nil).Providers(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, providers)
-	offers, err := bus.Offers(t.Context())
+	offers, err := announce.NewDirectory(bus, nil).Offers(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, offers.First)
 	require.Empty(t, offers.Providers)
-	require.NoError(t, bus.PutOffers(t.Context(), offers), "it goes on from there")
+	require.NoError(t, announce.NewDirectory(bus, nil).PutOffers(t.Context(), offers), "it goes on from there")
 }
 
 // A consumer that was left with the short ack wait gets its own back.

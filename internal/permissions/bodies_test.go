@@ -107,7 +107,7 @@ func requireGatewayEnds(t *testing.T, r *rig, run events.Run) {
 	t.Helper()
 	bus := r.open(t, Gateway)
 	g, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Instance: "g"}, Timers: bus, Directory: bus, KV: bus,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Instance: "g"}, Timers: bus, KV: bus,
 	})
 	require.NoError(t, err)
 	_, err = g.Pause(t.Context(), run.Namespace, run.ID, events.By{})

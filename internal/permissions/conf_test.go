@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -158,7 +159,7 @@ func TestLatePool(t *testing.T) {
 	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Memory: true}))
 	actor := r.open(t, "actor_late")
 	began := time.Now()
-	require.ErrorIs(t, actor.Announce(t.Context(), "late", "i", nil), journal.ErrNotReady)
+	require.ErrorIs(t, announce.NewDirectory(actor, nil).Announce(t.Context(), "late", "i", nil), journal.ErrNotReady)
 	_, err = actor.PutBlob(t.Context(), "late", []byte("x"))
 	require.ErrorIs(t, err, journal.ErrDenied, "nobody but the operator makes buckets")
 	_, err = actor.Blob(t.Context(), events.Ref{Bucket: "results_late", Key: "k"})
@@ -166,14 +167,14 @@ func TestLatePool(t *testing.T) {
 	require.Less(t, time.Since(began), patience/4)
 
 	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Pools: []string{"late", "unknown"}, Memory: true}))
-	require.NoError(t, actor.Announce(t.Context(), "late", "i", []events.ToolSpec{{Name: "x", Pool: "late"}}))
+	require.NoError(t, announce.NewDirectory(actor, nil).Announce(t.Context(), "late", "i", []events.ToolSpec{{Name: "x", Pool: "late"}}))
 	gateway := r.open(t, Gateway)
-	tools, err := gateway.Tools(t.Context())
+	tools, err := announce.NewDirectory(gateway, nil).Tools(t.Context())
 	require.NoError(t, err, "a pool that the permissions do not name hides no other")
 	require.Len(t, tools, 1)
-	pools, err := gateway.Pools(t.Context())
+	pools, err := announce.NewDirectory(gateway, nil).Pools(t.Context())
 	require.NoError(t, err, "nor does it stop the watch over the others")
-	require.Equal(t, []journal.Pool{{Name: "default"}, {Name: "late", Living: true}}, pools)
+	require.Equal(t, []announce.Pool{{Name: "default"}, {Name: "late", Living: true}}, pools)
 }
 
 // TestPoolWithoutPermissions: the gateway ignores a pool that is not in its permissions, and
@@ -182,7 +183,7 @@ func TestPoolWithoutPermissions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	require.NoError(t, natsbus.Init(t.Context(), r.operator, natsbus.InitOptions{Pools: []string{"late"}, Memory: true}))
-	pools, err := r.open(t, Gateway).Pools(t.Context())
+	pools, err := announce.NewDirectory(r.open(t, Gateway), nil).Pools(t.Context())
 	require.NoError(t, err, "a pool that the permissions do not name hides no other")
-	require.Equal(t, []journal.Pool{{Name: events.AgentsPool}, {Name: "default"}, {Name: "gpu"}, {Name: "web"}}, pools)
+	require.Equal(t, []announce.Pool{{Name: events.AgentsPool}, {Name: "default"}, {Name: "gpu"}, {Name: "web"}}, pools)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/dead"
@@ -55,12 +56,12 @@ func newInstallation(t *testing.T, r *rig) *installation {
 	in.act()
 	in.serve()
 	gone := in.user("actor_gpu")
-	require.NoError(t, gone.Announce(t.Context(), "gpu", "gone", []events.ToolSpec{
+	require.NoError(t, announce.NewDirectory(gone, nil).Announce(t.Context(), "gpu", "gone", []events.ToolSpec{
 		{Name: "render", Description: "Renders.", Schema: json.RawMessage(`{"type":"object"}`), Effect: "pure", Pool: "gpu", Risk: "low"},
 	}))
 	require.Eventually(t, func() bool {
 		tools, err := in.gateway.Tools(t.Context())
-		providers, errProviders := in.buses[Gateway].Providers(t.Context())
+		providers, errProviders := announce.NewDirectory(in.buses[Gateway], nil).Providers(t.Context())
 		return err == nil && errProviders == nil && len(tools) == 3 && len(providers) == 1
 	}, patience, 10*time.Millisecond)
 	return in
@@ -103,7 +104,7 @@ func (in *installation) start(run func(context.Context) error, err error) {
 func (in *installation) plan() {
 	bus := in.user(Planner)
 	p, err := planner.New(planner.Config{
-		Base: worker.Base{Instance: "p", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Directory: bus, Approval: approval.New(),
+		Base: worker.Base{Instance: "p", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, KV: bus, Approval: approval.New(),
 		Providers: map[string]llm.Caller{"scripted": scripted.New()}, Validator: schema.New(schema.Options{}), Blobs: bus,
 	})
 	in.start(p.Run, err)
@@ -128,7 +129,7 @@ func (in *installation) act() {
 	registry, err := toolset.New(dump, pay)
 	require.NoError(in.t, err)
 	a, err := actor.New(actor.Config{
-		Base: worker.Base{Instance: "a", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Directory: bus, Blobs: bus, Tools: registry,
+		Base: worker.Base{Instance: "a", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, KV: bus, Blobs: bus, Tools: registry,
 	})
 	in.start(a.Run, err)
 }
@@ -136,7 +137,7 @@ func (in *installation) act() {
 func (in *installation) serve() {
 	bus := in.user(Gateway)
 	g, err := control.New(control.Config{
-		Base: worker.Base{Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, Directory: bus, KV: bus, Blobs: bus, Tombstones: bus,
+		Base: worker.Base{Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, KV: bus, Blobs: bus, Tombstones: bus,
 		Validator: schema.New(schema.Options{}), CheckApproval: approval.New().Check, Ready: bus.Ready,
 		PoolWait: 300 * time.Millisecond,
 	})

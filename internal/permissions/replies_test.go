@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentstore"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -354,7 +355,7 @@ func TestTap(t *testing.T) {
 	_, err = tap.Append(t.Context(), run, 1, journal.Entry{Subject: subject, Body: []byte("{}")})
 	require.ErrorIs(t, err, journal.ErrDenied)
 	require.ErrorContains(t, err, subject.String())
-	require.ErrorIs(t, tap.Announce(t.Context(), "web", "x", nil), journal.ErrDenied)
+	require.ErrorIs(t, announce.NewDirectory(tap, nil).Announce(t.Context(), "web", "x", nil), journal.ErrDenied)
 	require.ErrorIs(t, agentstore.Put(t.Context(), tap, "default", "x", nil), journal.ErrDenied)
 	_, err = tap.PutBlob(t.Context(), "web", []byte("x"))
 	require.ErrorIs(t, err, journal.ErrDenied)

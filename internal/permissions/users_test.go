@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/journaltest"
@@ -169,12 +170,13 @@ func TestLoans(t *testing.T) {
 	require.NoError(t, d.Ack())
 
 	spec := events.ToolSpec{Name: "search", Pool: "web", Effect: "pure", Risk: "low"}
-	require.NoError(t, borrower.Announce(ctx, "web", "b", []events.ToolSpec{spec}))
-	tools, err := lender.PoolTools(ctx, "web")
+	announced := announce.NewDirectory(borrower, nil)
+	require.NoError(t, announced.Announce(ctx, "web", "b", []events.ToolSpec{spec}))
+	tools, err := announce.NewDirectory(lender, nil).PoolTools(ctx, "web")
 	require.NoError(t, err)
 	require.Equal(t, []string{"search"}, []string{tools[0].Name})
-	require.NoError(t, borrower.Withdraw(ctx, "web", "b"))
-	tools, err = lender.PoolTools(ctx, "web")
+	require.NoError(t, announced.Withdraw(ctx, "web", "b"))
+	tools, err = announce.NewDirectory(lender, nil).PoolTools(ctx, "web")
 	require.NoError(t, err)
 	require.Empty(t, tools)
 }
@@ -184,7 +186,7 @@ func TestStatsOfAUserWithFewerPermissions(t *testing.T) {
 	t.Parallel()
 	bus := newRig(t).open(t, Tap)
 	c, err := control.New(control.Config{
-		Base: worker.Base{Instance: "t", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, Directory: bus, KV: bus,
+		Base: worker.Base{Instance: "t", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, KV: bus,
 	})
 	require.NoError(t, err)
 	stats, err := c.Stats(t.Context(), "")

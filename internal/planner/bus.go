@@ -7,7 +7,7 @@ import (
 
 // On returns the configuration with all that a bus gives a planner.
 func (c Config) On(bus journal.Bus) Config {
-	c.Queue, c.Feed, c.Directory, c.Blobs, c.Timers = bus, bus, bus, bus, bus
+	c.Queue, c.Feed, c.KV, c.Blobs, c.Timers = bus, bus, bus, bus, bus
 	c.Questions, _ = bus.(ports.Questions)
 	return c
 }

@@ -214,7 +214,7 @@ func jitter(run events.Run, attempts int, wait time.Duration) time.Duration {
 // missing is the error of a call of a provider that this planner does not have. Another
 // planner may have it, unless none has announced it for [providerWait].
 func (p *Planner) missing(ctx context.Context, c modelCall) error {
-	living, err := p.cfg.Directory.Providers(ctx)
+	living, err := p.directory.Providers(ctx)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -252,7 +252,7 @@ func (p *Planner) lookForMissing(ctx context.Context) {
 	if !p.missed.Any() {
 		return
 	}
-	living, err := p.cfg.Directory.Providers(ctx)
+	living, err := p.directory.Providers(ctx)
 	if err != nil {
 		p.missed.Clear()
 		return

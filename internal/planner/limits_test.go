@@ -3,6 +3,7 @@ package planner_test
 import (
 	"context"
 	"io"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,6 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -407,7 +411,7 @@ func TestProviderThatNobodyHas(t *testing.T) {
 // waits for its return.
 func TestProviderWhosePlannerRestarts(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, r *rig) {
-		p := r.Journal.NewProcess()
+		p := announce.NewDirectory(r.Journal.NewProcess(), nil)
 		require.NoError(t, p.AnnounceProviders(t.Context(), "old", []string{"special"}))
 		run := r.begin(needs("special"))
 		time.Sleep(10 * time.Second) // in the bubble
@@ -424,7 +428,7 @@ func TestProviderThatWasThereMeanwhile(t *testing.T) {
 		first := r.begin(needs("special"))
 		r.event(first, 2) // nobody was found
 		r.Append(first, events.Control, &events.CancelledRun{})
-		p := r.Journal.NewProcess()
+		p := announce.NewDirectory(r.Journal.NewProcess(), nil)
 		require.NoError(t, p.AnnounceProviders(t.Context(), "old", []string{"special"}))
 		time.Sleep(20 * time.Second) // in the bubble
 		require.NoError(t, p.WithdrawProviders(t.Context(), "old"))
@@ -436,17 +440,17 @@ func TestProviderThatWasThereMeanwhile(t *testing.T) {
 	})
 }
 
-// blind is a directory that cannot be read while it is shut.
+// blind is a bus whose announcements of providers cannot be read while it is shut.
 type blind struct {
-	journal.Directory
+	kv.Store
 	shut atomic.Bool
 }
 
-func (b *blind) Providers(ctx context.Context) ([]string, error) {
-	if b.shut.Load() {
-		return nil, journal.ErrNotReady
+func (b *blind) Each(ctx context.Context, of kv.Bucket, pattern string) iter.Seq2[kv.Item, error] {
+	if b.shut.Load() && of.Name == buckets.Providers.Name {
+		return func(yield func(kv.Item, error) bool) { yield(kv.Item{}, journal.ErrNotReady) }
 	}
-	return b.Directory.Providers(ctx)
+	return b.Store.Each(ctx, of, pattern)
 }
 
 // A planner that cannot see which planner has the provider does not take it for nobody's.
@@ -460,7 +464,7 @@ func TestProviderThatCannotBeLookedFor(t *testing.T) {
 		time.Sleep(10 * time.Second) // in the bubble
 		r.special()
 		require.Equal(t, events.Done, r.AwaitEnd(run).State)
-	}, func(c *planner.Config) { dir.Directory, c.Directory = c.Directory, &dir })
+	}, func(c *planner.Config) { dir.Store, c.KV = c.KV, &dir })
 }
 
 // While the planner that has the provider takes nothing, since it is rate limited, a run's
@@ -470,7 +474,7 @@ func TestProviderWhosePlannerTakesNothing(t *testing.T) {
 		p := r.Journal.NewProcess()
 		run := r.begin(needs("special"))
 		for range 360 {
-			require.NoError(t, p.AnnounceProviders(t.Context(), "special", []string{"special"}))
+			require.NoError(t, announce.NewDirectory(p, nil).AnnounceProviders(t.Context(), "special", []string{"special"}))
 			time.Sleep(journal.AnnouncementRefresh) // in the bubble
 		}
 		mem := r.Memory(run)

@@ -56,7 +56,7 @@ func (p *Planner) Announce(ctx context.Context) error {
 }
 
 func (p *Planner) announce(ctx context.Context) error {
-	return p.cfg.Directory.AnnounceProviders(ctx, p.cfg.Instance, p.names.providers, p.names.claims...)
+	return p.directory.AnnounceProviders(ctx, p.cfg.Instance, p.names.providers, p.names.claims...)
 }
 
 // claim claims the names, once. Of two planners that begin at the same moment, each sees
@@ -67,7 +67,7 @@ func (p *Planner) claim(ctx context.Context) error {
 	if p.names.claimed {
 		return nil
 	}
-	dir, claims := p.cfg.Directory, p.names.claims
+	dir, claims := p.directory, p.names.claims
 	if err := announce.Claim(ctx, p.cfg.Logger, dir, p.cfg.Instance, claims); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (p *Planner) warnOfOthers(ctx context.Context) {
 	if blind {
 		return
 	}
-	err := announce.Claimed(ctx, p.cfg.Directory, p.cfg.Instance, p.names.claims)
+	err := announce.Claimed(ctx, p.directory, p.cfg.Instance, p.names.claims)
 	var taken *journal.NameTakenError
 	if err != nil && !errors.As(err, &taken) {
 		return
@@ -136,5 +136,5 @@ func (p *Planner) Withdraw(ctx context.Context) error {
 	p.names.mu.Lock()
 	defer p.names.mu.Unlock()
 	p.names.claimed = false
-	return p.cfg.Directory.WithdrawProviders(ctx, p.cfg.Instance)
+	return p.directory.WithdrawProviders(ctx, p.cfg.Instance)
 }

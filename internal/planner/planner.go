@@ -21,6 +21,7 @@ import (
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/tokens"
@@ -42,8 +43,8 @@ type Config struct {
 	// Base is what the process gives each of its roles. Concurrency is how many model
 	// calls are in flight at once, by default [Concurrency].
 	worker.Base
-	// Directory is where the providers are announced. Required.
-	Directory journal.Directory
+	// KV is where the providers are announced. Required.
+	KV kv.Store
 	// Providers are the callers by the name that agents use for them. Required.
 	Providers map[string]llm.Caller
 	// Agents are the digests of the definitions of the agents that this process serves,
@@ -84,9 +85,10 @@ type Config struct {
 
 // Planner is the role. Make it with [New], use it once.
 type Planner struct {
-	cfg    Config
-	worker *worker.Worker
-	limits *limits
+	cfg       Config
+	directory *announce.Directory
+	worker    *worker.Worker
+	limits    *limits
 	// streams are the calls in flight.
 	streams streams
 	names   *names
@@ -104,8 +106,8 @@ func New(cfg Config) (*Planner, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case cfg.Directory == nil || cfg.Validator == nil || cfg.Approval == nil:
-		return nil, errors.New("planner: Directory, Validator and Approval are required")
+	case cfg.KV == nil || cfg.Validator == nil || cfg.Approval == nil:
+		return nil, errors.New("planner: KV, Validator and Approval are required")
 	case cfg.Providers[events.ClientProvider] != nil:
 		return nil, fmt.Errorf("planner: the provider name %s is reserved for models that are the run's own client; use another name", events.ClientProvider)
 	case len(cfg.Providers) == 0:
@@ -114,7 +116,7 @@ func New(cfg Config) (*Planner, error) {
 	if cfg.CallTimeout <= 0 {
 		cfg.CallTimeout = 11 * time.Minute
 	}
-	p := &Planner{cfg: cfg, limits: newLimits(cfg.Retry, cfg.Providers), names: newNames(cfg), missed: announce.NewMisses[string](forgetMissing)}
+	p := &Planner{cfg: cfg, directory: announce.NewDirectory(cfg.KV, cfg.Logger), limits: newLimits(cfg.Retry, cfg.Providers), names: newNames(cfg), missed: announce.NewMisses[string](forgetMissing)}
 	p.worker, err = worker.New(worker.Config{
 		Role: "planner", Base: cfg.Base,
 		Inboxes: []journal.Inbox{

@@ -47,7 +47,7 @@ func TestLargeReasoningIsKeptApart(t *testing.T) {
 		r.act(run, "two")
 		r.AwaitEnd(run)
 		require.Empty(t, mock.Requests()[2].Messages[2].Reasoning, "what was removed is left out")
-	}, func(c *planner.Config) { c.Blobs = losing{c.Directory.(journal.Blobs), &gone} })
+	}, func(c *planner.Config) { c.Blobs = losing{c.KV.(journal.Blobs), &gone} })
 }
 
 // losing is an object store that loses what it has.

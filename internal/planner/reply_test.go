@@ -405,7 +405,7 @@ func TestNewChecksItsConfig(t *testing.T) {
 	for name, spoil := range map[string]func(*planner.Config){
 		"planner: Store": func(c *planner.Config) { c.Store = nil },
 		"OPENAI_API_KEY": func(c *planner.Config) { c.Providers = nil },
-		"Directory":      func(c *planner.Config) { c.Directory = nil },
+		"KV":             func(c *planner.Config) { c.KV = nil },
 	} {
 		cfg := r.config(scripted.NewMock())
 		spoil(&cfg)

@@ -71,7 +71,7 @@ func newBenchRig(t *testing.T) *rig {
 func (r *rig) config(caller llm.Caller) planner.Config {
 	p := r.Journal.NewProcess()
 	return planner.Config{
-		Base: worker.Base{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p}, Directory: p,
+		Base: worker.Base{Instance: "1", Store: r.NewStore(p), Queue: p, Feed: p}, KV: p,
 		Providers: map[string]llm.Caller{"scripted": caller},
 		Validator: schema.New(schema.Options{}), Approval: approval.New(),
 	}

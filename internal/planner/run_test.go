@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -353,7 +354,7 @@ func TestAnnouncement(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, r *rig) {
 		for range 3 {
 			time.Sleep(25 * time.Second) // in the bubble
-			names, err := r.Journal.Providers(t.Context())
+			names, err := announce.NewDirectory(r.Journal, nil).Providers(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, []string{"scripted"}, names)
 		}

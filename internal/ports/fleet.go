@@ -29,16 +29,6 @@ type ShardSize struct {
 	MaxBytes       int64
 }
 
-// Worker is a live instance that announces what it serves: an actor its pool and tools, a
-// planner its model providers.
-type Worker struct {
-	Role      string   `json:"role" jsonschema:"planner or actor."`
-	Instance  string   `json:"instance"`
-	Pool      string   `json:"pool,omitempty"`
-	Tools     []string `json:"tools,omitempty"`
-	Providers []string `json:"providers,omitempty"`
-}
-
 // Quorum is a log that knows whether it can store events.
 type Quorum interface {
 	// Quorum returns nil if every shard has a leader and the servers that it needs to store
@@ -46,14 +36,12 @@ type Quorum interface {
 	Quorum(ctx context.Context) error
 }
 
-// Fleet tells what the workers of all processes have to do, and who they are.
+// Fleet tells what the workers of all processes have to do.
 type Fleet interface {
 	// Backlogs returns how much work waits in these states and in all pools of tools that the
 	// caller may read, in the order of the states, then of the pools. A state without a
 	// consumer is omitted. Errors: [journal.ErrDenied], or the bus's.
 	Backlogs(ctx context.Context, states []events.State) ([]Backlog, error)
-	// Workers returns the live instances, planners first, then sorted by pool and instance.
-	Workers(ctx context.Context) ([]Worker, error)
 	// ShardSizes returns the sizes of the log's shards.
 	ShardSizes(ctx context.Context) ([]ShardSize, error)
 }

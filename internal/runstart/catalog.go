@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -42,7 +43,7 @@ const (
 // catalog caches the directory. A missing name causes one more read for all starts that miss a
 // name at the same time.
 type catalog struct {
-	directory journal.Directory
+	directory *announce.Directory
 	clock     func() time.Time
 	began     time.Time
 
@@ -61,12 +62,12 @@ type catalog struct {
 type offers struct {
 	tools     []events.ToolSpec
 	providers []string
-	before    journal.Offers
+	before    announce.Offers
 	// stale is why before is older than the rest; nil if it is not.
 	stale error
 }
 
-func newCatalog(d journal.Directory, clock func() time.Time) *catalog {
+func newCatalog(d *announce.Directory, clock func() time.Time) *catalog {
 	return &catalog{directory: d, clock: clock, began: clock(), seen: map[string]time.Time{}}
 }
 
@@ -105,7 +106,7 @@ func (c *catalog) since(ctx context.Context, t time.Time) (offers, error) {
 
 // remembered returns the announcements that gateways remember. With an error it returns those that
 // were read last. The caller holds the lock.
-func (c *catalog) remembered(ctx context.Context, now time.Time) (journal.Offers, error) {
+func (c *catalog) remembered(ctx context.Context, now time.Time) (announce.Offers, error) {
 	last := c.now.before
 	if now.Before(c.pausedUntil) {
 		return last, c.now.stale

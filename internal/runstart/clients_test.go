@@ -25,7 +25,7 @@ func TestPinClientTools(t *testing.T) {
 		p := newPad(t)
 		p.announce(t, "payments", "pay", "pays")
 		p.announce(t, events.ClientPool, "stray", "is of an actor that may not have the pool")
-		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		require.NoError(t, p.Directory().AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		start, err := p.Pin(t.Context(), worker(pays, clientTool("ask")), runstart.Task{Text: "x"})
 		require.NoError(t, err)
 		require.Len(t, start.Tools, 2)

@@ -9,27 +9,32 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// forgetful is a directory whose Offers can fail, and counts how often it is asked.
+// forgetful is a bus whose offers cannot be read, and counts how often they are asked for.
 type forgetful struct {
-	journal.Directory
+	kv.Store
 	fail  func(context.Context) error
 	asked int
 }
 
-func (f *forgetful) Offers(ctx context.Context) (journal.Offers, error) {
-	f.asked++
-	if f.fail != nil {
-		if err := f.fail(ctx); err != nil {
-			return journal.Offers{}, err
+func (f *forgetful) Get(ctx context.Context, of kv.Bucket, key string) (kv.Item, error) {
+	if of.Name == buckets.Offers.Name {
+		f.asked++
+		if f.fail != nil {
+			if err := f.fail(ctx); err != nil {
+				return kv.Item{}, err
+			}
 		}
 	}
-	return f.Directory.Offers(ctx)
+	return f.Store.Get(ctx, of, key)
 }
 
 // onForgetful is a pad on which the pools attic and payments announce the tool pay with one definition.
@@ -37,17 +42,17 @@ func onForgetful(t *testing.T, test func(t *testing.T, p *pad, f *forgetful)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p, f := newPad(t), &forgetful{}
-		p.launcherOn(t, func(d journal.Directory) journal.Directory { f.Directory = d; return f })
+		p.launcherOn(t, func(s kv.Store) kv.Store { f.Store = s; return f })
 		p.announce(t, "attic", "pay", "pays")
 		p.announce(t, "payments", "pay", "pays")
-		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		require.NoError(t, p.Directory().AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		test(t, p, f)
 	})
 }
 
-func (p *pad) remembered(t *testing.T, o journal.Offers) {
+func (p *pad) remembered(t *testing.T, o announce.Offers) {
 	t.Helper()
-	require.NoError(t, p.bus.PutOffers(t.Context(), o))
+	require.NoError(t, p.Directory().PutOffers(t.Context(), o))
 }
 
 func pays(a *events.Agent) { a.Tools = []string{"pay"} }
@@ -65,7 +70,7 @@ func silent(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 // A caller that goes away while the directory is read changes nothing for others.
 func TestPinAfterACallerWentAway(t *testing.T) {
 	onForgetful(t, func(t *testing.T, p *pad, f *forgetful) {
-		p.remembered(t, journal.Offers{First: map[string]string{"pay": "payments", "mail": "post"}})
+		p.remembered(t, announce.Offers{First: map[string]string{"pay": "payments", "mail": "post"}})
 		ctx, leave := context.WithCancel(t.Context())
 		f.fail = func(ctx context.Context) error { leave(); return ctx.Err() }
 		_, err := p.Pin(ctx, worker(pays), runstart.Task{Text: "Pay."})
@@ -80,7 +85,7 @@ func TestPinAfterACallerWentAway(t *testing.T) {
 // long or often.
 func TestPinWhileOffersCannotBeRead(t *testing.T) {
 	onForgetful(t, func(t *testing.T, p *pad, f *forgetful) {
-		p.remembered(t, journal.Offers{First: map[string]string{"pay": "payments"}})
+		p.remembered(t, announce.Offers{First: map[string]string{"pay": "payments"}})
 		require.Equal(t, "payments", p.pool(t))
 		f.fail, f.asked = silent, 0
 		time.Sleep(2 * time.Second) // in the bubble
@@ -98,7 +103,7 @@ func TestPinWhileOffersCannotBeRead(t *testing.T) {
 func TestPinBeforeOffersCouldBeRead(t *testing.T) {
 	onForgetful(t, func(t *testing.T, p *pad, f *forgetful) {
 		p.announce(t, "default", "work", "works")
-		p.remembered(t, journal.Offers{First: map[string]string{"pay": "payments"}})
+		p.remembered(t, announce.Offers{First: map[string]string{"pay": "payments"}})
 		f.fail = silent
 		refused := p.refusal(t, pays)
 		require.Equal(t, refusal.CodePending, refused.Code)
@@ -158,7 +163,7 @@ func TestPinOfWhatIsAnnouncedAgain(t *testing.T) {
 			require.Equal(t, refusal.CodePending, lapsed.Code, lapsed.Message)
 			require.Equal(t, refusal.Unavailable, lapsed.Kind)
 			require.Positive(t, lapsed.RetryAfter)
-			require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+			require.NoError(t, p.Directory().AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		}
 		p.announce(t, "default", "work", "works")
 		p.pinned(t, "all is back")
@@ -178,36 +183,36 @@ func TestPinBeforeAnyPlanner(t *testing.T) {
 	})
 }
 
-// away is a directory that does not answer while it is told so.
+// away is a bus that does not answer while it is told so.
 type away struct {
-	journal.Directory
+	kv.Store
 	gone bool
 }
 
-func (a *away) Tools(ctx context.Context) ([]events.ToolSpec, error) {
+func (a *away) Names(ctx context.Context, prefix string) ([]string, error) {
 	if a.gone {
 		return nil, errors.New("the bus does not answer")
 	}
-	return a.Directory.Tools(ctx)
+	return a.Store.Names(ctx, prefix)
 }
 
 // While the directory was away nobody could renew an announcement.
 func TestPinAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, directory := newPad(t), &away{}
-		p.launcherOn(t, func(d journal.Directory) journal.Directory { directory.Directory = d; return directory })
-		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		p, bus := newPad(t), &away{}
+		p.launcherOn(t, func(s kv.Store) kv.Store { bus.Store = s; return bus })
+		require.NoError(t, p.Directory().AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		time.Sleep(time.Minute) // in the bubble
-		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		require.NoError(t, p.Directory().AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		require.Equal(t, refusal.CodeUnknownTool, p.refusal(t, nil).Code)
 		time.Sleep(2 * time.Second) // in the bubble
-		directory.gone = true
+		bus.gone = true
 		_, err := p.Pin(t.Context(), worker(nil), runstart.Task{Text: "Do it."})
 		require.ErrorContains(t, err, "does not answer")
-		directory.gone = false
+		bus.gone = false
 		require.Equal(t, refusal.CodePending, p.refusal(t, nil).Code)
 		time.Sleep(journal.AnnouncementRefresh * 2) // in the bubble
-		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		require.NoError(t, p.Directory().AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		require.Equal(t, refusal.CodeUnknownTool, p.refusal(t, nil).Code)
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentstore"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -32,11 +33,11 @@ type rig struct {
 func newRig(t *testing.T, timers func(*simtest.Process) journal.Timers) *rig {
 	t.Helper()
 	p := simtest.New(simtest.Options{}).NewProcess()
-	require.NoError(t, p.AnnounceProviders(t.Context(), "i", []string{"scripted"}))
-	require.NoError(t, p.Announce(t.Context(), "web", "i", []events.ToolSpec{{Name: "fetch", Schema: []byte(`{"type":"object"}`), Effect: "pure", Pool: "web"}}))
+	require.NoError(t, announce.NewDirectory(p, nil).AnnounceProviders(t.Context(), "i", []string{"scripted"}))
+	require.NoError(t, announce.NewDirectory(p, nil).Announce(t.Context(), "web", "i", []events.ToolSpec{{Name: "fetch", Schema: []byte(`{"type":"object"}`), Effect: "pure", Pool: "web"}}))
 	r := &rig{process: p, store: runlog.New(runlog.Options{Log: p})}
 	o := runstart.Config{
-		Store: r.store, Source: "test/launch", Directory: p, KV: p, Timers: p, Tombstones: p, FirstCheck: time.Minute,
+		Store: r.store, Source: "test/launch", KV: p, Timers: p, Tombstones: p, FirstCheck: time.Minute,
 		Validator: schema.New(schema.Options{}),
 		CheckApproval: func(a *events.Approval) error {
 			if a != nil && a.Policy == events.ApproveAlways {

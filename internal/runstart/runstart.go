@@ -10,11 +10,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/agentstore"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -29,14 +31,12 @@ const DefaultTaskType = "default"
 
 // Config configures a [Launcher].
 type Config struct {
-	// Store holds the runs, Source is the source of their first events, Directory has the
-	// announced tools and providers, Agents keeps definitions, Timers wake the gateways.
-	// All required.
-	Store     *runlog.Store
-	Source    string
-	Directory journal.Directory
-	KV        kv.Store
-	Timers    journal.Timers
+	// Store holds the runs, Source is the source of their first events, KV has the announced
+	// tools and providers, and definitions, Timers wake the gateways. All required.
+	Store  *runlog.Store
+	Source string
+	KV     kv.Store
+	Timers journal.Timers
 	// Tombstones are those of purged runs. Nil: runs are not purged.
 	Tombstones kv.Store
 	// Validator checks output schemas; nil: they are checked to be objects.
@@ -51,6 +51,8 @@ type Config struct {
 	FirstCheck time.Duration
 	// Clock tells the time of the directory's cache. Default time.Now.
 	Clock func() time.Time
+	// Logger gets warnings about announcements. Default: slog's.
+	Logger *slog.Logger
 }
 
 // Launcher opens runs. It is safe for concurrent use.
@@ -62,14 +64,17 @@ type Launcher struct {
 
 // New returns a Launcher.
 func New(cfg Config) (*Launcher, error) {
-	if cfg.Store == nil || cfg.Source == "" || cfg.Directory == nil || cfg.KV == nil || cfg.Timers == nil || cfg.FirstCheck <= 0 {
-		return nil, errors.New("launch: Store, Source, Directory, KV, Timers and FirstCheck are required")
+	if cfg.Store == nil || cfg.Source == "" || cfg.KV == nil || cfg.Timers == nil || cfg.FirstCheck <= 0 {
+		return nil, errors.New("launch: Store, Source, KV, Timers and FirstCheck are required")
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
 	}
-	return &Launcher{cfg: cfg, catalog: newCatalog(cfg.Directory, cfg.Clock)}, nil
+	return &Launcher{cfg: cfg, catalog: newCatalog(announce.NewDirectory(cfg.KV, cfg.Logger), cfg.Clock)}, nil
 }
+
+// Directory returns what actors and planners announce.
+func (l *Launcher) Directory() *announce.Directory { return l.catalog.directory }
 
 // Agent returns a stored definition. An unknown agent is a refusal.CodeAgentNotFound.
 func (l *Launcher) Agent(ctx context.Context, ns, name string) ([]byte, error) {
@@ -200,7 +205,7 @@ func (l *Launcher) Tools(ctx context.Context, a *events.Agent, pools map[string]
 // whose announcement is being renewed. With an error, which is the bus's, before is the last
 // value that was read; journal.ErrNotReady says that there is none yet. The slices are shared
 // and must not be changed.
-func (l *Launcher) ReadDirectory(ctx context.Context) (tools []events.ToolSpec, providers []string, before journal.Offers, err error) {
+func (l *Launcher) ReadDirectory(ctx context.Context) (tools []events.ToolSpec, providers []string, before announce.Offers, err error) {
 	seen, err := l.catalog.since(ctx, l.cfg.Clock().Add(-readEvery))
 	if err == nil {
 		err = seen.stale

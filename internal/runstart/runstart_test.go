@@ -11,7 +11,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentstore"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/runstart"
@@ -34,7 +36,7 @@ func onPad(t *testing.T, test func(t *testing.T, p *pad)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPad(t)
 		p.announce(t, "default", "work", "works")
-		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		require.NoError(t, p.Directory().AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		test(t, p)
 	})
 }
@@ -43,14 +45,14 @@ func onPad(t *testing.T, test func(t *testing.T, p *pad)) {
 func newPad(t *testing.T) *pad {
 	bus := simtest.New(simtest.Options{}).NewProcess()
 	p := &pad{bus: bus, store: runlog.New(runlog.Options{Log: bus})}
-	p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
+	p.launcherOn(t, func(s kv.Store) kv.Store { return s })
 	return p
 }
 
-func (p *pad) launcherOn(t *testing.T, directory func(journal.Directory) journal.Directory) {
+func (p *pad) launcherOn(t *testing.T, store func(kv.Store) kv.Store) {
 	var err error
 	p.Launcher, err = runstart.New(runstart.Config{
-		Store: p.store, Source: "moorebus/test/1", Directory: directory(p.bus), KV: p.bus, Timers: p.bus, Tombstones: p.bus, FirstCheck: time.Minute,
+		Store: p.store, Source: "moorebus/test/1", KV: store(p.bus), Timers: p.bus, Tombstones: p.bus, FirstCheck: time.Minute,
 		CheckScript:    p.checkScript,
 		CheckApproval:  func(a *events.Approval) error { return refuseIf(a != nil, "no such policy") },
 		CheckEstimator: func(name string) error { return refuseIf(name == "guess", "no such estimator") },
@@ -68,7 +70,7 @@ func refuseIf(wrong bool, why string) error {
 func (p *pad) announce(t *testing.T, pool, name, description string) {
 	t.Helper()
 	spec := events.ToolSpec{Name: name, Description: description, Pool: pool, Effect: "pure", Risk: "low", Schema: json.RawMessage(`{"type":"object"}`)}
-	require.NoError(t, p.bus.Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
+	require.NoError(t, p.Directory().Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
 }
 
 func worker(change ...func(*events.Agent)) events.Agent {
@@ -129,22 +131,22 @@ func TestToolOfSeveralServices(t *testing.T) {
 			return events.ToolSpec{Name: "same", Pool: "one", Effect: "pure", Risk: "low", Schema: json.RawMessage(`{}`), Services: services}
 		}
 		start := func() *refusal.Error {
-			p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
+			p.launcherOn(t, func(s kv.Store) kv.Store { return s })
 			_, err := p.Pin(t.Context(), worker(func(a *events.Agent) { a.Tools = []string{"one/same"} }), runstart.Task{Text: "Do it."})
 			var refused *refusal.Error
 			_ = errors.As(err, &refused)
 			return refused
 		}
-		require.NoError(t, p.bus.Announce(t.Context(), "one", "a", []events.ToolSpec{spec("x")}))
+		require.NoError(t, p.Directory().Announce(t.Context(), "one", "a", []events.ToolSpec{spec("x")}))
 		require.Nil(t, start())
-		require.NoError(t, p.bus.Announce(t.Context(), "one", "b", []events.ToolSpec{spec("y")}))
+		require.NoError(t, p.Directory().Announce(t.Context(), "one", "b", []events.ToolSpec{spec("y")}))
 		refused := start()
 		require.NotNil(t, refused, "two actors, each with one service")
 		require.Equal(t, refusal.CodeAmbiguousTool, refused.Code)
 		require.Contains(t, refused.Message, "the services x, y")
-		require.NoError(t, p.bus.Announce(t.Context(), "one", "b", nil))
+		require.NoError(t, p.Directory().Announce(t.Context(), "one", "b", nil))
 		require.Nil(t, start())
-		require.NoError(t, p.bus.Announce(t.Context(), "one", "a", []events.ToolSpec{spec("x", "y")}))
+		require.NoError(t, p.Directory().Announce(t.Context(), "one", "a", []events.ToolSpec{spec("x", "y")}))
 		require.NotNil(t, start(), "one actor with both")
 	})
 }
@@ -155,17 +157,17 @@ func TestToolWithAnotherApproval(t *testing.T) {
 	onPad(t, func(t *testing.T, p *pad) {
 		spec := events.ToolSpec{Name: "pay", Effect: "once", Risk: "low", Schema: json.RawMessage(`{}`), Approval: &events.Approval{Policy: events.ApproveAlways}}
 		start := func() error {
-			p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
+			p.launcherOn(t, func(s kv.Store) kv.Store { return s })
 			_, err := p.Pin(t.Context(), worker(func(a *events.Agent) { a.Tools = []string{"pay"} }), runstart.Task{Text: "Do it."})
 			return err
 		}
 		for _, pool := range []string{"one", "two"} {
 			spec.Pool = pool
-			require.NoError(t, p.bus.Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
+			require.NoError(t, p.Directory().Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
 		}
 		require.NoError(t, start())
 		spec.Approval = nil
-		require.NoError(t, p.bus.Announce(t.Context(), "two", "a", []events.ToolSpec{spec}))
+		require.NoError(t, p.Directory().Announce(t.Context(), "two", "a", []events.ToolSpec{spec}))
 		require.True(t, refusal.Is(start(), refusal.CodeAmbiguousTool))
 	})
 }
@@ -175,7 +177,7 @@ func TestDefinitionIsParsedOnce(t *testing.T) {
 	onPad(t, func(t *testing.T, p *pad) {
 		checked := 0
 		p.checkScript = func(json.RawMessage) error { checked++; return nil }
-		p.launcherOn(t, func(d journal.Directory) journal.Directory { return d })
+		p.launcherOn(t, func(s kv.Store) kv.Store { return s })
 		for _, steps := range []int{3, 3, 4, 4, 3} {
 			stored := worker(func(a *events.Agent) { a.Config.MaxSteps = steps })
 			require.NoError(t, agentstore.Put(t.Context(), p.bus, "default", "worker", agentfile.Marshal(stored)))
@@ -279,9 +281,9 @@ func TestWhoseToolItIs(t *testing.T) {
 			require.Equal(t, want, got)
 		}
 		is("attic", "pay", nil) // nobody remembers anything
-		require.NoError(t, p.bus.PutOffers(t.Context(), journal.Offers{First: map[string]string{"pay": "bank", "gone": "web"}, Providers: []string{"scripted", "oracle"}}))
+		require.NoError(t, p.Directory().PutOffers(t.Context(), announce.Offers{First: map[string]string{"pay": "bank", "gone": "web"}, Providers: []string{"scripted", "oracle"}}))
 		time.Sleep(time.Minute) // in the bubble
-		require.NoError(t, p.bus.AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		require.NoError(t, p.Directory().AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		for _, pool := range []string{"attic", "bank", "web"} {
 			p.announce(t, pool, "pay", "pays")
 		}
@@ -330,7 +332,7 @@ func TestPatterns(t *testing.T) {
 		for _, name := range []string{"git.push", "git.list", "git.list_all"} {
 			specs = append(specs, events.ToolSpec{Name: name, Description: "does " + name, Pool: "code", Effect: "pure", Risk: "low", Schema: json.RawMessage(`{"type":"object"}`), Guide: "Be quick."})
 		}
-		require.NoError(t, p.bus.Announce(t.Context(), "code", "b", specs))
+		require.NoError(t, p.Directory().Announce(t.Context(), "code", "b", specs))
 		p.announce(t, "other", "git.list", "lists otherwise")
 		_, _, refused := pin(p, t, "git.*")
 		require.Equal(t, refusal.CodeAmbiguousTool, refused.Code)
@@ -347,7 +349,7 @@ func TestPatterns(t *testing.T) {
 		_, _, refused = pin(p, t, "hub.*")
 		require.Equal(t, refusal.CodeUnknownTool, refused.Code)
 		require.Contains(t, refused.Message, `no announced tool begins with "hub."`)
-		require.NoError(t, p.bus.Withdraw(t.Context(), "code", "b"))
+		require.NoError(t, p.Directory().Withdraw(t.Context(), "code", "b"))
 		time.Sleep(2 * time.Second) // in the bubble
 		_, _, refused = pin(p, t, "code/git.*")
 		require.Equal(t, refusal.CodePending, refused.Code, "they were announced a moment ago")

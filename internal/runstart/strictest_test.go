@@ -1,6 +1,7 @@
 package runstart_test
 
 import (
+	"encoding/json"
 	"slices"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ func TestPinWhileActorsAreReplaced(t *testing.T) {
 	pays, many := &events.Approval{Policy: events.ApproveExpr, Expr: "arguments.n > 1"}, &events.Approval{Policy: events.ApproveExpr, Expr: "arguments.n > 2"}
 	always, never := &events.Approval{Policy: events.ApproveAlways}, &events.Approval{Policy: events.ApproveNever}
 	say := func(risk, effect string, asks bool, a *events.Approval) events.ToolSpec {
-		return events.ToolSpec{Name: "pay", Pool: "bank", Risk: risk, Effect: effect, Asks: asks, Approval: a}
+		return events.ToolSpec{Name: "pay", Schema: json.RawMessage(`{}`), Pool: "bank", Risk: risk, Effect: effect, Asks: asks, Approval: a}
 	}
 	low := say("low", "idempotent", false, nil)
 	for name, c := range map[string]struct {
@@ -40,7 +41,7 @@ func TestPinWhileActorsAreReplaced(t *testing.T) {
 				for range 2 {
 					slices.Reverse(c.said)
 					for i, spec := range c.said {
-						require.NoError(t, p.bus.Announce(t.Context(), "bank", string(rune('a'+i)), []events.ToolSpec{spec}))
+						require.NoError(t, p.Directory().Announce(t.Context(), "bank", string(rune('a'+i)), []events.ToolSpec{spec}))
 					}
 					time.Sleep(2 * time.Second) // in the bubble
 					pay := worker(func(a *events.Agent) { a.Tools = []string{"pay"} })
@@ -67,7 +68,7 @@ func TestPoolsWithDifferentApprovals(t *testing.T) {
 		spec := events.ToolSpec{Name: "pay", Effect: "once", Risk: "high"}
 		for _, pool := range []string{"attic", "bank"} {
 			spec.Pool = pool
-			require.NoError(t, p.bus.Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
+			require.NoError(t, p.Directory().Announce(t.Context(), pool, "a", []events.ToolSpec{spec}))
 			spec.Approval = &events.Approval{Policy: events.ApproveAlways}
 		}
 		_, err := p.Pin(t.Context(), worker(func(a *events.Agent) { a.Tools = []string{"pay"} }), runstart.Task{Text: "Pay."})

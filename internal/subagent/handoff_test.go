@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
@@ -124,10 +125,10 @@ func TestPoliciesFollowAHandOff(t *testing.T) {
 func TestAHandOffKeepsPools(t *testing.T) {
 	for ref, want := range map[string]string{"web": "attic", "web/web": "web"} {
 		bubble(t, heir, func(t *testing.T, r *rig) {
-			tools, err := r.journal.PoolTools(t.Context(), "web")
+			tools, err := announce.NewDirectory(r.journal, nil).PoolTools(t.Context(), "web")
 			require.NoError(t, err)
 			tools[0].Pool = "attic"
-			require.NoError(t, r.journal.Announce(t.Context(), "attic", "a", tools))
+			require.NoError(t, announce.NewDirectory(r.journal, nil).Announce(t.Context(), "attic", "a", tools))
 			r.wait(3 * time.Second)
 			r.define("boss", handsOver, func(a *events.Agent) { a.Tools[1] = "attic/web" })
 			r.define("heir", goesOn, func(a *events.Agent) { a.Tools[1] = ref })

@@ -119,7 +119,7 @@ func TestGivingUpFindsTheRun(t *testing.T) {
 
 		store := runlog.New(runlog.Options{Log: r.journal.NewProcess()})
 		l, err := runstart.New(runstart.Config{
-			Store: store, Source: "subagent/other", Directory: r.journal, KV: r.journal, Timers: r.journal, FirstCheck: time.Minute,
+			Store: store, Source: "subagent/other", KV: r.journal, Timers: r.journal, FirstCheck: time.Minute,
 		})
 		require.NoError(t, err)
 		start, err := l.Pin(t.Context(), def, runstart.Task{Text: "help", Mode: events.ModeTask})

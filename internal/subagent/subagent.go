@@ -41,11 +41,10 @@ const firstCheck = time.Minute
 // Config configures a [Subagents].
 type Config struct {
 	worker.Base
-	// Directory has the announced agents, Agents their definitions, and Timers takes the
-	// timers of runs. All are required.
-	Directory journal.Directory
-	KV        kv.Store
-	Timers    journal.Timers
+	// KV has the announced agents and their definitions, and Timers takes the timers of runs. Both
+	// are required.
+	KV     kv.Store
+	Timers journal.Timers
 	// Tombstones say which runs were purged. Nil: none are.
 	Tombstones kv.Store
 	// Tools are the agents that can be called. Without tools, calls are answered with
@@ -67,7 +66,7 @@ type Config struct {
 
 // On returns the configuration with all that a bus gives the role, but for tombstones.
 func (c Config) On(bus journal.Bus) Config {
-	c.Queue, c.Feed, c.Directory, c.KV, c.Timers, c.Blobs = bus, bus, bus, bus, bus, bus
+	c.Queue, c.Feed, c.KV, c.Timers, c.Blobs = bus, bus, bus, bus, bus
 	return c
 }
 
@@ -91,12 +90,8 @@ func New(cfg Config) (*Subagents, error) {
 	if cfg.Base, err = cfg.WithDefaults(role); err != nil {
 		return nil, err
 	}
-	if cfg.Directory == nil {
-		return nil, errors.New("subagent: Directory is required")
-	}
 	s := &Subagents{
 		table: cfg.Store.Machine().Table(), source: worker.Source(role, cfg.Instance), tools: map[string]Tool{}, specs: []events.ToolSpec{},
-		elsewhere: toolcall.NewElsewhere(cfg.Directory, cfg.Logger),
 	}
 	if cfg.Results, err = cfg.Results.Prepare(cfg.Store.MaxBody); err != nil {
 		return nil, fmt.Errorf("subagent: %w", err)
@@ -109,12 +104,13 @@ func New(cfg Config) (*Subagents, error) {
 		return nil, err
 	}
 	s.launcher, err = runstart.New(runstart.Config{
-		Store: cfg.Store, Source: s.source, Directory: cfg.Directory, KV: cfg.KV, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
-		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator, FirstCheck: firstCheck,
+		Store: cfg.Store, Source: s.source, KV: cfg.KV, Timers: cfg.Timers, Tombstones: cfg.Tombstones,
+		Validator: cfg.Validator, CheckScript: cfg.CheckScript, CheckApproval: cfg.CheckApproval, CheckEstimator: cfg.CheckEstimator, FirstCheck: firstCheck, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
+	s.elsewhere = toolcall.NewElsewhere(s.launcher.Directory(), cfg.Logger)
 	s.worker, err = worker.New(worker.Config{
 		Role: role, Base: cfg.Base, Inboxes: Inboxes(s.table),
 		Handlers: map[effects.Kind]worker.Handler{
@@ -144,12 +140,12 @@ func (s *Subagents) Announce(ctx context.Context) error {
 	if err := s.worker.Offer(events.AgentsPool, toolcall.Names(s.specs)); err != nil {
 		return err
 	}
-	return s.cfg.Directory.Announce(ctx, events.AgentsPool, s.cfg.Instance, s.specs)
+	return s.launcher.Directory().Announce(ctx, events.AgentsPool, s.cfg.Instance, s.specs)
 }
 
 // Withdraw withdraws the announcement. The error is the bus's; then it expires.
 func (s *Subagents) Withdraw(ctx context.Context) error {
-	return s.cfg.Directory.Withdraw(ctx, events.AgentsPool, s.cfg.Instance)
+	return s.launcher.Directory().Withdraw(ctx, events.AgentsPool, s.cfg.Instance)
 }
 
 // Run announces the agents and works until ctx ends. Then it withdraws the announcement.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/subagent"
@@ -269,7 +270,7 @@ func TestPurgedChild(t *testing.T) {
 		r.stop()
 		r.options.Subagents = nil // nobody starts children
 		r.begin()
-		require.NoError(t, r.journal.Announce(t.Context(), events.AgentsPool, "x", []events.ToolSpec{{
+		require.NoError(t, announce.NewDirectory(r.journal, nil).Announce(t.Context(), events.AgentsPool, "x", []events.ToolSpec{{
 			Name: "helper", Schema: json.RawMessage(`{}`), Effect: "idempotent", Pool: events.AgentsPool,
 		}}))
 		run := r.start("boss")

@@ -31,7 +31,7 @@ var lendAgain = retry.Policy{
 // Elsewhere lends calls of tools that an actor does not have to other actors of the pool.
 // It is safe for concurrent use.
 type Elsewhere struct {
-	directory journal.Directory
+	directory *announce.Directory
 	log       *slog.Logger
 
 	// misses are the tools whose calls no worker borrowed, by pool and name.
@@ -40,7 +40,7 @@ type Elsewhere struct {
 }
 
 // NewElsewhere makes it for an actor.
-func NewElsewhere(directory journal.Directory, log *slog.Logger) *Elsewhere {
+func NewElsewhere(directory *announce.Directory, log *slog.Logger) *Elsewhere {
 	return &Elsewhere{directory: directory, log: log, misses: announce.NewMisses[[2]string](forgetMiss)}
 }
 

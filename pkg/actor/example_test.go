@@ -49,7 +49,7 @@ func ExampleRun() {
 
 	a := must(agent.New("painter").RemoteTools("gpu/draw").Bus(bus).
 		LLM(scripted.NewMock(scripted.Ask("draw", `{"of":"cat"}`), scripted.Say("Here is a cat."))).Build())
-	for len(must(bus.Tools(ctx))) == 0 { // until the actor has announced its tool
+	for len(must(actor.Tools(ctx, bus))) == 0 { // until the actor has announced its tool
 	}
 	run := must(a.Start(ctx, agent.Task("Draw a cat.")))
 	fmt.Println(run.Wait(ctx))

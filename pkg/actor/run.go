@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -67,7 +69,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 	a, err := actor.New(actor.Config{
-		Base: base, Directory: o.Bus, Blobs: o.Bus, Storage: o.Bus, Tools: tools, Pools: o.Pools,
+		Base: base, KV: o.Bus, Blobs: o.Bus, Storage: o.Bus, Tools: tools, Pools: o.Pools,
 		Results: toolcall.Results{Secrets: o.Secrets, Patterns: o.Patterns},
 	})
 	if err != nil {
@@ -76,4 +78,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer tools.Start(ctx, o.Logger)()
 	tools.Ready(ctx)
 	return a.Run(ctx)
+}
+
+// Tools returns every tool that a living actor announces on the bus, sorted by name and pool. The error is
+// the bus's.
+func Tools(ctx context.Context, bus journal.Bus) ([]events.ToolSpec, error) {
+	return announce.NewDirectory(bus, slog.New(slog.DiscardHandler)).Tools(ctx)
 }

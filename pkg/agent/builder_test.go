@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/prices"
 	"github.com/moorebus/moorebus/pkg/agent"
@@ -112,7 +113,7 @@ func TestNamesThatCollide(t *testing.T) {
 		require.NoError(t, copied.Close())
 
 		require.NoError(t, first.Close())
-		left, err := j.Claims(t.Context())
+		left, err := announce.NewDirectory(j, nil).Claims(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, left, "what has ended has given its names back")
 		began := time.Now()

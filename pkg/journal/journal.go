@@ -209,52 +209,6 @@ type Queue interface {
 	Undelivered(ctx context.Context, inbox Inbox, shard int, seq uint64) (bool, error)
 }
 
-// Directory has what actors and planners announce. An announcement is live for
-// [AnnouncementTTL], and longer if it is repeated.
-type Directory interface {
-	// Announce says that an instance runs these tools, all of one pool.
-	Announce(ctx context.Context, pool, instance string, tools []events.ToolSpec) error
-	// AnnounceProviders says which model providers an instance reaches, and what it means
-	// by names that other instances may use too.
-	AnnounceProviders(ctx context.Context, instance string, names []string, claims ...Claim) error
-	// Claims returns what every live instance means by its names, sorted by instance.
-	Claims(ctx context.Context) ([]Claim, error)
-	// Withdraw takes back what this process announced for an instance of a pool, as if the
-	// announcement had expired; WithdrawProviders does so for its providers and claims.
-	// What another process has announced since for an instance of that name stays. Without
-	// an announcement both do nothing.
-	Withdraw(ctx context.Context, pool, instance string) error
-	WithdrawProviders(ctx context.Context, instance string) error
-	// PoolTools returns the live tools of one pool, sorted by name.
-	PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error)
-	// Tools returns every live tool, sorted by name and pool. A tool that several
-	// instances of a pool announce equally is there once. Tools that the operator has
-	// assigned to another pool are omitted.
-	Tools(ctx context.Context) ([]events.ToolSpec, error)
-	// Providers returns the names of all live providers, sorted.
-	Providers(ctx context.Context) ([]string, error)
-	// Offers returns what was put last, the zero value if nothing was.
-	Offers(ctx context.Context) (Offers, error)
-	// PutOffers replaces what [Directory.Offers] returned, with its revision, unless
-	// somebody else did meanwhile (ErrConflict).
-	PutOffers(ctx context.Context, o Offers) error
-	// Pools returns every pool of tools that was ever set up or announced and that the
-	// caller may read, sorted by name.
-	Pools(ctx context.Context) ([]Pool, error)
-}
-
-// Offers are what gateways remember of announcements. So a later announcement takes no tool
-// away, and a tool whose actor is restarting is not unknown. A tool or provider that nobody
-// announces any more is remembered for some seconds.
-type Offers struct {
-	// First has the pool that announced each tool first, by tool.
-	First map[string]string `json:"first"`
-	// Providers are the names of model providers, sorted.
-	Providers []string `json:"providers"`
-	// Revision belongs to the adapter, for [Directory.PutOffers].
-	Revision uint64 `json:"-"`
-}
-
 // Claim is what an instance means by a name.
 type Claim struct {
 	Kind ClaimKind `json:"kind"`
@@ -262,7 +216,7 @@ type Claim struct {
 	// Digest is equal if the meaning is. It does not reveal the meaning.
 	Digest string `json:"digest"`
 	// Instance makes the claim, and Seq grows whenever it is announced again. Both are
-	// set by [Directory.Claims].
+	// set in what others announced.
 	Instance string `json:"-"`
 	Seq      uint64 `json:"-"`
 }
@@ -289,13 +243,6 @@ func (e *NameTakenError) Error() string {
 		e.Claim.Kind, e.Claim.Name, e.Claim.Instance, e.Instance)
 }
 
-// Pool is a pool of tools.
-type Pool struct {
-	Name string
-	// Living says that a live instance announced the pool, possibly without tools.
-	Living bool
-}
-
 // How long an announcement is live, and how often it is repeated.
 const (
 	AnnouncementTTL     = 30 * time.Second
@@ -319,7 +266,6 @@ type Bus interface {
 	Feed
 	Queue
 	Timers
-	Directory
 	Blobs
 	Storage
 	kv.Store

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -33,7 +34,6 @@ type Bus interface {
 	journal.Feed
 	journal.Queue
 	journal.Timers
-	journal.Directory
 	kv.Store
 	journal.Blobs
 	journal.Storage
@@ -60,13 +60,15 @@ func NATS(t testing.TB, o natsbus.InitOptions) *natsbus.Bus {
 type World struct {
 	T   testing.TB
 	Bus Bus
+	// Directory has what the other roles announce.
+	Directory *announce.Directory
 	// Store is that of the other roles.
 	Store *runlog.Store
 }
 
 // NewWorld returns the world of a bus.
 func NewWorld(t testing.TB, b Bus) World {
-	return World{T: t, Bus: b, Store: runlog.New(runlog.Options{Log: b})}
+	return World{T: t, Bus: b, Directory: announce.NewDirectory(b, nil), Store: runlog.New(runlog.Options{Log: b})}
 }
 
 // At returns where a run of the default namespace is.

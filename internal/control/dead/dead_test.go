@@ -32,7 +32,7 @@ type graveyard struct {
 func newGraveyard(t *testing.T) *graveyard {
 	j := simtest.New(simtest.Options{Shards: 2})
 	c, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Instance: "test"}, Timers: j, Directory: j, KV: j,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Instance: "test"}, Timers: j, KV: j,
 	})
 	require.NoError(t, err)
 	return &graveyard{t, j, runlog.New(runlog.Options{Log: j}), c}

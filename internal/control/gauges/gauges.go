@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -27,9 +28,10 @@ const (
 
 // Config configures [Gauges].
 type Config struct {
-	// Fleet tells what waits. Required, like Store.
-	Fleet ports.Fleet
-	Store *runlog.Store
+	// Fleet tells what waits, Directory who is there. Both are required, like Store.
+	Fleet     ports.Fleet
+	Directory *announce.Directory
+	Store     *runlog.Store
 	// States are those that workers take deliveries of.
 	States []events.State
 	// Size estimates the next request of a run to its model, in tokens. It is called under the
@@ -181,7 +183,7 @@ func (g *Gauges) size(ctx context.Context, rec journal.Record) (int, error) {
 // readWorkers counts the live workers. Planners, and actors of pools that have work, are
 // counted if there are none, too.
 func (g *Gauges) readWorkers(ctx context.Context, all []ports.Backlog) error {
-	live, err := g.cfg.Fleet.Workers(ctx)
+	live, err := g.cfg.Directory.Workers(ctx)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/forking"
@@ -32,10 +33,10 @@ type rig struct {
 func newRig(t testing.TB, b controltest.Bus) *rig {
 	t.Helper()
 	c, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, KV: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: b,
 	})
 	require.NoError(t, err)
-	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+	require.NoError(t, announce.NewDirectory(b, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	return &rig{controltest.NewWorld(t, b), c}
 }
 

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runstart"
@@ -34,9 +35,8 @@ const (
 type Config struct {
 	// Worker has the common settings of the workers that answer calls: role, instance,
 	// store, queue, feed, concurrency, drain and logger.
-	Worker    worker.Config
-	Directory journal.Directory
-	Launcher  *runstart.Launcher
+	Worker   worker.Config
+	Launcher *runstart.Launcher
 	// Recall cancels the sub-run of a call and returns its id and its usage.
 	Recall func(ctx context.Context, parent events.Run, call string) (id string, used reducer.TotalUsage, err error)
 	// Wait is how long a pool must be without an actor before its calls are answered. 0: they
@@ -77,7 +77,7 @@ func (p *Pools) Unserved(ctx context.Context) map[string]time.Time {
 	all := map[string]time.Time{}
 	ctx, stop := context.WithTimeout(ctx, lookTime)
 	defer stop()
-	pools, err := p.cfg.Directory.Pools(ctx)
+	pools, err := p.cfg.Launcher.Directory().Pools(ctx)
 	if err != nil {
 		p.log.Debug("which pools have actors is not known", "reason", err)
 		return nil
@@ -121,7 +121,7 @@ func (p *Pools) Run(ctx context.Context) error {
 	failing, failingToRemember := false, false
 	m := newMemory()
 	for {
-		pools, err := p.cfg.Directory.Pools(ctx)
+		pools, err := p.cfg.Launcher.Directory().Pools(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -144,7 +144,7 @@ func (p *Pools) Run(ctx context.Context) error {
 }
 
 // compare starts and ends workers as pools become unserved and served.
-func (p *Pools) compare(ctx context.Context, pools []journal.Pool, now time.Time) {
+func (p *Pools) compare(ctx context.Context, pools []announce.Pool, now time.Time) {
 	if p.looked.IsZero() {
 		p.mu.Lock()
 		p.looked = now
@@ -170,7 +170,7 @@ func (p *Pools) compare(ctx context.Context, pools []journal.Pool, now time.Time
 		}
 	}
 	for name := range p.unserved {
-		if !slices.ContainsFunc(pools, func(pool journal.Pool) bool { return pool.Name == name }) {
+		if !slices.ContainsFunc(pools, func(pool announce.Pool) bool { return pool.Name == name }) {
 			p.served(name) // the pool was removed
 		}
 	}
@@ -287,7 +287,7 @@ func (p *Pools) remember(ctx context.Context, m *memory) error {
 	if maps.Equal(after.First, before.First) && slices.Equal(after.Providers, before.Providers) {
 		return nil
 	}
-	err = p.cfg.Directory.PutOffers(ctx, after)
+	err = p.cfg.Launcher.Directory().PutOffers(ctx, after)
 	if errors.Is(err, journal.ErrConflict) {
 		return nil
 	}
@@ -295,8 +295,8 @@ func (p *Pools) remember(ctx context.Context, m *memory) error {
 }
 
 // update returns what to remember now.
-func (m *memory) update(before journal.Offers, tools []events.ToolSpec, providers []string, now time.Time) journal.Offers {
-	after := journal.Offers{First: map[string]string{}, Revision: before.Revision}
+func (m *memory) update(before announce.Offers, tools []events.ToolSpec, providers []string, now time.Time) announce.Offers {
+	after := announce.Offers{First: map[string]string{}, Revision: before.Revision}
 	living := map[string][]string{} // pools by tool
 	for _, t := range tools {
 		living[t.Name] = append(living[t.Name], t.Pool)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
@@ -46,7 +47,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	b := controltest.NATS(t, natsbus.InitOptions{Shards: 2})
-	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+	require.NoError(t, announce.NewDirectory(b, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	r := &rig{World: controltest.NewWorld(t, b), bus: b}
 	r.Controller, _ = r.gateway()
 	return r
@@ -57,7 +58,7 @@ func (r *rig) gateway() (c *control.Controller, stop func()) {
 	r.T.Helper()
 	b := r.bus
 	c, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, Directory: b, KV: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: b,
 		Leases: b,
 	})
 	require.NoError(r.T, err)
@@ -334,7 +335,7 @@ func TestUnreadableQuotas(t *testing.T) {
 func (r *rig) reads(store *unreadable) *control.Controller {
 	store.Store = r.bus
 	c, err := control.New(control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "other"}, Timers: r.bus, Directory: r.bus, KV: store,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "other"}, Timers: r.bus, KV: store,
 	})
 	require.NoError(r.T, err)
 	return c

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/list"
@@ -46,7 +47,7 @@ type rig struct {
 func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
 	cfg := control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"},
-		Timers: b, Directory: b, KV: b, Alarms: b.(ports.Alarms),
+		Timers: b, KV: b, Alarms: b.(ports.Alarms),
 	}
 	if tweak != nil {
 		tweak(&cfg)
@@ -72,7 +73,7 @@ func natsBus(t *testing.T) controltest.Bus {
 // scheduling is a controller with schedules, and an agent that it can start.
 func scheduling(t *testing.T, b controltest.Bus) *rig {
 	r := newRig(t, b, nil)
-	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+	require.NoError(t, announce.NewDirectory(b, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	r.putAgent("reporter", "openai")
 	return r
 }
@@ -285,7 +286,7 @@ func TestScheduleCannotStart(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, schedules.Starting, f.Outcome)
 	require.Contains(t, f.Reason, refusal.CodePending)
-	require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+	require.NoError(t, announce.NewDirectory(b, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	all := r.history("patient", "it starts after all", atLeast(1))
 	require.Equal(t, f.RunID, all[0].RunID)
 	require.Equal(t, schedules.Started, all[0].Outcome)
@@ -413,7 +414,7 @@ func TestScheduleOutlivesGateways(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
 			b := natsBus(t)
-			require.NoError(t, b.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+			require.NoError(t, announce.NewDirectory(b, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 			d := &dying{Store: b, Alarms: b.(ports.Alarms), died: make(chan struct{})}
 			d.left.Store(1 << 40)
 			first := newRig(t, b, func(cfg *control.Config) { cfg.KV, cfg.Alarms = d, d })

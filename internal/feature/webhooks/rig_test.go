@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/feature/webhooks"
@@ -47,7 +48,7 @@ type rig struct {
 
 func newRig(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Hooks)) *rig {
 	bus := controltest.NATS(t, natsbus.InitOptions{})
-	require.NoError(t, bus.AnnounceProviders(t.Context(), "p", []string{"openai"}))
+	require.NoError(t, announce.NewDirectory(bus, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	r := &rig{World: controltest.NewWorld(t, bus), bus: bus, lines: &lines{}}
 	r.Controller, r.Hooks, r.stop = r.gateway(t, settings, tweak...)
 	return r
@@ -57,7 +58,7 @@ func newRig(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Ho
 func (r *rig) gateway(t *testing.T, settings webhooks.Settings, tweak ...func(*webhooks.Hooks)) (c *control.Controller, h *webhooks.Hooks, stop func()) {
 	c, err := control.New(control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "test", Logger: slog.New(slog.NewTextHandler(r.lines, nil))},
-		Timers: r.bus, Directory: r.bus, KV: r.bus, Leases: r.bus,
+		Timers: r.bus, KV: r.bus, Leases: r.bus,
 	})
 	require.NoError(t, err)
 	h = webhooks.New(c, settings)

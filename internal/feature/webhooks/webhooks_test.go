@@ -306,7 +306,7 @@ func TestOlderBus(t *testing.T) {
 	lines := bufio.NewScanner(logged)
 	c, err := control.New(control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "test", Logger: slog.New(slog.NewTextHandler(log, nil))},
-		Timers: r.bus, Directory: r.bus, KV: r.bus, Leases: r.bus,
+		Timers: r.bus, KV: r.bus, Leases: r.bus,
 	})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -329,7 +329,7 @@ func TestReachOfTheGateway(t *testing.T) {
 	r := newRig(t, webhooks.Settings{Allowed: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
 	c, err := control.New(control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "command"},
-		Timers: r.bus, Directory: r.bus, KV: r.bus, Leases: r.bus,
+		Timers: r.bus, KV: r.bus, Leases: r.bus,
 	})
 	require.NoError(t, err)
 	h := webhooks.New(c, webhooks.Settings{Allowed: loopback, Client: true})

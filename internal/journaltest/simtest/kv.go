@@ -2,6 +2,7 @@ package simtest
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/kv"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -32,7 +34,7 @@ type kept struct {
 
 func newBuckets() bucketSet {
 	b := bucketSet{keys: map[string]map[string]kept{}, born: time.Now().UTC()}
-	for _, of := range buckets.All(nil) {
+	for _, of := range buckets.All([]string{events.DefaultPool}) {
 		b.keys[of.Name] = map[string]kept{}
 	}
 	return b
@@ -188,6 +190,22 @@ func (p *Process) Keys(ctx context.Context, of kv.Bucket, pattern string) ([]str
 	slices.Sort(all)
 	return all, err
 }
+
+// Names returns the names of the buckets that begin with a prefix.
+func (p *Process) Names(ctx context.Context, prefix string) (names []string, err error) {
+	err = p.locked(func(s *stores) {
+		for name := range s.buckets.keys {
+			if strings.HasPrefix(name, prefix) {
+				names = append(names, name)
+			}
+		}
+	})
+	slices.Sort(names)
+	return names, errors.Join(err, ctx.Err())
+}
+
+// ToolPools returns none: nobody assigns tools here.
+func (p *Process) ToolPools(context.Context) (map[string]string, error) { return nil, p.alive() }
 
 // matches reports whether a key matches a pattern, whose tokens may be * and the last one >.
 func matches(pattern, key string) bool {

@@ -40,9 +40,6 @@ func TestConformance(t *testing.T) {
 			t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return j }) })
 			t.Run("Fetcher", func(t *testing.T) { journaltest.Fetcher(t, func(*testing.T) journaltest.LogFetcher { return j }) })
 			t.Run("Feed", func(t *testing.T) { journaltest.Feed(t, func(*testing.T) journaltest.LogFeed { return j }) })
-			t.Run("Directory", func(t *testing.T) {
-				journaltest.Directory(t, func(*testing.T) (journal.Directory, journal.Directory) { return j, j.NewProcess() })
-			})
 			t.Run("KV", func(t *testing.T) {
 				journaltest.KV(t, func(t *testing.T) (kv.Store, kv.Store) { return j, j.NewProcess() })
 			})
@@ -287,25 +284,6 @@ func testCrash(t *testing.T, point string, stored int, again bool) {
 	} else {
 		require.Empty(t, attempts)
 	}
-}
-
-func TestAnnouncementsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		j := New(Options{})
-		require.NoError(t, j.Announce(t.Context(), "web", "a", []events.ToolSpec{{Name: "search", Pool: "web"}}))
-		require.NoError(t, j.AnnounceProviders(t.Context(), "a", []string{"openai"}))
-		time.Sleep(journal.AnnouncementTTL - time.Second) // in the bubble
-		tools, err := j.Tools(t.Context())
-		require.NoError(t, err)
-		require.Len(t, tools, 1)
-		time.Sleep(2 * time.Second) // in the bubble
-		tools, err = j.Tools(t.Context())
-		require.NoError(t, err)
-		require.Empty(t, tools)
-		names, err := j.Providers(t.Context())
-		require.NoError(t, err)
-		require.Empty(t, names)
-	})
 }
 
 // With jitter nothing is delivered at the same instant.
