@@ -234,7 +234,6 @@ var (
 		"internal/control/dead":  "internal/control",
 
 		"internal/control/gauges": "internal/control",
-		"internal/control/quotas": "internal/control",
 	}
 	onTop = map[string]string{"internal/httpapi": "internal/control", "internal/httpapi/inputs": "internal/control", "internal/httpapi/route": "internal/control", "internal/httpapi/requests": "internal/control",
 		"internal/httpapi/sse": "internal/control", "internal/a2a": "internal/control", "internal/agui": "internal/control", "internal/httpapi/openapi": "internal/control", "internal/httpapi/web": "internal/control"}

@@ -14,9 +14,10 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
-	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/feature/all"
+	quotas "github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/feature/schedules"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/kv"
@@ -121,7 +122,7 @@ func newWorld(plan *scenario) *world {
 		w.places[i] = make(chan killPlan)
 	}
 	if plan.Queues {
-		_, err := w.journal.Put(context.Background(), buckets.Quotas, kv.Item{Key: buckets.Quotas.Keys, Value: []byte(`{"_":{"active":1}}`)})
+		_, err := w.journal.Put(context.Background(), quotas.Bucket, kv.Item{Key: quotas.Bucket.Keys, Value: []byte(`{"_":{"active":1}}`)})
 		w.require(err)
 	}
 	return w
@@ -323,11 +324,10 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 			config.Alarms = p.sim
 		}
 		p.gateway, err = control.New(config)
-		made = p.gateway
-		if err == nil && config.Alarms != nil {
-			p.scheduler = schedules.New(p.gateway)
-			return func(ctx context.Context) error { return worker.RunAll(ctx, p.gateway.Run, p.scheduler.Run) }
-		}
+		p.w.require(err)
+		p.scheduler = schedules.New(p.gateway) // for requests
+		features := all.Features().On(p.gateway)
+		return func(ctx context.Context) error { return worker.RunAll(ctx, p.gateway.Run, features.Run) }
 	case roleSubagent:
 		made, err = p.subagents(base)
 	}

@@ -68,7 +68,7 @@ func servePushes(t *testing.T) string {
 	t.Helper()
 	_, url := serve(t, func(o *host.Options) {
 		o.Features = all.Features().With("webhooks", webhooks.Made(webhooks.Settings{
-			Allowed: webhooks.Loopback(), Schedule: []time.Duration{10 * time.Millisecond, 10 * time.Millisecond, time.Hour},
+			Allowed: webhooks.Loopback(), Retries: []time.Duration{10 * time.Millisecond, 10 * time.Millisecond, time.Hour},
 		}))
 	})
 	return url

@@ -81,7 +81,7 @@ func openWorld(t *testing.T, conn *nats.Conn, o natsbus.InitOptions) *world {
 	w.host, err = host.New(host.Options{
 		Bus: bus, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Tools: registry,
 		Results: actor.Results{MaxBytes: 20_480}, Snapshots: bus, Tombstones: bus, Logger: quiet,
-		Features: all.Features().With("webhooks", webhooks.Made(webhooks.Settings{Allowed: webhooks.Loopback(), Schedule: []time.Duration{time.Hour}})),
+		Features: all.Features().With("webhooks", webhooks.Made(webhooks.Settings{Allowed: webhooks.Loopback(), Retries: []time.Duration{time.Hour}})),
 	})
 	require.NoError(t, err)
 	require.NoError(t, w.host.Announce(t.Context()))

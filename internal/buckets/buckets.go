@@ -25,8 +25,6 @@ var (
 	Purged  = kv.Bucket{Name: "purged", About: "runs that were purged", Keys: "*.*"}
 	Dropped = kv.Bucket{Name: "dropped", About: "dead runs and messages that are hidden", Keys: "*", AnyReplica: true}
 	Threads = kv.Bucket{Name: "threads", About: "the runs of clients' threads", Keys: "*.*.*", Marks: true}
-	// Quotas has one key. So all quotas are read at once, and each change is held against all of them.
-	Quotas = kv.Bucket{Name: "quotas", About: "quotas of namespaces and agents", Keys: "all"}
 	// Restored has what was restored into this bus.
 	Restored = kv.Bucket{Name: "restored", About: "what was restored into this bus", Keys: "last"}
 )
@@ -54,7 +52,6 @@ func All(pools []string) []kv.Bucket {
 	for _, f := range rows.All() {
 		all = append(all, f.Buckets...)
 	}
-	all = append(all, Quotas)
 	for _, role := range KeepingRoles {
 		all = append(all, Positions(role))
 	}

@@ -28,7 +28,6 @@ import (
 	"github.com/moorebus/moorebus/internal/control/gauges"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/pools"
-	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/subruns"
@@ -62,8 +61,8 @@ type Config struct {
 	// Base is what the process gives each of its roles. Concurrency is also how many timers
 	// are processed at once.
 	worker.Base
-	// Timers wake the controller, KV has the announced tools and providers, definitions and quotas. Both
-	// are required.
+	// Timers wake the controller, KV has the announced tools and providers, and definitions. Both are
+	// required.
 	Timers journal.Timers
 	KV     kv.Store
 	// Blobs keeps images and files of messages, and large results of clients' tools. Nil:
@@ -160,10 +159,10 @@ type Controller struct {
 	*forking.Forker
 	*decisions.Decisions
 	*dead.Letters
-	*quotas.Admission
 
-	// Pushes posts the updates of runs, if a feature does.
-	Pushes Pushes
+	// Admission bounds how many runs work at once, and Pushes posts the updates of runs, if features do.
+	Admission Admission
+	Pushes    Pushes
 
 	cfg    Config
 	worker *worker.Worker
@@ -206,9 +205,6 @@ func New(cfg Config) (*Controller, error) {
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
 	c.Letters = dead.New(a, c.Forker)
-	c.Admission = quotas.New(quotas.Config{
-		Runs: a, Lister: lister, KV: cfg.KV, Leases: cfg.Leases, Logger: cfg.Logger,
-	})
 	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Launcher: launcher, Recall: c.Recall, Wait: max(cfg.PoolWait, 0)})
 	c.timers = timers.New(timers.Config{
@@ -257,7 +253,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	defer c.chunks.close()
 	defer stop()
-	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.timers.Rearm, c.pools.Run, c.Admission.Run)
+	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.timers.Rearm, c.pools.Run)
 }
 
 // serveClients works on what goes out to clients. A user with the permissions of an older

@@ -79,8 +79,10 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if err != nil {
 		return StartResult{}, err
 	}
-	if start.Queued, err = c.Admission.Start(ctx, ns, start.Agent.Name); err != nil {
-		return StartResult{}, err
+	if c.Admission != nil {
+		if start.Queued, err = c.Admission.Queues(ctx, ns, start.Agent.Name); err != nil {
+			return StartResult{}, err
+		}
 	}
 	if start.Queued && req.Priority != events.PriorityNormal {
 		start.Priority = req.Priority

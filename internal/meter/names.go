@@ -17,7 +17,8 @@ var (
 	provider = Label{Name: "gen_ai_provider_name", Outside: true}
 	model    = Label{Name: "gen_ai_request_model", Outside: true}
 	failure  = Label{Name: "error_type", Outside: true}
-	tenant   = Label{Name: "namespace", Outside: true}
+	// Tenant is the namespace.
+	Tenant = Label{Name: "namespace", Outside: true}
 )
 
 // The buckets: of seconds from a tenth of a millisecond to ten minutes, of numbers of appends and
@@ -121,13 +122,6 @@ var (
 	Tokens   = gauge(Gateway, "moorebus_tokens_waiting", "Estimated size in tokens of the requests that wait for planners.")
 	Workers  = gauge(Gateway, "moorebus_workers", "Live planners and actors, from their announcements.", role, pool)
 	Observed = gauge(Gateway, "moorebus_bus_observed", "1 if the last check of the log and the queues succeeded, else 0: their gauges are then missing.")
-
-	// Quotas. Every gateway follows the queue; one at a time admits.
-	QueuedRuns = gauge(Gateway, "moorebus_quota_queued_runs", "Runs that are queued, by the quotas.", tenant)
-	ActiveRuns = gauge(Gateway, "moorebus_quota_active_runs", "Runs that have a place, by the quotas.", tenant)
-	Admitted   = counter(Gateway, "moorebus_quota_admitted_total", "Queued runs that this gateway admitted.", tenant)
-	Refused    = counter(Gateway, "moorebus_quota_refused_total", "Starts that this gateway refused because the queue was full or the daily budget was used up.", tenant, Label{Name: "code"})
-	BudgetUsed = gauge(Gateway, "moorebus_quota_budget_used_ratio", "Share of its daily budget that a namespace has used, 1 for all of it; budget is tokens or cost.", tenant, Label{Name: "budget"})
 
 	// Traces.
 	Spans      = counter(exporter, "moorebus_telemetry_spans_total", "Spans that the receiver acknowledged (sent) or rejected (refused).", result)

@@ -206,7 +206,7 @@ func tryWebhook(t *testing.T) {
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }))
 	t.Cleanup(receiver.Close)
 	s := newSite(t, host.Options{Features: all.Features().With("webhooks", webhooks.Made(webhooks.Settings{
-		Allowed: webhooks.Loopback(), Schedule: []time.Duration{time.Millisecond},
+		Allowed: webhooks.Loopback(), Retries: []time.Duration{time.Millisecond},
 	}))}, true)
 	s.do(t, "PUT", "/v1/webhooks/ops", `{"url": "`+receiver.URL+`", "on": ["ended"]}`)
 	s.start(t, `[{"text": "Done with it."}]`)

@@ -307,8 +307,6 @@ func (l Layout) gateway(g *natsbus.Grants) {
 			g.Inspect(inbox(pool, l.ends()...)) // to find runs that wait for a sub-run whose end was lost
 		}
 	}
-	g.UseBucket(buckets.Quotas)
-	g.UseLease(ports.RoleKey{Role: Gateway, Name: "admission"}) // to admit queued runs
 	g.Ready()
 	g.Inspect(inbox(events.DefaultPool, l.own()...)) // to tell how much work waits
 	g.Watch(journal.Filter{})

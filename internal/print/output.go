@@ -23,7 +23,6 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/control/quotas"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -205,32 +204,6 @@ func Agents(w io.Writer, f Format, agents []control.AgentInfo) error {
 		rows[i] = []string{a.Name, a.Hash}
 	}
 	return WriteTable(w, []string{"NAME", "HASH"}, rows)
-}
-
-// Quotas writes quotas. What no quota bounds is a dash, and so is what the process does not know.
-func Quotas(w io.Writer, f Format, all []quotas.Info) error {
-	if f != Table {
-		return Write(w, f, all)
-	}
-	rows := make([][]string, len(all))
-	for i, q := range all {
-		now, daily := quotas.Now{}, quotas.Daily{}
-		if q.Now != nil {
-			now = *q.Now
-		}
-		if q.Daily != nil {
-			daily = *q.Daily
-		}
-		rows[i] = []string{q.Scope}
-		for _, n := range []float64{float64(q.Weight), float64(q.Active), float64(q.Queued), float64(daily.Tokens), daily.CostUSD, float64(now.Active), float64(now.Queued)} {
-			text := "-"
-			if n != 0 {
-				text = strconv.FormatFloat(n, 'f', -1, 64)
-			}
-			rows[i] = append(rows[i], text)
-		}
-	}
-	return WriteTable(w, []string{"SCOPE", "WEIGHT", "ACTIVE", "QUEUED", "TOKENS/DAY", "USD/DAY", "AT WORK", "WAITING"}, rows)
 }
 
 // Storages writes the names of agents that have storage.

@@ -29,7 +29,7 @@ type Run struct {
 	Paused bool         `json:"paused,omitempty"`
 	// PauseReason is why the run is paused, as far as somebody said so.
 	PauseReason string `json:"pause_reason,omitempty"`
-	// Queued says that the run waits until its quotas admit it.
+	// Queued says that the run waits until it is admitted.
 	Queued  bool      `json:"queued,omitempty"`
 	Step    int       `json:"step"`
 	Started time.Time `json:"started"`

@@ -28,7 +28,6 @@ func Meanings() map[string]Meaning {
 		CodeBadOutputSchema:    {[]Kind{Unprocessable}, "The agent's `output_schema` is not a valid JSON Schema."},
 		CodeBadParameter:       {[]Kind{Invalid}, "A parameter of the query or a number in the body is unknown, malformed or out of range."},
 		CodeBadPatch:           {[]Kind{Invalid}, "The fork's patch is malformed, or the patched agent is invalid."},
-		CodeBadQuota:           {[]Kind{Invalid}, "The quota is malformed, or its scope is invalid."},
 		CodeBadRequest:         {[]Kind{Invalid}, "The body is malformed, or has an unknown key."},
 		CodeBadRunID:           {[]Kind{Invalid}, "The run id is not a lower-case UUIDv7."},
 		CodeBadToolSchema:      {[]Kind{Unprocessable}, "The schema of one of the agent's tools is invalid; `tool` names the tool."},

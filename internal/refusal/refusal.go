@@ -53,7 +53,6 @@ const (
 	CodeBadOutputSchema  = "bad_output_schema"
 	CodeBadParameter     = "bad_parameter"
 	CodeBadPatch         = "bad_patch"
-	CodeBadQuota         = "bad_quota"
 	CodeBadRequest       = "bad_request"
 	CodeBadRunID         = "bad_run_id"
 	CodeBadToolSchema    = "bad_tool_schema"

@@ -40,7 +40,7 @@ func TaskType(taskType string) StartOption { return func(s *starting) { s.taskTy
 // [Agent.Attach] returns the run.
 func RunID(id string) StartOption { return func(s *starting) { s.id = id } }
 
-// Priority sets the run's place in the queue where a quota makes it wait; a fork does not wait.
+// Priority sets the run's place in the queue where it has to wait for its start; a fork does not wait.
 // Default: [events.PriorityNormal].
 func Priority(priority events.Priority) StartOption {
 	return func(s *starting) { s.priority = priority }

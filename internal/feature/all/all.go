@@ -3,9 +3,12 @@ package all
 
 import (
 	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/quotas"
 	"github.com/moorebus/moorebus/internal/feature/schedules"
 	"github.com/moorebus/moorebus/internal/feature/webhooks"
 )
 
 // Features returns all features.
-func Features() feature.Set { return feature.Set{schedules.Feature(), webhooks.Feature()} }
+func Features() feature.Set {
+	return feature.Set{schedules.Feature(), webhooks.Feature(), quotas.Feature()}
+}

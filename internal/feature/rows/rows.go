@@ -4,6 +4,7 @@ package rows
 import (
 	"maps"
 
+	quotas "github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/feature/row"
 	schedules "github.com/moorebus/moorebus/internal/feature/schedules/row"
 	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
@@ -12,7 +13,7 @@ import (
 )
 
 // All returns the rows of all features, in the order in which their buckets are made.
-func All() []row.Row { return []row.Row{schedules.Row(), webhooks.Row()} }
+func All() []row.Row { return []row.Row{schedules.Row(), webhooks.Row(), quotas.Row()} }
 
 // Metrics returns every metric, those of the core first.
 func Metrics() []*meter.Metric {

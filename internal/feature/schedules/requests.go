@@ -79,13 +79,8 @@ var (
 
 // rows returns the requests of schedules.
 func (s *Scheduler) rows() []route.Route {
-	var rows []route.Route
-	for _, o := range []interface {
-		Row(s *Scheduler) route.Route
-	}{
-		ListSchedules, GetSchedule, PutSchedule, DeleteSchedule, PauseSchedule, ResumeSchedule, RunSchedule,
-	} {
-		rows = append(rows, o.Row(s))
+	return []route.Route{
+		ListSchedules.Row(s), GetSchedule.Row(s), PutSchedule.Row(s), DeleteSchedule.Row(s),
+		PauseSchedule.Row(s), ResumeSchedule.Row(s), RunSchedule.Row(s),
 	}
-	return rows
 }

@@ -222,7 +222,7 @@ func (s *Scheduler) start(ctx context.Context, key ports.AlarmKey, st *state, f 
 		f.Tries++
 		pause := min(maxPause, time.Second<<min(f.Tries-1, 10))
 		if refused != nil && refused.RetryAfter > 0 {
-			pause = min(maxPause, refused.RetryAfter) // a quota may be raised before its day ends
+			pause = min(maxPause, refused.RetryAfter) // the bound may be raised before its day ends
 		}
 		f.Reason, f.Next = reason(err), s.a.Store.Now().Add(pause)
 		log.Warn("a schedule will try again to start its run", "reason", err, "tries", f.Tries)

@@ -50,12 +50,12 @@ func addFlags(all *pflag.FlagSet) func(listener net.Listener) (feature.New, erro
 func (f *flags) add() {
 	f.flags.StringVar(&f.consoleURL, "console-url", os.Getenv("MOOREBUS_CONSOLE_URL"), "`URL` under which people find the console, for links in webhooks (MOOREBUS_CONSOLE_URL)")
 	f.flags.StringSliceVar(&f.allowed, "webhook-allow", nil, "`networks` that webhooks may reach besides public addresses, such as 10.1.0.0/16 (default: loopback, if HTTP is served on loopback or not at all)")
-	f.flags.DurationSliceVar(&f.retries, "webhook-retries", Schedule(), "`pauses` after failed attempts to deliver to a webhook; after one attempt more, the notice is given up")
+	f.flags.DurationSliceVar(&f.retries, "webhook-retries", Retries(), "`pauses` after failed attempts to deliver to a webhook; after one attempt more, the notice is given up")
 }
 
 // settings returns the settings. listener serves HTTP; nil: nothing does.
 func (f *flags) settings(listener net.Listener) (Settings, error) {
-	s := Settings{ConsoleURL: f.consoleURL, Schedule: f.retries}
+	s := Settings{ConsoleURL: f.consoleURL, Retries: f.retries}
 	for _, text := range f.allowed {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {

@@ -334,9 +334,9 @@ func (r *reader) attempt(ctx context.Context, was pending, p *pending) result {
 		count("closed")
 		return result{p: p, closed: true, failed: errClosed.Error()}
 	}
-	if was.Attempts < len(r.Schedule) {
+	if was.Attempts < len(r.Retries) {
 		count("failed")
-		after := max(r.Schedule[was.Attempts], o.After)
+		after := max(r.Retries[was.Attempts], o.After)
 		logger.Debug("a notice is not delivered, and is tried again", "reason", reason, "retry_in", after)
 		return result{p: p, health: fails, failed: reason, after: after}
 	}

@@ -94,11 +94,8 @@ func letters(verb, summary string, do func(h *Hooks, ctx context.Context, ns, na
 
 // rows returns the requests of webhooks.
 func (h *Hooks) rows() []route.Route {
-	var rows []route.Route
-	for _, o := range []interface{ Row(h *Hooks) route.Route }{
-		ListWebhooks, PutWebhook, GetWebhook, DeleteWebhook, TestWebhook, WebhookDead, RetryWebhook, DropWebhook,
-	} {
-		rows = append(rows, o.Row(h))
+	return []route.Route{
+		ListWebhooks.Row(h), PutWebhook.Row(h), GetWebhook.Row(h), DeleteWebhook.Row(h), TestWebhook.Row(h),
+		WebhookDead.Row(h), RetryWebhook.Row(h), DropWebhook.Row(h),
 	}
-	return rows
 }

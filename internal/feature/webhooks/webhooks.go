@@ -6,7 +6,7 @@
 // delivered yet. So a receiver that is down holds back nobody else, and what it has to get
 // is bounded: beyond [maxPending] notices its reader pauses.
 //
-// Every notice is delivered at least once, or given up after the last attempt of the schedule. Its
+// Every notice is delivered at least once, or given up after the last attempt. Its
 // id and body follow from the event alone. The notices of a run arrive in the order of its
 // events.
 package webhooks
@@ -46,13 +46,13 @@ type Settings struct {
 	// Client says that another process delivers, so that its networks count where a webhook is
 	// put, as far as it has noted them.
 	Client bool
-	// Schedule are the pauses after each failed attempt. A notice is given up after
+	// Retries are the pauses after each failed attempt. A notice is given up after
 	// one attempt more. Default: that of Standard Webhooks, three days.
-	Schedule []time.Duration
+	Retries []time.Duration
 }
 
-// Schedule returns the default of [Settings.Schedule].
-func Schedule() []time.Duration {
+// Retries returns the default of [Settings.Retries].
+func Retries() []time.Duration {
 	return []time.Duration{
 		5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
 		10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
@@ -85,8 +85,8 @@ type Hooks struct {
 // New returns the webhooks of a bus, to which its controller posts the updates of runs. Only
 // [Hooks.Run] delivers.
 func New(c *control.Controller, s Settings) *Hooks {
-	if len(s.Schedule) == 0 {
-		s.Schedule = Schedule()
+	if len(s.Retries) == 0 {
+		s.Retries = Retries()
 	}
 	s.ConsoleURL = strings.TrimRight(s.ConsoleURL, "/")
 	h := &Hooks{Settings: s, cfg: c.Config(), runs: c.Editor, sender: NewSender(s.Allowed), facts: newFacts(c.Editor), most: maxPending, changed: make(chan struct{}, 1)}

@@ -28,7 +28,7 @@ import (
 // other agents, or of kinds that are not asked for.
 func TestWhatIsTold(t *testing.T) {
 	t.Parallel()
-	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: quick, ConsoleURL: "https://console.example/"}), newReceiver(t)
+	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Retries: quick, ConsoleURL: "https://console.example/"}), newReceiver(t)
 	r.ends("tester") // before the webhook
 	info := r.put("all", webhooks.Change{URL: got.URL, Agents: []string{"tester"}})
 	require.True(t, strings.HasPrefix(info.Secret, "whsec_"), info.Secret)
@@ -61,7 +61,7 @@ func TestWhatIsTold(t *testing.T) {
 // one waits. Other runs and webhooks do not.
 func TestRetriesKeepTheOrder(t *testing.T) {
 	t.Parallel()
-	r, got, other := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: quick}), newReceiver(t), newReceiver(t)
+	r, got, other := newRig(t, webhooks.Settings{Allowed: loopback, Retries: quick}), newReceiver(t), newReceiver(t)
 	r.put("flaky", webhooks.Change{URL: got.URL})
 	r.put("good", webhooks.Change{URL: other.URL})
 	id := r.start("tester", func(req *control.StartRequest) { req.Agent.Mode = events.ModeChat })
@@ -106,7 +106,7 @@ func TestRetriesKeepTheOrder(t *testing.T) {
 // What is given up is listed, can be tried again or dropped, and holds back nothing.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
-	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: quick}), newReceiver(t)
+	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Retries: quick}), newReceiver(t)
 	got.answers(status(http.StatusInternalServerError))
 	r.put("down", webhooks.Change{URL: got.URL})
 	first, second := r.ends("tester"), r.ends("tester")
@@ -145,7 +145,7 @@ func TestGivenUp(t *testing.T) {
 // many notices it fails.
 func TestLinesOfADeadReceiver(t *testing.T) {
 	t.Parallel()
-	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: quick}), newReceiver(t)
+	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Retries: quick}), newReceiver(t)
 	got.answers(status(http.StatusInternalServerError))
 	r.put("down", webhooks.Change{URL: got.URL})
 	for range 5 {
@@ -171,7 +171,7 @@ func TestLinesOfADeadReceiver(t *testing.T) {
 // 410 Gone disables a webhook. What waits is given up, and to put it again enables it from then on.
 func TestGone(t *testing.T) {
 	t.Parallel()
-	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: quick}), newReceiver(t)
+	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Retries: quick}), newReceiver(t)
 	got.answers(status(http.StatusGone))
 	r.put("gone", webhooks.Change{URL: got.URL})
 	r.ends("tester")
@@ -234,7 +234,7 @@ func TestForbiddenAddresses(t *testing.T) {
 // Of two gateways one delivers, and when it ends the other one goes on, without doing anything twice.
 func TestTwoGateways(t *testing.T) {
 	t.Parallel()
-	settings := webhooks.Settings{Allowed: loopback, Schedule: quick}
+	settings := webhooks.Settings{Allowed: loopback, Retries: quick}
 	r, got := newRig(t, settings), newReceiver(t)
 	r.put("one", webhooks.Change{URL: got.URL})
 	first := r.ends("tester")
@@ -255,7 +255,7 @@ func TestManyWait(t *testing.T) {
 	for i := range again {
 		again[i] = 100 * time.Millisecond
 	}
-	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: again}, func(h *webhooks.Hooks) { webhooks.Bound(h, 10) }), newReceiver(t)
+	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Retries: again}, func(h *webhooks.Hooks) { webhooks.Bound(h, 10) }), newReceiver(t)
 	arrived := make(chan string, 1000)
 	got.answers(status(http.StatusServiceUnavailable))
 	r.put("down", webhooks.Change{URL: got.URL})
@@ -279,7 +279,7 @@ func TestManyWait(t *testing.T) {
 // A receiver that asks to be left alone is, for longer than the schedule says.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
-	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Schedule: quick}), newReceiver(t)
+	r, got := newRig(t, webhooks.Settings{Allowed: loopback, Retries: quick}), newReceiver(t)
 	got.answers(func(_ post, w http.ResponseWriter) {
 		w.Header().Set("Retry-After", "3600")
 		w.WriteHeader(http.StatusTooManyRequests)

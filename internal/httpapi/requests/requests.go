@@ -74,7 +74,7 @@ func Rows(c *control.Controller) []route.Route {
 		PostInputs, Decide, RaiseBudget, Resume, Cancel, Pause, Close,
 		Stats, Costs, ListDead, DropDead, Retry, Waiting,
 		ListAgents, GetAgent, PutAgent, ListStorages, FindStored, PutStored, DeleteStored,
-		ListQuotas, GetQuota, PutQuota, DeleteQuota, Tools, Blob, Version, Table,
+		Tools, Blob, Version, Table,
 	} {
 		rows = append(rows, o.Row(c))
 	}

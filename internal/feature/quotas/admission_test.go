@@ -15,11 +15,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/announce"
-	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/list"
-	"github.com/moorebus/moorebus/internal/control/quotas"
+	"github.com/moorebus/moorebus/internal/feature/quotas"
+	"github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -41,6 +41,7 @@ func TestMain(m *testing.M) {
 type rig struct {
 	controltest.World
 	bus *natsbus.Bus
+	*quotas.Admission
 	*control.Controller
 }
 
@@ -49,12 +50,12 @@ func newRig(t *testing.T) *rig {
 	b := controltest.NATS(t, natsbus.InitOptions{Shards: 2})
 	require.NoError(t, announce.NewDirectory(b, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	r := &rig{World: controltest.NewWorld(t, b), bus: b}
-	r.Controller, _ = r.gateway()
+	r.Controller, r.Admission, _ = r.gateway()
 	return r
 }
 
 // gateway runs a gateway until stop is called.
-func (r *rig) gateway() (c *control.Controller, stop func()) {
+func (r *rig) gateway() (c *control.Controller, a *quotas.Admission, stop func()) {
 	r.T.Helper()
 	b := r.bus
 	c, err := control.New(control.Config{
@@ -64,13 +65,14 @@ func (r *rig) gateway() (c *control.Controller, stop func()) {
 	require.NoError(r.T, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
+	a = quotas.New(c)
+	go func() { done <- worker.RunAll(ctx, c.Run, a.Run) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(r.T, <-done)
 	})
 	r.T.Cleanup(stop)
-	return c, stop
+	return c, a, stop
 }
 
 func (r *rig) put(scope string, q quotas.Quota) {
@@ -174,7 +176,7 @@ func TestOneLeads(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("default", quotas.Quota{Active: 2})
-	_, stop := r.gateway()
+	_, _, stop := r.gateway()
 	var ids []string
 	for range 12 {
 		ids = append(ids, r.start("x").RunID)
@@ -184,7 +186,7 @@ func TestOneLeads(t *testing.T) {
 		id := r.admitted(left...)
 		if i == 4 {
 			stop()
-			_, stop = r.gateway()
+			_, _, stop = r.gateway()
 		}
 		r.Happens(id, events.Planning, controltest.Answered("done"))
 		left = without(left, id)
@@ -287,7 +289,7 @@ type unreadable struct {
 }
 
 func (u *unreadable) Get(ctx context.Context, of kv.Bucket, key string) (kv.Item, error) {
-	if of.Name != buckets.Quotas.Name {
+	if of.Name != row.Bucket.Name {
 		return u.Store.Get(ctx, of, key)
 	}
 	if u.reads.Add(1) == 1 {
@@ -338,6 +340,7 @@ func (r *rig) reads(store *unreadable) *control.Controller {
 		Base: worker.Base{Store: runlog.New(runlog.Options{Log: r.bus}), Queue: r.bus, Feed: r.bus, Instance: "other"}, Timers: r.bus, KV: store,
 	})
 	require.NoError(r.T, err)
+	quotas.New(c)
 	return c
 }
 
@@ -349,7 +352,7 @@ func TestBadQuotas(t *testing.T) {
 		"e": {Daily: &quotas.Daily{}}, "f": {Daily: &quotas.Daily{Tokens: 1, TimeZone: "Mars/Olympus"}},
 	} {
 		_, err := r.PutQuota(t.Context(), scope, q)
-		require.True(t, refusal.Is(err, refusal.CodeBadQuota), "%s: %v", scope, err)
+		require.True(t, refusal.Is(err, row.CodeBadQuota), "%s: %v", scope, err)
 	}
 	require.True(t, refusal.Is(r.RemoveQuota(t.Context(), "a"), refusal.CodeNotFound))
 	var all sync.WaitGroup

@@ -19,6 +19,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/codec"
+	"github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -88,7 +89,7 @@ func (q Quota) weight() float64 { return float64(max(1, q.Weight)) }
 func (q Quota) check(scope string) error {
 	ns, agent, ofAgent := strings.Cut(scope, ".")
 	bad := func(format string, args ...any) error {
-		return refusal.New(refusal.Invalid, refusal.CodeBadQuota, format, args...)
+		return refusal.New(refusal.Invalid, row.CodeBadQuota, format, args...)
 	}
 	switch {
 	case scope != Bus && !events.ValidToken(ns), ofAgent && !events.ValidToken(agent):
@@ -118,11 +119,11 @@ func (q Quota) check(scope string) error {
 
 // read returns the stored quotas and their revision. There is none before the first was put.
 func (a *Admission) read(ctx context.Context) (set, uint64, error) {
-	it, err := a.cfg.KV.Get(ctx, buckets.Quotas, buckets.Quotas.Keys)
+	it, err := a.cfg.KV.Get(ctx, row.Bucket, row.Bucket.Keys)
 	if errors.Is(buckets.OrNone(err), journal.ErrNotFound) {
 		if it.Revision > 0 { // Moorebus deletes no document, and without it no bound would hold
 			return nil, 0, refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "the stored quotas were deleted with another tool, so no runs start; restore key %s of bucket %s, or store {} there to have no quotas",
-				buckets.Quotas.Keys, buckets.Quotas.Name)
+				row.Bucket.Keys, row.Bucket.Name)
 		}
 		return set{}, 0, nil
 	}
@@ -157,7 +158,7 @@ func (a *Admission) change(ctx context.Context, do func(set) error) error {
 		if len(all) > maxQuotas || len(data) > maxDocument {
 			return refusal.New(refusal.TooLarge, refusal.CodeTooLarge, "there are %d quotas in %d bytes; at most %d in %d bytes may be", len(all), len(data), maxQuotas, maxDocument)
 		}
-		_, err = a.cfg.KV.Update(ctx, buckets.Quotas, kv.Item{Key: buckets.Quotas.Keys, Value: data, Revision: revision})
+		_, err = a.cfg.KV.Update(ctx, row.Bucket, kv.Item{Key: row.Bucket.Keys, Value: data, Revision: revision})
 		if errors.Is(err, journal.ErrConflict) && try < putTries {
 			continue
 		}

@@ -1,18 +1,20 @@
-package main
+package quotas
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/control/quotas"
+	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
-func quotasCommand() *cobra.Command {
+func command(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quotas",
 		Short: "Limit and share the resources of namespaces and agents",
@@ -22,11 +24,11 @@ the bus, NAMESPACE, or NAMESPACE.AGENT.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(putQuotaCommand(), listQuotasCommand(), showQuotaCommand(), removeQuotaCommand())
+	cmd.AddCommand(putCommand(open), listCommand(open), showCommand(open), removeCommand(open))
 	return cmd
 }
 
-func putQuotaCommand() *cobra.Command {
+func putCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put SCOPE",
 		Short: "Store or replace the quota of a scope",
@@ -37,9 +39,9 @@ gateway applies the quota within two seconds. Working runs continue.`,
   moorebus quotas put team-a.researcher --active 5`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
-	var q quotas.Quota
-	var daily quotas.Daily
+	use := open(cmd, print.Table, print.JSON, print.YAML)
+	var q Quota
+	var daily Daily
 	cmd.Flags().IntVar(&q.Active, "active", 0, "how many runs may work at once")
 	cmd.Flags().IntVar(&q.Weight, "weight", 0, "share of the namespace, or of the agent within its namespace (default 1)")
 	cmd.Flags().IntVar(&q.Queued, "queued", 0, "how many runs of the namespace may wait (default 100000)")
@@ -47,63 +49,89 @@ gateway applies the quota within two seconds. Working runs continue.`,
 	cmd.Flags().Float64Var(&daily.CostUSD, "daily-cost", 0, "US dollars that the namespace may use in a day")
 	cmd.Flags().StringVar(&daily.TimeZone, "time-zone", "", "time `zone` of the day, such as Europe/Berlin (default UTC)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if daily != (quotas.Daily{}) {
+		if daily != (Daily{}) {
 			q.Daily = &daily
 		}
-		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
-			info, err := requests.PutQuota.Call(ctx, c.api, requests.NewQuota{QuotaScope: requests.QuotaScope{Scope: args[0]}, Quota: q})
-			if refusal.Is(err, refusal.CodeBadQuota) {
+		return use(cmd, feature.Creates, func(ctx context.Context, c *feature.Client) error {
+			info, err := PutQuota.Call(ctx, c.API, NewQuota{QuotaScope: QuotaScope{Scope: args[0]}, Quota: q})
+			if refusal.Is(err, row.CodeBadQuota) {
 				return cli.Usage("%w", err)
 			}
 			if err != nil {
 				return err
 			}
-			return print.Quotas(c.out, c.format, []quotas.Info{info})
+			return show(c, []Info{info})
 		})
 	}
 	return cmd
 }
 
-func listQuotasCommand() *cobra.Command {
+func listCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List all quotas, and through a gateway their current use", Args: cobra.NoArgs}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	use := open(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			all, err := requests.ListQuotas.Call(ctx, c.api, requests.None{})
+		return use(cmd, feature.Reads, func(ctx context.Context, c *feature.Client) error {
+			all, err := ListQuotas.Call(ctx, c.API, requests.None{})
 			if err != nil {
 				return err
 			}
-			return print.Quotas(c.out, c.format, all.Quotas)
+			return show(c, all.Quotas)
 		})
 	}
 	return cmd
 }
 
-func showQuotaCommand() *cobra.Command {
+func showCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{Use: "show SCOPE", Short: "Show the quota of a scope", Args: cobra.ExactArgs(1)}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	use := open(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			info, err := requests.GetQuota.Call(ctx, c.api, requests.QuotaScope{Scope: args[0]})
+		return use(cmd, feature.Reads, func(ctx context.Context, c *feature.Client) error {
+			info, err := GetQuota.Call(ctx, c.API, QuotaScope{Scope: args[0]})
 			if err != nil {
 				return err
 			}
-			return print.Quotas(c.out, c.format, []quotas.Info{info})
+			return show(c, []Info{info})
 		})
 	}
 	return cmd
 }
 
-func removeQuotaCommand() *cobra.Command {
+func removeCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rm SCOPE", Short: "Remove the quota of a scope", Long: "Rm removes the quota of a scope. Runs that waited only for this quota are admitted.", Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, print.Text)
+	use := open(cmd, print.Text)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			_, err := requests.DeleteQuota.Call(ctx, c.api, requests.QuotaScope{Scope: args[0]})
+		return use(cmd, feature.Writes, func(ctx context.Context, c *feature.Client) error {
+			_, err := DeleteQuota.Call(ctx, c.API, QuotaScope{Scope: args[0]})
 			return err
 		})
 	}
 	return cmd
+}
+
+// show prints  What no quota bounds is a dash, and so is what the process does not know.
+func show(c *feature.Client, all []Info) error {
+	if c.Format != print.Table {
+		return print.Write(c.Out, c.Format, all)
+	}
+	rows := make([][]string, len(all))
+	for i, q := range all {
+		now, daily := Now{}, Daily{}
+		if q.Now != nil {
+			now = *q.Now
+		}
+		if q.Daily != nil {
+			daily = *q.Daily
+		}
+		rows[i] = []string{q.Scope}
+		for _, n := range []float64{float64(q.Weight), float64(q.Active), float64(q.Queued), float64(daily.Tokens), daily.CostUSD, float64(now.Active), float64(now.Queued)} {
+			text := "-"
+			if n != 0 {
+				text = strconv.FormatFloat(n, 'f', -1, 64)
+			}
+			rows[i] = append(rows[i], text)
+		}
+	}
+	return print.WriteTable(c.Out, []string{"SCOPE", "WEIGHT", "ACTIVE", "QUEUED", "TOKENS/DAY", "USD/DAY", "AT WORK", "WAITING"}, rows)
 }

@@ -3,15 +3,13 @@ package quotas
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/tally"
-	"github.com/moorebus/moorebus/internal/kv"
-	"github.com/moorebus/moorebus/internal/meter"
+	"github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -36,22 +34,14 @@ const (
 )
 
 // lease is what the gateway holds that admits.
-var lease = ports.RoleKey{Role: "gateway", Name: "admission"}
-
-// Config configures an [Admission].
-type Config struct {
-	Runs   *runs.Editor
-	Lister *list.Lister
-	// KV has the quotas, and the queue, so that not all of the log is read at a start. Leases choose
-	// who admits. Nil: nobody does.
-	KV     kv.Store
-	Leases ports.Leases
-	Logger *slog.Logger
-}
+var lease = ports.RoleKey{Role: "gateway", Name: row.Lease}
 
 // Admission keeps quotas, and admits queued runs by them. It is safe for concurrent use.
 type Admission struct {
-	cfg Config
+	// cfg has the bus. Its Leases choose who admits.
+	cfg  control.Config
+	c    *control.Controller
+	runs *runs.Editor
 	// reading has a place for whoever reads the quotas.
 	reading chan struct{}
 	wake    chan struct{}
@@ -75,15 +65,16 @@ type usage struct {
 	used      tally.Use
 }
 
-// New returns an Admission.
-func New(cfg Config) *Admission {
+// New returns the quotas of a bus, which the starts of the controller ask. Only [Admission.Run] admits.
+func New(c *control.Controller) *Admission {
 	a := &Admission{
-		cfg: cfg, reading: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		queue: newQueue(), after: make([]uint64, cfg.Runs.Log.Shards()), usage: map[string]usage{}, spent: map[string]bool{},
+		cfg: c.Config(), c: c, runs: c.Editor, reading: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		queue: newQueue(), after: make([]uint64, c.Log.Shards()), usage: map[string]usage{}, spent: map[string]bool{},
 	}
-	if to := cfg.Runs.Store.Meter(); to != nil {
+	if to := c.Store.Meter(); to != nil {
 		to.Read(a.measure)
 	}
+	c.Admission = a
 	return a
 }
 
@@ -95,7 +86,7 @@ func (a *Admission) use(all set) {
 	a.wakeUp()
 }
 
-func (a *Admission) now() time.Time { return a.cfg.Runs.Store.Now() }
+func (a *Admission) now() time.Time { return a.runs.Store.Now() }
 
 func (a *Admission) wakeUp() {
 	select {
@@ -143,9 +134,8 @@ func (a *Admission) last() (all set, fresh, never bool) {
 	return a.all, !never && a.now().Sub(a.readAt) < readEvery, never
 }
 
-// Start says whether a new run of the agent has to be queued. It refuses with a
-// CodeTooManyQueued or a CodeBudgetExhausted.
-func (a *Admission) Start(ctx context.Context, ns, agent string) (queued bool, err error) {
+// Queues is that of [control.Admission].
+func (a *Admission) Queues(ctx context.Context, ns, agent string) (queued bool, err error) {
 	all, err := a.current(ctx)
 	if err != nil || len(all) == 0 {
 		return false, err
@@ -157,7 +147,7 @@ func (a *Admission) Start(ctx context.Context, ns, agent string) (queued bool, e
 			return false, err
 		}
 		if over {
-			a.count(meter.Refused, ns, refusal.CodeBudgetExhausted)
+			a.count(row.Refused, ns, refusal.CodeBudgetExhausted)
 			e := refusal.New(refusal.TooMany, refusal.CodeBudgetExhausted, "the namespace %s has used up its budget of the day, which ends at %s", ns, next.Format(time.RFC3339))
 			e.RetryAfter = next.Sub(a.now())
 			return false, e.With(map[string]any{"namespace": ns, "until": next})
@@ -174,7 +164,7 @@ func (a *Admission) Start(ctx context.Context, ns, agent string) (queued bool, e
 	_, waiting := a.queue.counts(ns)
 	a.mu.Unlock()
 	if waiting >= most {
-		a.count(meter.Refused, ns, refusal.CodeTooManyQueued)
+		a.count(row.Refused, ns, refusal.CodeTooManyQueued)
 		e := refusal.New(refusal.TooMany, refusal.CodeTooManyQueued, "%d runs of the namespace %s are queued, and at most %d may be", waiting, ns, most)
 		e.RetryAfter = retryAfter
 		return false, e.With(map[string]any{"namespace": ns})
@@ -197,7 +187,7 @@ func (a *Admission) over(ctx context.Context, ns string, d *Daily, behind time.D
 	u := a.usage[ns]
 	a.mu.Unlock()
 	if !u.since.Equal(since) || now.Sub(u.at) >= behind {
-		costs, err := a.cfg.Lister.Costs(ctx, ns, tally.ByHour, since)
+		costs, err := a.c.Costs(ctx, ns, tally.ByHour, since)
 		if err != nil {
 			return next, false, err
 		}
@@ -254,7 +244,7 @@ func (a *Admission) followers(ctx context.Context) (parts []func(context.Context
 }
 
 func (a *Admission) follow(ctx context.Context, shard int, after uint64) error {
-	for rec, err := range a.cfg.Runs.Log.Follow(ctx, shard, journal.Filter{}, after) {
+	for rec, err := range a.runs.Log.Follow(ctx, shard, journal.Filter{}, after) {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -271,8 +261,8 @@ func (a *Admission) follow(ctx context.Context, shard int, after uint64) error {
 func (a *Admission) apply(shard int, rec journal.Record) {
 	s, err := events.ParseSubject(rec.Subject)
 	var start *events.Start
-	if err == nil && s.From == a.cfg.Runs.Table.Initial() && s.To == events.Nobody {
-		if e := a.cfg.Runs.Decode(rec); e != nil {
+	if err == nil && s.From == a.runs.Table.Initial() && s.To == events.Nobody {
+		if e := a.runs.Decode(rec); e != nil {
 			start, _ = e.Data.(*events.Start)
 		}
 	}
@@ -292,7 +282,7 @@ func (a *Admission) apply(shard int, rec journal.Record) {
 		return
 	}
 	switch {
-	case a.cfg.Runs.Table.Terminal(s.To):
+	case a.runs.Table.Terminal(s.To):
 		a.queue.remove(e, now, a.all)
 		a.wakeUp()
 	case e.phase == waits || e.phase == admitting:
@@ -306,7 +296,7 @@ func (a *Admission) apply(shard int, rec journal.Record) {
 }
 
 func (a *Admission) applyToQueued(e *entry, rec journal.Record, to events.State, now time.Time) {
-	event := a.cfg.Runs.Decode(rec)
+	event := a.runs.Decode(rec)
 	if event == nil {
 		return
 	}
@@ -364,7 +354,7 @@ func (a *Admission) admitAll(ctx context.Context) error {
 	ends := make([]uint64, len(a.after))
 	for shard := range ends {
 		for {
-			end, err := a.cfg.Runs.Log.Last(ctx, shard)
+			end, err := a.runs.Log.Last(ctx, shard)
 			if ends[shard] = end; err == nil {
 				break
 			}
@@ -452,7 +442,7 @@ func (a *Admission) daily(ns string) *Daily {
 // append appends the event, unless the run is not queued any more, or paused.
 func (a *Admission) append(ctx context.Context, e *entry) (paused bool, err error) {
 	admitted := false
-	_, err = a.cfg.Runs.Change(ctx, e.ns, e.id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+	_, err = a.runs.Change(ctx, e.ns, e.id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		admitted = false
 		if paused = mem.Queued() && mem.Control.Paused; paused || !mem.Queued() {
 			return nil, nil
@@ -461,7 +451,7 @@ func (a *Admission) append(ctx context.Context, e *entry) (paused bool, err erro
 		return runs.One(events.Control, &events.Admitted{})
 	})
 	if err == nil && admitted {
-		a.count(meter.Admitted, e.ns)
+		a.count(row.Admitted, e.ns)
 	}
 	return paused, err
 }

@@ -4,11 +4,12 @@ import (
 	"context"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/meter"
 )
 
 func (a *Admission) count(m *meter.Metric, of ...string) {
-	meter.Add(a.cfg.Runs.Store.Meter(), m, 1, of...)
+	meter.Add(a.runs.Store.Meter(), m, 1, of...)
 }
 
 // measure tells a scrape how the quotas are used.
@@ -18,14 +19,14 @@ func (a *Admission) measure(_ context.Context, emit meter.Emit) {
 	if a.follows {
 		for scope := range a.all {
 			if ns, _, ofAgent := strings.Cut(scope, "."); !ofAgent && ns != Bus {
-				emit(meter.ActiveRuns, 0, meter.Values{ns}) // the largest value counts
-				emit(meter.QueuedRuns, 0, meter.Values{ns})
+				emit(row.ActiveRuns, 0, meter.Values{ns}) // the largest value counts
+				emit(row.QueuedRuns, 0, meter.Values{ns})
 			}
 		}
 		for ns := range a.queue.spaces {
 			active, waiting := a.queue.counts(ns)
-			emit(meter.ActiveRuns, float64(active), meter.Values{ns})
-			emit(meter.QueuedRuns, float64(waiting), meter.Values{ns})
+			emit(row.ActiveRuns, float64(active), meter.Values{ns})
+			emit(row.QueuedRuns, float64(waiting), meter.Values{ns})
 		}
 	}
 	for ns, u := range a.usage {
@@ -34,10 +35,10 @@ func (a *Admission) measure(_ context.Context, emit meter.Emit) {
 			continue
 		}
 		if d.Tokens > 0 {
-			emit(meter.BudgetUsed, float64(u.used.Input+u.used.Output)/float64(d.Tokens), meter.Values{ns, "tokens"})
+			emit(row.BudgetUsed, float64(u.used.Input+u.used.Output)/float64(d.Tokens), meter.Values{ns, "tokens"})
 		}
 		if d.CostUSD > 0 && u.used.CostUSD != nil {
-			emit(meter.BudgetUsed, *u.used.CostUSD/d.CostUSD, meter.Values{ns, "cost"})
+			emit(row.BudgetUsed, *u.used.CostUSD/d.CostUSD, meter.Values{ns, "cost"})
 		}
 	}
 }

@@ -6,6 +6,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
+// Admission bounds how many runs work at once.
+type Admission interface {
+	// Queues reports whether a new run of the agent has to be queued: then it wakes nobody until an
+	// Admitted event. It refuses with too_many_queued, budget_exhausted or no_price.
+	Queues(ctx context.Context, ns, agent string) (bool, error)
+}
+
 // Push is where the client of a protocol has the updates of one run posted to, until the run ends.
 // Only that protocol shows it.
 type Push struct {

@@ -75,7 +75,7 @@ func (a *Admission) load(ctx context.Context) {
 		return
 	}
 	for shard, after := range k.After {
-		if last, err := a.cfg.Runs.Log.Last(ctx, shard); err != nil || last < after {
+		if last, err := a.runs.Log.Last(ctx, shard); err != nil || last < after {
 			return
 		}
 	}
