@@ -75,6 +75,9 @@ func TestServer(t *testing.T) {
 
 // TestServerWithoutGroupFlush: where flushing in groups is impossible, the user is told what to do.
 func TestServerWithoutGroupFlush(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it builds a command
+	}
 	dir, err := os.MkdirTemp("/dev/shm", "moorebus-")
 	if err != nil {
 		t.Skip("reason: this machine has no /dev/shm: ", err)

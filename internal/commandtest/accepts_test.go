@@ -8,6 +8,9 @@ import (
 )
 
 func TestAccepts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it builds a command
+	}
 	dir, err := Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)
 	moorebus := filepath.Join(dir, "moorebus")

@@ -38,6 +38,9 @@ type shape struct{ steps, calls, tokens, runs int }
 // TestDisk carries out real runs on a real server and compares what its directory takes
 // with what the plan says.
 func TestDisk(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it carries out hundreds of runs
+	}
 	shapes := []shape{{steps: 5, calls: 5, tokens: 6000, runs: 400}}
 	if *measure {
 		shapes = append(shapes, shape{0, 0, 0, 8000}, shape{10, 10, 0, 1200}, shape{10, 10, 5000, 800}, shape{10, 10, 20000, 400}, shape{5, 15, 0, 1200}, shape{30, 30, 0, 400})

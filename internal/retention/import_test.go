@@ -88,6 +88,9 @@ func long(t *testing.T, w *world, n int, last events.Payload) events.Run {
 
 // A run that does not fit into one batch wakes nobody before all of it is there.
 func TestLongRuns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it stores thousands of records
+	}
 	t.Parallel()
 	one := newWorld(t, 1)
 	paused := long(t, one, 2500, &events.Paused{})

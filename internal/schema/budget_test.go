@@ -148,6 +148,9 @@ func costs() map[string]map[string]cost {
 // A schema cannot take all time and memory, whatever it says. What branches too often for any
 // value is no schema that can be used.
 func TestCostIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it takes seconds of processor time
+	}
 	for why, group := range costs() {
 		for name, c := range group {
 			t.Run(name, func(t *testing.T) {

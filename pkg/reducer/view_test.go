@@ -323,6 +323,9 @@ func TestAReflectionPartsNoCallFromItsResult(t *testing.T) {
 // A view costs what it shows: in a task whose user spoke long ago it does not look
 // through what lies before the window.
 func TestAViewOfALongTaskCostsWhatItShows(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it makes a million events
+	}
 	s := started(t, func(p *events.Start) { p.Agent.Config.ContextWindowSize, p.Agent.Config.MaxSteps = 3, 1_000_000 })
 	s.do(said(single("a", "alpha"), "a"), success("a", "1"), &events.Continue{})
 	c := &s.Mem.Control

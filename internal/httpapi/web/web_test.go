@@ -169,6 +169,9 @@ func TestNoTextBecomesCode(t *testing.T) {
 }
 
 func TestTypes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it starts the compiler of TypeScript
+	}
 	modules := nodetest.Modules(t)
 	own, err := filepath.Abs("app")
 	require.NoError(t, err)

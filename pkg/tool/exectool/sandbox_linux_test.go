@@ -49,6 +49,9 @@ func init() {
 // needsAll skips a test on a system that does not have the whole sandbox.
 func needsAll(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		delete(kinds, string(Runsc)) // reason: each of its commands takes half a second to start
+	}
 	is, err := Try(t.Context(), Strict, None)
 	require.NoError(t, err)
 	if len(is.Missing) > 0 {
