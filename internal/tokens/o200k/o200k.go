@@ -49,10 +49,12 @@ func unpack(packed []byte) string {
 
 // pieces are parts of a text that share no token: words, up to three digits, signs, or
 // white space.
-var pieces = regexp.MustCompile(strings.NewReplacer(
-	"FIRST", `[^\r\n\p{L}\p{N}]?`, "UPPER", `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`, "LOWER", `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`,
-	"END", `(?i:'s|'t|'re|'ve|'m|'ll|'d)?`, "SPACE", `\t-\r\x{85}\p{Z}`,
-).Replace(`^(?:FIRSTUPPER*LOWER+END|FIRSTUPPER+LOWER*END|\p{N}{1,3}| ?[^SPACE\p{L}\p{N}]+[\r\n/]*|[SPACE]*[\r\n]+|[SPACE]+)`))
+var pieces = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(strings.NewReplacer(
+		"FIRST", `[^\r\n\p{L}\p{N}]?`, "UPPER", `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`, "LOWER", `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`,
+		"END", `(?i:'s|'t|'re|'ve|'m|'ll|'d)?`, "SPACE", `\t-\r\x{85}\p{Z}`,
+	).Replace(`^(?:FIRSTUPPER*LOWER+END|FIRSTUPPER+LOWER*END|\p{N}{1,3}| ?[^SPACE\p{L}\p{N}]+[\r\n/]*|[SPACE]*[\r\n]+|[SPACE]+)`))
+})
 
 // What is divided into pieces at once, and the part of a piece that is counted at once, in
 // bytes: both take time by more than the length.
@@ -97,7 +99,7 @@ func cut(text string, limit int) int {
 // firstPiece returns the length of a text's first piece. The last character of white space
 // goes to the word behind it.
 func firstPiece(text string) int {
-	n := pieces.FindStringIndex(text)[1]
+	n := pieces().FindStringIndex(text)[1]
 	last, size := utf8.DecodeLastRuneInString(text[:n])
 	if n == len(text) || size == n || last == '\r' || last == '\n' || strings.TrimSpace(text[:n]) != "" {
 		return n
