@@ -26,6 +26,7 @@ func TestFewFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts a process
 	}
+	t.Parallel()
 	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)
 	addresses, err := freeport.Addresses(1)

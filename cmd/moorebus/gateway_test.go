@@ -66,6 +66,7 @@ func TestCommandsOverHTTP(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts hundreds of processes
 	}
+	t.Parallel()
 	b := testBus(t)
 	start := func(a events.Agent, task string, state events.State) string {
 		id, err := b.start(a, task, state)

@@ -123,6 +123,7 @@ func TestMCPOverStdio(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts processes
 	}
+	t.Parallel()
 	b := mcpBus(t)
 	session, heard := mcpClient(t, &mcp.CommandTransport{Command: moorebusMCP(t, "--nats", b.url)})
 
@@ -448,6 +449,7 @@ func TestMCPSharesADataDirectory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts processes
 	}
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	file := filepath.Join(t.TempDir(), "agent.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(mcpAgents["adder"]), 0o600))

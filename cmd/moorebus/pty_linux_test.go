@@ -57,6 +57,7 @@ func TestNoRunControlsTheTerminal(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts processes
 	}
+	t.Parallel()
 	const said = "It is \x1b]0;owned\x07\x1b[2J\u009b31m\u202e\u2028 100 %\r50 %"
 	dir := t.TempDir()
 	agent, data := filepath.Join(dir, "agent.yaml"), filepath.Join(dir, "data")

@@ -21,6 +21,7 @@ func TestReadOnlyData(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts processes
 	}
+	t.Parallel()
 	built, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)
 	dir, err := os.MkdirTemp("", "moorebus-read-only-") // a test's own is another user's no business

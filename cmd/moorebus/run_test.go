@@ -44,6 +44,7 @@ func TestInterruptLeavesARunThatWaits(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts processes
 	}
+	t.Parallel()
 	home := t.TempDir()
 	agent := filepath.Join(home, "agents of mine.yaml")
 	require.NoError(t, os.WriteFile(agent, []byte(`
@@ -136,6 +137,7 @@ func TestInterruptCancelsTheRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts processes
 	}
+	t.Parallel()
 	dir := t.TempDir()
 	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)
@@ -176,6 +178,7 @@ func TestInterruptLeavesAPausedRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: the run takes seconds to pause
 	}
+	t.Parallel()
 	home := t.TempDir()
 	agent := filepath.Join(home, "agent.yaml")
 	require.NoError(t, os.WriteFile(agent, []byte(`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -51,6 +52,10 @@ func (l leaks) Run() int {
 	if err := os.Setenv("XDG_CONFIG_HOME", config); err != nil {
 		panic(err)
 	}
+	// Most of these tests wait for processes.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	code := l.M.Run()
 	if err := goleak.Find(); err != nil && code == 0 {
 		_, _ = fmt.Fprintln(os.Stderr, err)
@@ -71,6 +76,7 @@ func TestScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts hundreds of processes
 	}
+	t.Parallel()
 	runScripts(t, filepath.Join("testdata", "script"))
 }
 
@@ -79,6 +85,7 @@ func TestScriptsOverHTTP(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts hundreds of processes
 	}
+	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"bus", "client", "dead", "decide", "find", "fork", "schedules", "storage", "webhooks"} {
 		text, err := os.ReadFile(filepath.Join("testdata", "script", name+".txtar"))

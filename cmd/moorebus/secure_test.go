@@ -25,6 +25,7 @@ func TestServerGetsUsers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts processes
 	}
+	t.Parallel()
 	dir := t.TempDir()
 	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)

@@ -26,6 +26,7 @@ func TestServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short") // reason: it starts processes
 	}
+	t.Parallel()
 	dir := t.TempDir()
 	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
 	require.NoError(t, err)
