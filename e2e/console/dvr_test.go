@@ -86,6 +86,7 @@ func (p *tab) tells(selector, text string) {
 // TestWatchRewindPlayReturn watches a run of 2,000 events while it goes on, goes back in it, plays
 // it, and returns to what happens now. Every part of the page shows the chosen moment.
 func TestWatchRewindPlayReturn(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	run := g.sums(t, 2000, true)
 	p := g.open()
@@ -208,6 +209,7 @@ func (p *tab) harms(where string) {
 
 // TestHostileContent shows runs whose every string is an attack, on every page.
 func TestHostileContent(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	script, bidi := `<script>window.owned=1;document.title='owned'</script>`, "\u202Egpj.exe\u2066 \x1b[31mred\x1b[0m"
 	attack := bidi + `<img src=x onerror="window.owned=1"> ` + script
@@ -276,6 +278,7 @@ func TestHostileContent(t *testing.T) {
 // TestFiveMegabytes shows a run that holds six strings of 900 kB, the largest that a request may
 // have. Every key is answered within 2 s.
 func TestFiveMegabytes(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	require.NoError(t, g.ask("PUT", "/v1/agents/listener", map[string]any{
 		"name": "listener", "mode": "chat", "system_prompt": "You listen.", "llm": map[string]any{"provider": "scripted", "script": slices.Repeat([]any{map[string]string{"text": "I see."}}, 6)},
@@ -312,6 +315,7 @@ func TestFiveMegabytes(t *testing.T) {
 // TestRestartIsNotNoticed kills the gateway while a run is shown. A banner says so until the
 // gateway is back, and no event is missing or there twice.
 func TestRestartIsNotNoticed(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	run := g.sums(t, 900, true)
 	p, fleet := g.open(), g.open()

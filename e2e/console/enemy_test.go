@@ -29,6 +29,7 @@ func (g *gateway) elsewhere() *tab {
 // TestPageOfAnotherSite is a page that knows everything of a gateway without a token and gets nothing from
 // it, in a real browser.
 func TestPageOfAnotherSite(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	id := g.run("cashier", "")
 	g.state(id, "waiting_for_human")
@@ -78,6 +79,7 @@ func TestPageOfAnotherSite(t *testing.T) {
 // TestPressesForAnotherPage shows the console to somebody who was about to press something else: another site
 // opened it, or went away from before it. Nothing comes of these presses.
 func TestPressesForAnotherPage(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	id := g.run("cashier", "")
 	g.state(id, "waiting_for_human")

@@ -54,6 +54,7 @@ func (p *tab) took(what string, act func(), shows string) {
 }
 
 func TestFindSeeForkCompare(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	lost := g.run("invoices", "")
 	g.state(lost, "error")
@@ -117,6 +118,7 @@ func TestFindSeeForkCompare(t *testing.T) {
 }
 
 func TestApproveWhileTheGatewayRestarts(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	id := g.run("cashier", "")
 	g.state(id, "waiting_for_human")
@@ -148,6 +150,7 @@ func TestApproveWhileTheGatewayRestarts(t *testing.T) {
 
 // The page of a run says which pool lacks an actor, until one comes.
 func TestThePageSaysThatAnActorIsMissing(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	text, err := os.ReadFile("testdata/agents.yaml")
 	require.NoError(t, err)
@@ -186,6 +189,7 @@ func TestThePageSaysThatAnActorIsMissing(t *testing.T) {
 }
 
 func TestTwoBrowsersOneDecision(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	id := g.run("cashier", "")
 	g.state(id, "waiting_for_human")
@@ -215,6 +219,7 @@ func TestTwoBrowsersOneDecision(t *testing.T) {
 }
 
 func TestAnswerAndMessageFromTheInbox(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	asked, talk := g.run("asker", ""), g.run("astronomer", "")
 	g.state(asked, "waiting_for_human")
@@ -256,6 +261,7 @@ func diver() map[string]any {
 }
 
 func TestPauseResumeBudgetCancel(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	var run struct {
 		ID string `json:"run_id"`
@@ -323,6 +329,7 @@ func TestPauseResumeBudgetCancel(t *testing.T) {
 }
 
 func TestRetryAndDropDeadRuns(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	one, other := g.run("unlucky", ""), g.run("unlucky", "Ask it about the weather.")
 	g.state(one, "error")

@@ -27,6 +27,7 @@ func (p *tab) tabTo(name string) {
 
 // TestKeyboardOnly goes from the list of runs to a decision without a mouse.
 func TestKeyboardOnly(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	pending, counted := g.run("cashier", ""), g.run("counter", "")
 	g.state(pending, "waiting_for_human")

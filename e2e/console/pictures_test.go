@@ -44,6 +44,7 @@ func (p *tab) accessible(axe, where string) {
 // TestPages shows every page at the width of a telephone, a tablet and a desk, light and dark. None
 // needs to be scrolled sideways, and axe-core finds nothing in any.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	checks := axe(t)
 	done := g.run("counter", "")

@@ -37,6 +37,7 @@ func (g *gateway) streams(count string) {
 
 // A page that nobody sees leaves its connection to other tabs, and misses nothing for it.
 func TestUnseenPage(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	id := g.run("cashier", "")
 	g.state(id, "waiting_for_human")
