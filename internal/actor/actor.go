@@ -58,7 +58,7 @@ type Config struct {
 	Pools []string
 	// Blobs takes results that are too large; nil cuts them.
 	Blobs journal.Blobs
-	// Storage keeps what agents save. Nil: calls of storage are told that there is none.
+	// Storage keeps what agents save. Nil: calls of storage fail, since there is none.
 	Storage journal.Storage
 	// Results bounds and cleans results.
 	Results Results
@@ -263,7 +263,7 @@ func Specs(tools *toolset.Registry, pool string) []events.ToolSpec {
 	return specs
 }
 
-// call is one call in work. info and policy say whether a human decides on it if its
+// call is one call in flight. info and policy say whether a human decides about it if its
 // outcome is unknown.
 type call struct {
 	tool.Call
@@ -339,7 +339,7 @@ func (a *Actor) workerLost(c call) worker.Result {
 }
 
 // asksOutcome reports whether a human decides about the call if its outcome is unknown. In a
-// batch the model is told instead.
+// batch the model decides instead.
 func (c call) asksOutcome() bool { return !c.batch && c.policy.AsksOutcome() }
 
 // askOutcome asks a human whether a call of unknown outcome runs again. To approve means

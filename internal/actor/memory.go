@@ -113,7 +113,7 @@ func (m memory) tags(given []string) []string {
 	return reducer.NormalTags(clean)
 }
 
-// checkAction tells the model what cannot be stored or looked up.
+// checkAction returns what the model should know about an entry that cannot be stored or loaded.
 func checkAction(v callctx.Verb, e events.Entry) error {
 	var err error
 	switch {
@@ -255,8 +255,8 @@ const maxAttachments = 100
 // maxMediaType bounds the name of a media type in the log, in bytes (RFC 6838: 127 for each part).
 const maxMediaType = 255
 
-// attachments stores what one call's tool returns beside text, and remembers the references for
-// the event.
+// attachments stores the images and files that one call's tool returns, and remembers their
+// references for the event.
 type attachments struct {
 	blobs journal.Blobs
 	pool  string

@@ -88,7 +88,7 @@ func (q *questions) unanswered() question {
 }
 
 // unasked says why the call may not wait for a human; empty if it may. A batch cannot, and an
-// answer has to be told from the tool's arguments.
+// answer must differ from the tool's arguments.
 func (c call) unasked() string {
 	var schema struct {
 		Properties map[string]json.RawMessage `json:"properties"`

@@ -152,7 +152,7 @@ func toolWork(mem *reducer.Memory) []Effect {
 		call := &mem.Control.Calls[i]
 		if call.Answered || call.Wake == 0 || call.Client || call.Delegated() && call.Started >= call.Wake {
 			// A client's call is nobody's work. To start the run that answers a call may be done over and over. It is due until
-			// a ToolCallStarted follows what woke it, so Resumed and Forked drive it once more.
+			// a ToolCallStarted follows what woke it, so Resumed and Forked start it again.
 			continue
 		}
 		e := withFailures(mem, Effect{

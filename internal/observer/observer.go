@@ -24,7 +24,7 @@ type Config struct {
 	worker.Base
 	// Snapshots keeps a snapshot of each run after about every SnapshotEvery events, and
 	// after an eighth to a quarter of a run that has more than eight times as many. It is
-	// taken beside the work when the run comes to Observing or waits for its user. Nil, or
+	// taken in the background when the run comes to Observing or waits for its user. Nil, or
 	// 0: none are taken.
 	Snapshots     ports.Snapshots
 	SnapshotEvery int

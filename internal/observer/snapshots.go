@@ -18,21 +18,21 @@ const (
 	maxWaitingRuns = 256
 	// maxNoted bounds the runs whose number of events the snapshotter remembers.
 	maxNoted = 4096
-	// A run that other processes work on is read into a store of the snapshotter's own, with
-	// these bounds, so that it takes no room from those at work here.
+	// A run that other processes work on is read into the snapshotter's store, with these bounds, so
+	// that it does not displace runs at work here.
 	keptRuns  = 64
 	keptBytes = 64 << 20
 )
 
-// snapshotter takes snapshots of runs beside the observer's work, from the memory that the
+// snapshotter takes snapshots of runs in the background, from the memory that the
 // process's roles share. The run is locked while that is encoded: a millisecond or two for
 // 1,000 events. A fold of the snapshotter's own would read, check and decode each event once
 // more, which costs a seventh of a long run's transitions.
 type snapshotter struct {
 	snapshots ports.Snapshots
 	feed      journal.Feed
-	// store has the runs that come to Observing in this process, others what only the feed
-	// tells of.
+	// store has the runs that come to Observing in this process, others the runs that are known only
+	// from the feed.
 	store, others *runlog.Store
 	every         uint64
 	logger        *slog.Logger
@@ -83,7 +83,7 @@ func (s *snapshotter) due(before, n uint64) bool {
 	return n/between > before/between
 }
 
-// lastObserved returns how many events of its own the run had when it was last in
+// lastObserved returns how many own events the run had when it was last in
 // Observing, 0 if it never was.
 func lastObserved(mem *reducer.Memory) uint64 {
 	return max(mem.Control.Observed, 1) - 1

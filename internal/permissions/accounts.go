@@ -9,9 +9,9 @@ import (
 )
 
 // The accounts. A server sends an answer to any reply subject that a request names, without
-// checking permissions, and whoever listens there takes it for a message. It does so only within
-// the account of the user that asked. So what must not be forged is in another account: the log,
-// and whoever acts on a message alone, which are actors and services.
+// checking permissions, and a subscriber there takes it for a message. It does so only within the
+// account of the user that asked. So everything that must not be forged is in another account: the
+// log, and the users that act on a message alone, which are actors and services.
 const (
 	Log     = "LOG"
 	Roles   = "ROLES"

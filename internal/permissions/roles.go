@@ -1,8 +1,8 @@
 // Package permissions generates the part of nats-server's configuration that gives each role
 // exactly the permissions that it needs.
 //
-// What a role may append follows from the transition table: the edges out of its own states.
-// Package natsbus knows what every other use of the bus needs. So neither is written down twice.
+// What a role may append follows from the transition table: the edges out of the states that it serves.
+// Package natsbus knows what every other use of the bus needs. So neither is defined twice.
 //
 // There are four accounts. LOG has the streams, the buckets and the operator. ROLES, TOOLS and
 // READERS have the other users and import what these use. The reason is that a server sends

@@ -14,8 +14,8 @@ import (
 const (
 	// maxCalls is how many calls of a reply are taken.
 	maxCalls = 256
-	// maxInternal is how many of them may be calls of Moorebus' own tools. Each of those is an
-	// event of its own, and all are appended as one batch.
+	// maxInternal is how many of them may be calls of Moorebus' own tools. Each of those is a
+	// separate event, and all are appended as one batch.
 	maxInternal = 100
 	// maxListed is how many of the calls that are not taken are kept, each with its answer.
 	maxListed = 1000

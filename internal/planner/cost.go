@@ -57,7 +57,7 @@ func (p *Planner) bill(mem *reducer.Memory, req llm.Request) bill {
 	b.limited = mem.Budget != nil && mem.Budget.MaxCostUSD > 0
 	caller := p.cfg.Providers[b.provider]
 	about := llm.Describe(caller)
-	// A missing provider is reported elsewhere.
+	// A missing provider is reported by the call.
 	b.own = caller == nil || about.Local || about.OwnCost
 	if b.model == "" && !b.own {
 		b.model = about.DefaultModel

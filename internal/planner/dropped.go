@@ -32,7 +32,7 @@ func (p *Planner) noteDropped(run events.Run, req llm.Request, m llm.Meta, reply
 }
 
 // dropped reports whether a reply's usage shows that the request was cut. sent is a low
-// estimate of its tokens. Read from a cache may count as input or beside it.
+// estimate of its tokens. Tokens read from a cache may count as input or separately.
 func dropped(u llm.Usage, sent int) bool {
 	switch {
 	case sent < leastSent:

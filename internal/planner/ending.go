@@ -86,8 +86,8 @@ func (ch *replyChecker) continues(reply llm.Response) bool {
 // goOn is what the model sees whose answer was truncated.
 const goOn = "Your answer was cut off. Go on exactly where it stopped: give only the rest, without repeating anything and without an introduction."
 
-// rest asks the model for the rest of an answer and returns the whole. An error holds what
-// both calls cost. If the budget does not allow the second call, end ends the run.
+// rest asks the model for the rest of an answer and returns the complete answer. An error has the
+// cost of both calls. If the budget does not allow the second call, end ends the run.
 func (p *Planner) rest(ctx context.Context, c modelCall, s *streamer, first llm.Response) (whole llm.Response, end events.Payload, err error) {
 	meta := first.About()
 	c.published = textOf(first)
@@ -177,7 +177,7 @@ func tail(text string, most int) string {
 	return string(runes[max(0, len(runes)-most):])
 }
 
-// empty is the event of a reply that holds nothing. The model is told once.
+// empty is the event of an empty reply. The model is asked again once.
 func (ch *replyChecker) empty(meta llm.Meta) events.Payload {
 	if meta.Cut() && ch.onCut == events.CutFail {
 		return ch.cutOff(meta, "", false)

@@ -65,10 +65,10 @@ type Config struct {
 	// for them. [tokens.Bytes4] is always available.
 	Estimators tokens.Set
 	// Blobs has what is too large for the log and is shown to the model: images, files and
-	// long reasoning. Nil: the model is told that images and files are omitted, and the
-	// log takes all reasoning.
+	// long reasoning. Nil: a text tells the model that images and files are omitted, and the log
+	// has all reasoning.
 	Blobs journal.Blobs
-	// Retry decides on failed calls of a provider.
+	// Retry says when failed calls of a provider are tried again.
 	Retry Policy
 	// CallTimeout bounds one call of a model. Default 11 min: longer than the timeout of the
 	// adapters, whose errors say what came of the reply.

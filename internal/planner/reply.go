@@ -156,7 +156,7 @@ func (ch *replyChecker) tooLarge(reply llm.Response) events.Payload {
 		fmt.Sprintf("the reply is too large: at most %d bytes fit; send less at once", ch.maxPayload))
 }
 
-// textOf returns the text of a reply, including text beside calls.
+// textOf returns the text of a reply, including the text of one with calls.
 func textOf(reply llm.Response) string {
 	switch r := reply.(type) {
 	case llm.Text:
@@ -321,8 +321,8 @@ func refused(reply events.ToolCallReply) events.Payload {
 	return &events.ReplyInvalid{RefusedReply: r}
 }
 
-// accept lets the calls run. If the policy wants a human to decide on one of them, the whole
-// reply waits.
+// accept lets the calls run. If the policy requires approval of one of them, the entire reply
+// waits.
 func (ch *replyChecker) accept(reply *events.ToolCallReply) events.Payload {
 	requests := ch.requests(reply.Calls)
 	switch {

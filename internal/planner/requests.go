@@ -39,7 +39,7 @@ type RequestsConfig struct {
 	Providers map[string]llm.Caller
 	Questions ports.Questions
 	Plain     func(dialect string) []llm.Writer
-	// NoStream says that the planners ask for whole replies.
+	// NoStream says that the planners request complete replies.
 	NoStream bool
 	Logger   *slog.Logger
 }
@@ -281,8 +281,8 @@ func (r *Requests) write(ctx context.Context, run events.Run, n uint64, w wanted
 	return out, out.SetBody(written.Body)
 }
 
-// whole returns the request with what is in the object store, as a model that speaks the text
-// protocol is asked it.
+// whole returns the request with its data from the object store, in the form of the text protocol
+// if the model uses that.
 func (r *Requests) whole(ctx context.Context, w wanted) (llm.Request, error) {
 	req := w.req
 	messages, err := r.p.withStored(ctx, req.Messages, w.kept)

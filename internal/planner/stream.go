@@ -91,7 +91,7 @@ type streamer struct {
 	// held is what waits to be published, and sent is when something last was.
 	held held
 	sent time.Time
-	// told is when the text was last repeated, later the timer of the next time.
+	// told is when the text was last repeated, or will be next.
 	told  time.Time
 	later *time.Timer
 	ended bool
@@ -276,8 +276,8 @@ func (s *streamer) catchUp() {
 	}
 }
 
-// repeat publishes the text so far. Where there is none to be told, an empty chunk
-// says that the call is in flight; listeners pass over it.
+// repeat publishes the text so far. If there is none, an empty chunk says that the call is in
+// flight; listeners ignore it.
 func (s *streamer) repeat() {
 	s.release()
 	s.told = s.now()
@@ -379,8 +379,8 @@ func (s *streamer) chunks() events.Chunks {
 	return s.timing
 }
 
-// ToolCallChunk is a piece of a call that the model is making, on the chunk subject
-// beside the text and the reasoning. Index is the call's place in
+// ToolCallChunk is a piece of a call that the model is making, on the subject of the chunks
+// of text and reasoning. Index is the call's place in
 // the reply, from 0; Name may be empty after its first piece.
 type ToolCallChunk struct {
 	MessageID string `json:"message_id"`

@@ -8,7 +8,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// ArchivedBucket is what a bus keeps beside the log under one name: values, or objects.
+// ArchivedBucket is what a bus stores outside the log under one name: values, or objects.
 type ArchivedBucket struct {
 	Name string `json:"name"`
 	// Objects says that [Archive.Objects] reads it, and not [Archive.Values].
@@ -35,7 +35,7 @@ type Object struct {
 	Seq uint64
 }
 
-// Archive reads all that is beside the log, to keep it elsewhere, and puts it back: an operator's
+// Archive reads everything outside the log, for a backup, and writes it back. It needs an operator's
 // permission. What lives for a short time, such as announcements, and what follows from the log,
 // such as snapshots and the timers of runs, is not among it.
 type Archive interface {

@@ -8,12 +8,12 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// The errors of [Peers.Lend] beside those of the bus.
+// The errors of [Peers.Lend], in addition to those of the bus.
 var (
-	// ErrNoPeer says that no other worker takes the loan: nobody offers the name, or
-	// whoever does has it no more, or does not answer.
+	// ErrNoPeer says that no other worker takes the loan: no worker offers the name, or the
+	// one that does no longer has it or does not answer.
 	ErrNoPeer = errors.New("no other worker takes it")
-	// ErrPeersBusy says that a worker offers the name and has no room now.
+	// ErrPeersBusy says that a worker offers the name and has no free slot.
 	ErrPeersBusy = errors.New("the other worker has no free slot")
 	// ErrPeerLost says that a worker took the loan and was not heard of for the
 	// ack wait. It may have done the work, or a part of it.
@@ -40,13 +40,13 @@ type Loan struct {
 // not make another worker repeat the work.
 type Peers interface {
 	// Lend asks one worker that offers the name to do the work, and returns when that
-	// has done it: what came of it is in the log. A positive duration says that
+	// has done it: the outcome is in the log. A positive duration says that
 	// the work failed, which is in the log too, and when the delivery is to come
 	// again. The lender extends the delivery meanwhile. Once the loan was asked for, the
 	// end of ctx is ErrPeerHolds, whether somebody was heard to take it or not.
 	//
-	// Where the lender itself offers the name, it may be the one that is asked: its take
-	// must not wait for what waits for Lend.
+	// If the lender also offers the name, its own take may get the loan: it must not wait for
+	// anything that waits for Lend.
 	Lend(ctx context.Context, d journal.Delivery, l Loan) (retry time.Duration, err error)
 
 	// Borrow offers a name in a pool until stop is called, and calls take for each

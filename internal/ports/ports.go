@@ -22,9 +22,9 @@ type Fetcher interface {
 	Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error)
 }
 
-// Snapshot is a run's memory after one of its records. It saves reading what
-// came before, and proves nothing: whoever uses it holds it against the log, and
-// can do without it.
+// Snapshot is a run's memory after one of its records. It saves reading the
+// records before, and proves nothing: its user checks it against the log, and can
+// do without it.
 type Snapshot struct {
 	// Seq is the record's sequence number, N its place in the run, Head the
 	// [events.Hash] of its body.
@@ -55,9 +55,9 @@ type Snapshots interface {
 // ErrPurgeDenied says that the log was made so that nothing can be purged.
 var ErrPurgeDenied = errors.New("this log was made with deny_purge, which cannot be taken back: export it and import it into a new one")
 
-// Purger removes runs: an operator's permission. Nothing in this port keeps
-// others from appending to a run meanwhile, so whoever purges makes sure that
-// nobody does.
+// Purger removes runs: an operator's permission. Nothing in this port prevents
+// others from appending to a run meanwhile, so the caller must ensure that nobody
+// does.
 type Purger interface {
 	// Purge removes the run's records up to the sequence number and returns how
 	// many they were. Errors: ErrPurgeDenied, [journal.ErrDenied], or the bus's.

@@ -12,8 +12,8 @@ type ArmedTimer struct{ Namespace, Run, Kind string }
 
 // ArmedTimers know which timers there are.
 type ArmedTimers interface {
-	// OldestTimer returns the place of the oldest message beside the timers, and when they were
-	// begun anew. It is behind a mark as long as nobody removed all timers since [ArmedTimers.MarkTimers].
+	// OldestTimer returns the position of the oldest message in the timers' stream, and when that was
+	// started anew. It is behind a mark as long as nobody removed all timers since [ArmedTimers.MarkTimers].
 	OldestTimer(ctx context.Context) (seq uint64, begun time.Time, err error)
 	// MarkTimers stores a mark, which stays until all timers are removed or another one is
 	// stored, and returns its place.
@@ -42,8 +42,8 @@ type Alarms interface {
 	// SetAlarm has the one alarm of that name ring at the time, or at once if that has passed. It
 	// replaces one that has not rung. A zero time removes it. It returns when the bus has it.
 	SetAlarm(ctx context.Context, of AlarmKey, at time.Time) error
-	// ConsumeAlarms hands alarms that rang to handle, each to one process at a time, each in a
-	// goroutine of its own and at most slots at once. When ctx ends it asks for no more, waits
+	// ConsumeAlarms hands alarms that rang to handle, each to one process at a time, each in its own
+	// goroutine and at most slots at once. When ctx ends it asks for no more, waits
 	// for the handlers that run, and returns nil; other errors are final.
 	ConsumeAlarms(ctx context.Context, slots int, handle func(Alarm)) error
 }

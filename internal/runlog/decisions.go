@@ -9,8 +9,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// appended tells of an event that this process appended: whom the options name, and the log of
-// the process.
+// appended reports an event that this process appended to [Options.Appended] and to the log of the
+// process.
 func (r *Run) appended(e *events.Event) {
 	r.store.appended(r.mem, e)
 	if !r.store.logger.Enabled(context.Background(), slog.LevelInfo) {
@@ -81,8 +81,8 @@ func decision(mem *reducer.Memory, e *events.Event) (level slog.Level, message s
 	return level, "", nil
 }
 
-// decided is [decision] for what a human said about one call; of a batch that is refused as a
-// whole, each call had its own.
+// decided is [decision] for what a human said about one call; in a batch that is refused
+// entirely, each call had its own.
 func decided(mem *reducer.Memory, d events.Decision) (slog.Level, string, []any) {
 	if d.CallID == "" {
 		return slog.LevelInfo, "", nil

@@ -427,7 +427,7 @@ func (c *commit) prepare(mem *reducer.Memory, i int, d Draft) (prepared, []byte,
 }
 
 // resolve reads the tail after an append that did not clearly succeed, and reports whether
-// it holds an event of this commit. One is enough: an attempt is stored as a whole or not
+// it holds an event of this commit. One is enough: an attempt is stored entirely or not
 // at all, and an earlier attempt may have had more or fewer events.
 func (c *commit) resolve(ctx context.Context) (bool, error) {
 	mine := false

@@ -47,7 +47,7 @@ type Options struct {
 	// MaxBytes bounds the unused runs by the length of their events' bodies, in bytes. A
 	// run takes two to three times that in memory. Default 64 MiB.
 	MaxBytes int64
-	// Clock tells the time of new events. Default time.Now.
+	// Clock returns the time of new events. Default time.Now.
 	Clock func() time.Time
 	// NewID makes ids of new events. Default UUIDv7.
 	NewID func() string

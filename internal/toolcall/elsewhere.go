@@ -76,7 +76,7 @@ type loan struct {
 	missing worker.Work
 	// untaken returns the result of a call that no worker borrowed, with the reason.
 	untaken func(context.Context, *loan, error) worker.Result
-	// busy counts how often in a row the workers had no room for the call.
+	// busy counts how often in a row the workers had no free slot for the call.
 	busy int
 }
 

@@ -81,7 +81,7 @@ func Names(tools []events.ToolSpec) []string {
 
 // Results says what becomes of a tool's result before it reaches the log.
 type Results struct {
-	// MaxBytes is the largest result that is kept whole. Default 256 KiB.
+	// MaxBytes is the largest result that is kept entirely in the event. Default 256 KiB.
 	MaxBytes int
 	// Secrets are texts that are replaced wherever they turn up, such as the
 	// tools' own credentials. Texts of fewer than 6 bytes are refused: they
@@ -103,7 +103,7 @@ const (
 // redacted replaces a secret.
 const redacted = "[REDACTED]"
 
-// besideResult is what an event has beside a result, in bytes.
+// besideResult is the size of an event without its result, in bytes.
 const besideResult = 64 << 10
 
 // Prepare checks the settings and returns them with their defaults. Only the returned
@@ -166,7 +166,7 @@ func (r Results) Fit(ctx context.Context, blobs journal.Blobs, pool, text string
 }
 
 // shorten returns head and tail of a text, with a marker between them that says how much
-// is missing and where the whole is.
+// is missing and where the complete text is.
 func shorten(text, key string) string {
 	head, tail := shownHead, len(text)-shownTail
 	if head >= tail { // a short text whose escapes are long

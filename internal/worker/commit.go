@@ -176,7 +176,7 @@ type addition struct {
 	// ids are the events' ids, if the append may have to be repeated.
 	ids []string
 	// begins says that work continues after it. Then nothing is appended if the run was
-	// paused meanwhile, another worker was faster, or a newer delivery drives the effect.
+	// paused meanwhile, another worker was faster, or a newer delivery is responsible for the effect.
 	begins bool
 }
 
@@ -247,7 +247,7 @@ func isOutage(err error) bool {
 // the attempt counts as failed.
 var Outage = retry.Policy{First: 500 * time.Millisecond, Budget: time.Minute}
 
-// fullDelay is the pause where the log has no room.
+// fullDelay is the pause when the log is full.
 const fullDelay = 2 * time.Second
 
 // Outlast calls try until it succeeds, fails for a reason that waiting does not mend (see

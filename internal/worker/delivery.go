@@ -58,7 +58,7 @@ var errHeld = errors.New("the work was lent")
 var errAgain = errors.New("the effect is to be planned again")
 
 // handle works on a delivery. It returns when the delivery has its verdict. If the delivery
-// only waits for other workers, and there is room for that, it returns earlier.
+// only waits for other workers, it returns earlier, as long as few do so.
 func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender, out *unslotted) {
 	job, err := w.newDelivery(d)
 	if err != nil {
@@ -161,7 +161,7 @@ func (j *delivery) conclude(ctx context.Context, err error) {
 		_ = j.d.Retry(0)
 	case errors.As(err, &foreign):
 		// Only a worker that can read the run may work on it. While an installation is
-		// upgraded there may be one beside this one, so the first delays are short.
+		// upgraded there may be one on the bus, so the first delays are short.
 		log.Log(ctx, j.w.foreign.level(j.run.ID, foreign), "leaving a run to workers that can read it", "reason", err)
 		_ = j.d.Retry(unreadable.Delay(j.d.Attempt()))
 	case errors.As(err, &parentGone):
@@ -188,7 +188,7 @@ func delayed(err error) (time.Duration, bool) {
 }
 
 // outageLevel is the level at which an outage is logged for each piece of work. The bus
-// itself logs once that the log has no room.
+// itself logs once that the log is full.
 func outageLevel(err error) slog.Level {
 	if errors.Is(err, journal.ErrFull) {
 		return slog.LevelDebug
@@ -536,7 +536,7 @@ func (j *delivery) appendEnd(ctx context.Context, e effects.Effect, p events.Pay
 	return err
 }
 
-// run does work as soon as there is room for it.
+// run does work as soon as a slot is free.
 func (w *Worker) run(ctx context.Context, work Work) Result {
 	select {
 	case w.working <- struct{}{}: // mostly, and the context needs no channel then

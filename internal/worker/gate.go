@@ -79,7 +79,7 @@ const ProbeInterval = 3 * time.Second
 type consumeFunc func(ctx context.Context, slots int, handle func(journal.Delivery)) error
 
 // through runs consume as the gate allows, with never more than slots deliveries in
-// work. Deliveries that are in work when one pull ends continue beside the next pull.
+// work. Deliveries that are in flight when one pull ends continue during the next pull.
 func (g *Gate) through(ctx context.Context, slots int, consume consumeFunc, handle func(journal.Delivery)) error {
 	if g == nil {
 		return consume(ctx, slots, handle)

@@ -117,7 +117,7 @@ func (w *Worker) takeLoans(taking, workCtx context.Context) (wait func(abandoned
 	}
 }
 
-// handleLoan does the work of a loan, if there is room. If the work failed, the log says so,
+// handleLoan does the work of a loan, if a slot is free. If the work failed, the log says so,
 // and the delay says when the delivery is to come again.
 func (w *Worker) handleLoan(ctx context.Context, d journal.Delivery, l ports.Loan) (time.Duration, error) {
 	if !w.beginLoan() {

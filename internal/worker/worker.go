@@ -57,7 +57,7 @@ type Base struct {
 	Instance string
 	// Store holds the runs. Required; the roles of one process share it.
 	Store *runlog.Store
-	// Queue delivers, Feed tells of control events. Both required.
+	// Queue delivers, Feed reports control events. Both are required.
 	Queue journal.Queue
 	Feed  journal.Feed
 	// Concurrency is how many deliveries of one inbox are in work at once. Default 64.
@@ -133,7 +133,7 @@ type Config struct {
 	Arrived func(run events.Run, mem *reducer.Memory) func(ctx context.Context) error
 	// Origin is the `<from>` of the worker's events if it stands in for the workers of
 	// its inboxes: events.Control. It then counts no attempts, neither lost ones nor its
-	// own, and its handlers also decide on effects that are given up. Empty: the
+	// own, and its handlers also handle effects that are given up. Empty: the
 	// effect's state.
 	Origin events.State
 	// Elsewhere reports whether another process has one of the run's effects in flight.
@@ -143,12 +143,12 @@ type Config struct {
 	Elsewhere func(ctx context.Context, run events.Run, due []effects.Effect) bool
 	// Gate holds deliveries back for a while; nil: they are never held back.
 	Gate *Gate
-	// Peers brings loans from other workers and to them, see [Worker.Offer] and [Lend];
+	// Peers transports loans from and to other workers, see [Worker.Offer] and [Lend];
 	// nil: there are none.
 	Peers ports.Peers
 	// Lends reports whether an effect that is due is to be lent, see [Lend]. It is called
 	// under the run's lock and must not block. A delivery that only waits for its loans
-	// leaves its slot, if there is room for that. Nil: no.
+	// leaves its slot, as long as few do so. Nil: no.
 	Lends func(mem *reducer.Memory, e effects.Effect) bool
 }
 
@@ -211,8 +211,8 @@ func HandOn(p events.Payload) Result {
 
 // Lend has another worker of the delivery's pool, one that offers the name, do the effect.
 // It continues with lent, whose delay and err are those of [ports.Peers.Lend]; lent may
-// return a Lend again. The wait takes no place among the work that is done at once. The
-// delivery leaves its slot, if there is room for that. An effect that was borrowed is not
+// return a Lend again. The wait does not count as concurrent work. The
+// delivery leaves its slot, as long as few do so. An effect that was borrowed is not
 // lent again: its lender gets [ports.ErrNoPeer].
 func Lend(name string, lent func(ctx context.Context, delay time.Duration, err error) Result) Result {
 	return Result{lend: name, lent: lent}

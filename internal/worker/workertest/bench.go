@@ -1,6 +1,6 @@
 // Package workertest runs workers and roles on a simulated journal for tests: a
-// [Bench] starts runs, appends what comes from outside, waits for where a run
-// gets to, and checks what its log holds by folding it anew. It is for tests
+// [Bench] starts runs, appends requests of people and programs, waits until a run
+// reaches a state, and checks what its log holds by folding it anew. It is for tests
 // only, and made for use inside testing/synctest.
 package workertest
 
@@ -253,7 +253,7 @@ func Quiet() {
 	synctest.Wait()
 }
 
-// Log is a log whose appends and reads a test can look at and interfere with. A
+// Log is a log whose appends and reads a test can observe and change. A
 // hook that is nil does nothing.
 type Log struct {
 	journal.Log
