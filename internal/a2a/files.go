@@ -47,7 +47,7 @@ func storedPart(ref *events.Ref, base, mediaType, name string) part {
 	}
 }
 
-// fill puts files into artifacts, as far as there is room. What cannot be read keeps its URL, and
+// fill puts files into artifacts, up to the size limit. A file that cannot be read keeps its URL, and
 // the client gets the reason there.
 func (f *Face) fill(ctx context.Context, artifacts []artifact) {
 	room := maxFiles

@@ -183,7 +183,7 @@ func (f *Face) invokePush(ctx context.Context, r *http.Request, req *rpcRequest)
 // pushes makes the updates that are posted. It is a [control.Updates].
 type pushes struct{ *Face }
 
-// Follow tells the records that change the status of a task.
+// Follow reports the records that change the status of a task.
 func (f pushes) Follow(ns, run string) func(ctx context.Context, rec journal.Record) (uint64, bool, bool, error) {
 	c := f.cfg.Control
 	l := &follower{fold: runlog.NewFold(c.Log, c.Store.Machine(), c.Store.Place(ns, run)), names: conversationOf(run, "", nil)}

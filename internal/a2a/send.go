@@ -232,9 +232,9 @@ func (f *Face) start(ctx context.Context, to *target, m *message, s said) error 
 	return err
 }
 
-// runOf returns the id of the run that a message starts. It follows from all that the message says:
-// the same message again finds its run, and whoever knows or guesses the id of somebody else's
-// message learns nothing of that one's task.
+// runOf returns the id of the run that a message starts. It is derived from the entire message:
+// the same message again finds its run, and a client that knows or guesses the id of another
+// client's message learns nothing about that client's task.
 func runOf(ns, agent string, m *message) (string, error) {
 	said := struct {
 		Message, Context string
@@ -364,11 +364,11 @@ func repeats(err error, d events.Decision) bool {
 	return false
 }
 
-// byMessage is who decides where the text of a message is a decision. It tells the message when it
-// comes again.
+// byMessage is the `by` of a decision that the text of a message makes. It identifies the message
+// when it is repeated.
 func byMessage(id string) string { return by + " message " + id }
 
-// decided reports whether the text of the message has decided on a call of the run.
+// decided reports whether the text of the message has approved or rejected a call of the run.
 func (f *Face) decided(ctx context.Context, to *target, m *message, s *said) (bool, error) {
 	if text, only := s.text(); !only || text == "" {
 		return false, nil

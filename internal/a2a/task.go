@@ -280,7 +280,7 @@ func (f *Face) view(ctx context.Context, ns, agent, id string, fn func(run *runl
 	return err
 }
 
-// whole returns a task as it is now, with its files.
+// whole returns the current task, with its files.
 func (f *Face) whole(ctx context.Context, to target, history *int) (task1, error) {
 	t, err := f.task(ctx, to, history)
 	f.fill(ctx, t.Artifacts)

@@ -212,7 +212,7 @@ func (w *watcher) follow(ctx context.Context, at events.Run) {
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		// The heartbeat of the stream looks at the sub-runs, too.
+		// The heartbeat of the stream checks the sub-runs, too.
 		w.s.Logger.Debug("a sub-run of an AG-UI thread is not followed", "run", at.ID, "reason", err)
 	}
 }

@@ -26,7 +26,7 @@ import (
 const RunHeader = "Moorebus-Run"
 
 const (
-	// openTimeout bounds what comes before a stream.
+	// openTimeout limits the time until a stream begins.
 	openTimeout = 30 * time.Second
 	// liveWait is how long a client that joins waits for the text that a model is writing.
 	liveWait = 250 * time.Millisecond

@@ -52,7 +52,7 @@ func (f *Face) Run(ctx context.Context) error {
 
 // forget removes the threads whose newest run ended longer than keepEnded ago, or is not in
 // the log any more. A thread's entry is written when a run of it begins, so the time of the
-// entry rules out most threads without a look at the log. A request that uses the thread
+// entry rules out most threads without reading the log. A request that uses the thread
 // meanwhile wins.
 func (f *Face) forget(ctx context.Context) error {
 	before := f.cfg.Now().Add(-keepEnded)

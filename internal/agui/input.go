@@ -227,8 +227,8 @@ var memoryKeys = func() map[string]bool {
 	return keys
 }()
 
-// kept returns the client's state as it is kept. A client that has no state of its own sends
-// back the one that it was shown: of that only what the client put there is kept.
+// kept returns the client's state to store. A client without its own state sends back the one that
+// it was shown: only what the client put there is stored.
 func (in *request) kept() json.RawMessage {
 	var shown map[string]json.RawMessage
 	if json.Unmarshal(in.State, &shown) != nil || shown["run_id"] == nil || shown["custom"] == nil {

@@ -26,7 +26,7 @@ import (
 type thread struct {
 	Runs []string `json:"runs"`
 	// Turns are the numbers of the events that opened the turns of runs that have ended, by run
-	// and turn. Of a run that is not here the log tells.
+	// and turn. For other runs the log has them.
 	Turns map[string]map[string]uint64 `json:"turns,omitempty"`
 }
 
@@ -110,7 +110,7 @@ func (s *server) tryOpen(ctx context.Context, of journal.StorageOf, in *request)
 		now, err := s.position(ctx, s.Control.Store.Place(of.Namespace, last), in)
 		switch {
 		case refusal.Is(err, refusal.CodeRunNotFound):
-			return s.start(ctx, of, t, in) // whoever named the run did not come to start it
+			return s.start(ctx, of, t, in) // the request that named the run did not start it
 		case refusal.Is(err, refusal.CodeRunPurged):
 			now.ended = true
 		case err != nil:
@@ -148,7 +148,7 @@ func (t *thread) ended(run string, turns map[string]uint64) {
 		size += len(id)
 	}
 	if size == 0 || size > maxTurnBytes {
-		return // it was purged, or the log tells
+		return // it was purged, or the log has it
 	}
 	if t.Turns == nil {
 		t.Turns = map[string]map[string]uint64{}

@@ -16,11 +16,11 @@ import (
 type Translator struct {
 	table  *reducer.Table
 	thread string
-	// request is who asked for one turn; nil: all turns are shown to whoever joins.
+	// request is the one that asked for the turn; nil: a client joined, and sees all turns.
 	request *Request
 
-	// speaks says that events come out, answers that they do from the next turn on. tells says
-	// that the next turn begins with all messages.
+	// speaks says that events are sent, answers that they are from the next turn on. tells says that
+	// the next turn begins with all messages.
 	speaks, answers, tells bool
 	out                    []Event
 
@@ -173,7 +173,7 @@ func (t *Translator) lacks() bool {
 			return false
 		}
 		blank = blank || m.Role == roleReasoning
-		return m.Role != roleReasoning // clients keep those that they are not told of
+		return m.Role != roleReasoning // clients keep the messages that are not sent
 	})
 	for i := range r.Messages {
 		if m := &r.Messages[i]; m.Role == roleReasoning && r.Made[m.ID] && t.script.find(m.ID) < 0 {

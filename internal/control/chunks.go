@@ -34,7 +34,7 @@ type chunks struct {
 	feed journal.Feed
 
 	mu sync.Mutex
-	// whole is since when nothing was lost: this process began then, or gave up a message.
+	// whole is the time since which nothing was lost: this process began then, or gave up a message.
 	whole   time.Time
 	writing map[writingKey]*writing
 	order   []writingKey // the oldest first

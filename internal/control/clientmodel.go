@@ -81,8 +81,7 @@ func (c *Controller) modelInputs(ctx context.Context, ns, id string, inputs []In
 }
 
 // modelParts returns the place of the first input that only a model has, or -1, and its reply,
-// nil if there is none. others is the place of the first input that may not stand beside them,
-// or -1.
+// nil if there is none. others is the place of the first input that excludes them, or -1.
 func modelParts(inputs []Input) (first int, reply *LLMMessageComplete, others int) {
 	first, others = -1, -1
 	for i, in := range inputs {
@@ -309,8 +308,8 @@ func (c *Controller) expireReply(ctx context.Context, at events.Run, wait client
 	return c.wakeNext(ctx, at, wait.Key)
 }
 
-// wakeNext drives a run again if the request with that key failed, and a planner is to ask the
-// next model or to end the run: nothing else would wake one.
+// wakeNext re-drives a run if the request with that key failed, so that a planner asks the next
+// model or ends the run: nothing else would wake one.
 func (c *Controller) wakeNext(ctx context.Context, at events.Run, key string) error {
 	_, err := c.Change(ctx, at.Namespace, at.ID, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		now, waits := clientmodel.Pending(c.Table, mem)

@@ -17,8 +17,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// Pause keeps a run from starting model calls and tools. It does not change a paused run, but for
-// one that a restore paused: from then on it is paused by whoever asked.
+// Pause keeps a run from starting model calls and tools. It does not change a paused run, except
+// one that a restore paused: from then on it is paused by the caller.
 func (c *Controller) Pause(ctx context.Context, ns, id string, by events.By) (runs.Result, error) {
 	return c.Change(ctx, ns, id, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if mem.Control.Paused && !mem.Control.Restored {
@@ -258,8 +258,8 @@ func (c *Controller) repeated(ctx context.Context, ns, id string, inputs []Input
 	})
 }
 
-// inputDrafts returns the events of the inputs. Of a run that has ended they are not drafted:
-// the error tells whether there would be any.
+// inputDrafts returns the events of the inputs. They are not drafted for a run that has ended:
+// the error says whether there would be any.
 func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input, ended bool) ([]runlog.Draft, error) {
 	var drafts []runlog.Draft
 	var sent []string

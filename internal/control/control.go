@@ -7,7 +7,7 @@
 // the run's own condition, so several controllers may serve the same runs.
 //
 // Its packages are one idea each: access reads and changes single runs, list pages through
-// them, record tells what they did, forking, decisions and subruns are commands on them, timers and pools work in the
+// them, record returns what they did, forking, decisions and subruns are commands on them, timers and pools work in the
 // background.
 //
 // The error of a request that cannot be carried out is a *refusal.Error with a stable code.
@@ -116,7 +116,7 @@ type Config struct {
 	// with no_actor. [Unlimited]: they wait until there is one. Default 10 min.
 	PoolWait time.Duration
 
-	// Clock tells the time of the directory's cache. Default time.Now.
+	// Clock returns the time for the directory's cache. Default time.Now.
 	Clock func() time.Time
 }
 

@@ -57,7 +57,7 @@ func (c *Controller) keepResults(ctx context.Context, ns, id string, inputs []In
 	return nil
 }
 
-// judge returns the event of an input about a client's call, nil if it says nothing new.
+// judge returns the event of an input about a client's call, nil if it is a repetition.
 func judge(answers *clients.Answers, in Input) (events.Payload, error) {
 	switch in := in.(type) {
 	case ToolCallStarted:
@@ -97,7 +97,7 @@ func at(err error, i int) error {
 }
 
 // explain answers unknown_call for a call that was refused when the model made it. No client
-// knows such a call. Only the log tells it from a call of another tool.
+// knows such a call. Only the log distinguishes it from a call of another tool.
 func (c *Controller) explain(ctx context.Context, ns, id string, err error) error {
 	var refused *refusal.Error
 	if !errors.As(err, &refused) || refused.Code != refusal.CodeNotYours {

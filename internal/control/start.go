@@ -36,7 +36,7 @@ type StartRequest struct {
 	TaskType string
 	// RunID is a lower-case UUIDv7; empty: a new one.
 	RunID string
-	// ClientTools are further tools of the run's own client, beside the definition's.
+	// ClientTools are further tools of the run's client, in addition to the definition's.
 	ClientTools []events.ClientTool
 	// MessageID is the id of the task's message; empty: a new one. Custom is what the run's
 	// custom memory begins with, by key.

@@ -32,7 +32,7 @@ type asks struct {
 	// client says that a model of the run is its client. sent is the key of the last request.
 	client bool
 	sent   string
-	// failed says that the request could not be told.
+	// failed says that the request could not be sent.
 	failed bool
 }
 
@@ -83,7 +83,7 @@ func (q *asks) tell(ctx context.Context, st *sse.Stream, t *tail) error {
 	return st.Event(eventRequest, "", data)
 }
 
-// again tells a request that could not be told.
+// again sends a request that could not be sent.
 func (q *asks) again(ctx context.Context, st *sse.Stream, t *tail) error {
 	if !q.failed {
 		return nil

@@ -45,8 +45,8 @@ func (s *Server) routes() http.Handler {
 }
 
 // withoutReaders refuses what pages of other sites would read of a server without a token. They do not get
-// the answers, but an element such as object tells them whether there is one, so which runs and agents there are,
-// and an event stream stays open. Their links to pages work.
+// the answers, but an element such as object reveals whether there is one, so which runs and agents
+// exist, and an event stream stays open. Their links to pages work.
 func (s *Server) withoutReaders(refuse, next http.Handler) http.Handler {
 	if s.cfg.Token != "" {
 		return next

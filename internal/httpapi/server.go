@@ -205,7 +205,7 @@ func (l keptOpen) Close() error { return l.SetDeadline(time.Unix(1, 0)) }
 // readyTimeout bounds the requests of /readyz to the bus. Probes wait for 5 s.
 const readyTimeout = 4 * time.Second
 
-// health is what a probe is told.
+// health is the answer to a probe.
 type health struct {
 	Status string `json:"status"`
 }
@@ -237,7 +237,7 @@ func (s *Server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// readCounts tells of the event streams at a scrape.
+// readCounts counts the event streams at a scrape.
 func (s *Server) readCounts(_ context.Context, emit meter.Emit) {
 	emit(meter.FeedClients, float64(s.streams.Clients.Load()), meter.Values{})
 }

@@ -189,7 +189,7 @@ func (s *Server) followStates(w http.ResponseWriter, r *http.Request, want span)
 	if err != nil && ctx.Err() == nil {
 		s.cfg.Logger.Debug("a stream of states ended early", "run", want.run.ID, "reason", err)
 	}
-	return nil // the client is gone, or reconnects and is told what is wrong
+	return nil // the client is gone, or reconnects and gets the error
 }
 
 // sendMoment adds the moment after a record to what is sent.

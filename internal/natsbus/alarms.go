@@ -13,7 +13,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Alarms of schedules are timers beside those of runs. They have their own consumer: a
+// Alarms of schedules are timers in the stream of the runs' timers. They have their own consumer: a
 // gateway of an older build, which would acknowledge what it does not know, never gets one.
 const (
 	alarmKind    = ".schedule" // in place of a kind of a run's timers

@@ -275,7 +275,7 @@ func (b *Bus) PutValue(ctx context.Context, v ports.Value) error {
 	return nil
 }
 
-// ReadAll allows to read the log and everything beside it, for backups: no subject of a bucket is
+// ReadAll allows to read the log, buckets and objects, for backups: no subject of a bucket is
 // omitted, so agents' storage and large results are among it.
 func (g *Grants) ReadAll() {
 	g.ReadLog()

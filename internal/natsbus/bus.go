@@ -70,8 +70,8 @@ type Options struct {
 	AckWait       time.Duration
 	MaxAckPending int
 	// MaxStorages is how many agents' storage there may be before this process
-	// makes no more by itself: whoever may start a run names its agent. What the
-	// operator makes has no bound. 0: 1000.
+	// creates no more by itself: anyone who may start a run names its agent. The operator may
+	// create any number. 0: 1000.
 	MaxStorages int
 	// GroupCommit says whether appends of several runs are stored as one batch.
 	GroupCommit GroupCommit

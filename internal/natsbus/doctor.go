@@ -32,7 +32,7 @@ const (
 	Bad Level = "bad"
 )
 
-// Finding is one thing that [Check] looked at.
+// Finding is the result of one check of [Check].
 type Finding struct {
 	Level Level  `json:"level"`
 	What  string `json:"what"`
@@ -54,7 +54,7 @@ func (e *examiner) add(level Level, mend, format string, args ...any) {
 // AskOthers is what to do about what is [Unseen].
 const AskOthers = "nothing for this user: look as the operator"
 
-// failed adds that something cannot be looked at: for want of permission, or
+// failed adds that something cannot be checked: because the user lacks permission, or
 // because it is not as it should be.
 func (e *examiner) failed(mend string, err error) {
 	if denied(err) {
@@ -64,8 +64,8 @@ func (e *examiner) failed(mend string, err error) {
 	e.add(Bad, mend, "%v", err)
 }
 
-// Check looks the bus over and says what is wrong with it and how to mend it. What
-// the user may not look at is said, and no fault.
+// Check checks the bus and reports what is wrong with it and how to fix it. What the user has
+// no permission to read is reported, and is no fault.
 func Check(ctx context.Context, conn *nats.Conn, o Options) []Finding {
 	o = o.withDefaults()
 	client, unhook, err := api.New(conn, o.RequestTimeout, o.Logger)
@@ -104,7 +104,7 @@ func (e *examiner) checkServer(ctx context.Context, conn *nats.Conn) bool {
 func (e *examiner) checkJetStream(ctx context.Context) bool {
 	err := e.bus.Ask(ctx, 0, "INFO", nil, nil)
 	if denied(err) {
-		return true // a role's user, who may look at the streams all the same
+		return true // a role's user, who may read the streams all the same
 	}
 	if err != nil {
 		e.add(Bad, "start nats-server with JetStream (-js), or enable it for the account", "JetStream does not answer: %v", err)
@@ -343,7 +343,7 @@ var operators = []string{
 	timerDue + "x.x.x",
 }
 
-// CheckUser says what is to be said of what a user may do, beside the edges that it may
+// CheckUser returns a finding about the permissions of a user other than the edges that it may
 // publish on.
 func CheckUser(id natsconn.Identity) Finding {
 	may := slices.DeleteFunc(slices.Clone(operators), func(s string) bool { return !id.MayPublish(s) })

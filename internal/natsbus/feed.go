@@ -40,7 +40,7 @@ func (b *Bus) newTap(subject string) (*tap, error) {
 	t.sub = sub
 	// The server has the subscription when it answers, so that nothing is missed of
 	// what happens after this returns. A connection that is down takes it along when
-	// it is back, and that is told like any other gap.
+	// it is back, and that is reported like any other gap.
 	_ = b.NC.FlushTimeout(tapWait)
 	t.status = b.NC.StatusChanged(nats.CONNECTED)
 	t.release = b.WatchSlow(sub, t.queue.lose)
@@ -110,7 +110,7 @@ func (t *tap) deliver(ctx context.Context, fn func(journal.Record), lost func())
 }
 
 // feedRecord reads a republished message. No user may publish on its subject, but
-// whoever may ask the log for a record can name it as the reply's.
+// any user who may read a record of the log can name it as the reply's subject.
 func feedRecord(msg *nats.Msg) (journal.Record, error) {
 	rec, err := api.RecordOf(msg)
 	rec.Subject = strings.TrimPrefix(msg.Subject, events.FeedPrefix)
@@ -127,7 +127,7 @@ func stopper(quit, done chan struct{}) func() {
 	}
 }
 
-// PublishChunk sends a part of a model's text to whoever listens now.
+// PublishChunk sends a part of a model's text to everyone who listens now.
 func (b *Bus) PublishChunk(run events.Run, data []byte) error {
 	if err := b.NC.Publish(run.ChunkSubject(), data); err != nil {
 		return fmt.Errorf("chunk of run %s: %w", run.ID, api.Classify(err))
@@ -149,8 +149,8 @@ func (b *Bus) WatchChunks(run events.Run, fn func(data []byte)) (stop func(), er
 	}), nil
 }
 
-// feedBacklog is how many live messages wait for one slow watcher before it is
-// told that it lost some.
+// feedBacklog is how many live messages wait for one slow watcher before it
+// learns that it lost some.
 const feedBacklog = 4096
 
 // feedQueue takes messages from a subscription, which must never wait, to a
@@ -231,8 +231,8 @@ type follower struct {
 	cursor  uint64
 	// many says that more than one run is followed.
 	many bool
-	// told is the highest sequence number that the feed has named, and until says how
-	// long the follower looks for it.
+	// told is the highest sequence number that the feed has named, and until is when the
+	// follower stops looking for it.
 	told    uint64
 	until   time.Time
 	stopped bool

@@ -165,7 +165,7 @@ func (b *Bus) diskFull() error {
 	return b.full.refuses(b.Breaks())
 }
 
-// noRoom returns an error while a server in this process has no room on its disk.
+// noRoom returns an error while the disk of a server in this process is full.
 func (b *Bus) noRoom() error {
 	if b.opts.Full == nil {
 		return nil
@@ -246,7 +246,7 @@ func (b *Bus) exchangeStored(ctx context.Context, in *api.Inbox, msg *nats.Msg, 
 // probe sends a message that is never stored, and returns an error if the answer shows
 // that nothing sent before it is stored any more. A stream takes messages one after
 // another: if it refuses this one, the earlier ones were tried, and storing them failed.
-// Where nobody takes it, JetStream has ended, which may be for want of room.
+// If nobody takes it, JetStream has ended, perhaps because the disk is full.
 func (b *Bus) probe(subject string) error {
 	msg := &nats.Msg{Subject: subject, Header: nats.Header{headerExpectStream: {"none"}}}
 	answer, err := b.Request(context.Background(), unansweredAfter, msg)

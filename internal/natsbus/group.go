@@ -231,8 +231,7 @@ func (s *batchSender) open(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// finish publishes what comes after the first message, and waits for the answer to
-// the last one.
+// finish publishes the messages after the first one, and waits for the answer to the last one.
 func (s *batchSender) finish(ctx context.Context, deadline time.Time) (*pubAck, error) {
 	all, entries := s.members(), 0
 	for _, p := range all {

@@ -27,11 +27,11 @@ type InitOptions struct {
 	Shards int
 	// Replicas is number of servers that hold each stream; 0: as it is, or 1.
 	Replicas int
-	// Pools are the pools of tools that get a consumer and buckets, beside
+	// Pools are the pools of tools that get a consumer and buckets, in addition to
 	// `default`.
 	Pools []string
 	// States are the states of an application's own graph that get a consumer,
-	// beside the built-in ones. With the pool of agents each gets another one there,
+	// in addition to the built-in ones. With the pool of agents each gets another one there,
 	// for the ends of runs that answer calls: so runs that end in their own state
 	// need it named here.
 	States []events.State
@@ -64,14 +64,14 @@ type InitOptions struct {
 	MaxBytes int64
 	// Storable is how many bytes the server may store altogether, as its monitoring says: the
 	// streams of the log get two thirds of it. 0: it is not known, and streams without
-	// a limit stay so. Of what is Reserved on that server, the limits of other streams
-	// than the log's take up room.
+	// a limit stay so. The limits of other streams than the log's take up space that is
+	// Reserved on that server.
 	Storable, Reserved int64
-	// Say is told, one line at a time, what could not be done as was wanted, such as a
-	// limit that the server will not reserve; nil: nobody is.
+	// Say gets, one line at a time, what could not be done as requested, such as a limit that the
+	// server will not reserve; nil: it is not reported.
 	Say func(line string)
 	// Sync says whether the server flushes each message to its disk before it
-	// acknowledges it, as its monitoring or whoever started it knows. The log keeps it
+	// acknowledges it, as its monitoring or its operator says. The log stores it
 	// for [GroupCommitAuto]; unknown: what it kept before.
 	Sync Sync
 	// Resynced is called when the log that was there has another Sync now. Who opened it
@@ -105,7 +105,7 @@ func SyncOf(always bool) Sync {
 
 // Init creates or updates streams, consumers and buckets. It is safe to repeat.
 // It refuses to change the number of shards of streams that exist, since that
-// would part runs from their logs. A user who may not do all of it is told so at
+// would separate runs from their logs. A user who may not do all of it gets an error at
 // once.
 func Init(ctx context.Context, conn *nats.Conn, o InitOptions) error {
 	return o.guarded(ctx, conn, func(ctx context.Context) error {
@@ -142,7 +142,7 @@ func (InitOptions) guarded(ctx context.Context, conn *nats.Conn, run func(contex
 	case err == nil:
 		return nil
 	case code == api.CodeNoStorage || code == api.CodeNoResources:
-		// Nothing is full: a limit is room that the server reserves.
+		// Nothing is full: a limit is space that the server reserves.
 		return fmt.Errorf("init: %w: the limits of streams (max_bytes) are reserved, and the server or the account may not store as much as they add up to; "+
 			"choose a smaller --max-bytes, raise max_file_store or the account's limit, or lower the limits of other streams", err)
 	}
@@ -248,7 +248,7 @@ func (o *InitOptions) addExistingPools(ctx context.Context, js jetstream.JetStre
 // existingShards returns how many shards the streams say there are, 0 if there
 // is none, and on how many servers they lie, and checks what is asked of them. What others
 // have reserved it takes from Storable. After an init that was truncated only the last streams
-// exist, so all names are looked at.
+// exist, so all names are checked.
 func (o *InitOptions) existingShards(ctx context.Context, js jetstream.JetStream) (shards, replicas int, err error) {
 	reserved := int64(0)
 	names := js.StreamNames(ctx, jetstream.WithStreamListSubject("moore.>"))
@@ -508,8 +508,7 @@ func heldConsumers(ctx context.Context, js jetstream.JetStream, name string) ([]
 	return held, all.Err()
 }
 
-// setAckWait changes the ack wait. One that is not the consumer's own is noted beside
-// it.
+// setAckWait changes the ack wait. One that is not the consumer's is noted in its metadata.
 func (c *heldConsumer) setAckWait(ctx context.Context, js jetstream.JetStream, wait time.Duration) error {
 	cfg := c.cfg
 	cfg.AckWait, cfg.Metadata = wait, map[string]string{}

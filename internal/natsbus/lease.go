@@ -70,7 +70,7 @@ func checkRoleKey(of ports.RoleKey) error {
 type lease struct {
 	b  *Bus
 	of ports.RoleKey
-	// holder tells this process's values from those of others.
+	// holder distinguishes this process's values from those of others.
 	holder string
 	// revision is that of the key when it was last this process's, sent when that was asked for.
 	revision uint64

@@ -14,8 +14,8 @@ const (
 	// and may choose it anew.
 	metaLimit = "moorebus_max_bytes"
 	limitAuto = "auto"
-	// The log gets two thirds of what the server may store: beside it lie timers,
-	// definitions, large results and snapshots, which have no limits of their own.
+	// The log gets two thirds of what the server may store. The rest is for timers, definitions, large
+	// results and snapshots, which have no limits.
 	logShare, logShareOf = 2, 3
 )
 
@@ -114,7 +114,7 @@ func (o *InitOptions) say(format string, args ...any) {
 	}
 }
 
-// checkLimit looks at how large a stream of the log may become, and how large it is.
+// checkLimit checks how large a stream of the log may become, and how large it is.
 func (e *examiner) checkLimit(info *jetstream.StreamInfo) {
 	const initLimit = api.InitCommand + " --max-bytes 20GiB"
 	most, used := info.Config.MaxBytes, info.State.Bytes

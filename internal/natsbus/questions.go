@@ -85,7 +85,7 @@ func (b *Bus) Answer(topic string, answer func(ctx context.Context, question []b
 		mu.Lock()
 		defer mu.Unlock()
 		if ctx.Err() != nil {
-			return // whoever is not answered asks again
+			return // a process that gets no answer asks again
 		}
 		atWork.Go(func() {
 			defer func() { <-room }()
@@ -107,8 +107,7 @@ func (b *Bus) Answer(topic string, answer func(ctx context.Context, question []b
 	}, nil
 }
 
-// sendAnswer sends an answer in parts. One that does not arrive is missed, and whoever asked
-// asks again.
+// sendAnswer sends an answer in parts. If one does not arrive, the process that asked asks again.
 func (b *Bus) sendAnswer(subject string, answer []byte) {
 	for {
 		part := answer[:min(len(answer), answerPart)]

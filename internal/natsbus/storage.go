@@ -21,7 +21,7 @@ import (
 )
 
 // An agent's storage is two buckets, one for each writer. An entry lies under the
-// key of its tags ([journalcheck.TagsKey]). Beside it, each of its tags leads to it by
+// key of its tags ([journalcheck.TagsKey]). In addition, each of its tags leads to it by
 // a key `tag.<digest of the tag>.<key of the entry>`, so that a load reads only what
 // has the tag. That is written first: a pointer to an entry that is not there is
 // harmless, and the same save writes both again.
@@ -279,7 +279,7 @@ func (b *Bus) findByTags(ctx context.Context, of journal.StorageOf, q journal.St
 }
 
 // findByValue reads all entries, and of those that lie in both buckets the newer
-// one. Beside what it returns it holds a key for each entry.
+// one. In addition to its result it holds a key for each entry.
 func (b *Bus) findByValue(ctx context.Context, of journal.StorageOf, q journal.StorageQuery) (journal.Found, error) {
 	paged := map[string]time.Time{}
 	observer := storageOfBucket(of, journal.WrittenByObserver)

@@ -193,9 +193,9 @@ func (e *examiner) checkTimers(ctx context.Context) {
 	e.add(Good, "", "stream %s: %d timers", timerStream, info.State.Msgs)
 }
 
-// armedMark is the subject of a message that goes with everything else when somebody removes all
-// timers. Whoever may set a timer can have the server store a message here, too, but not at the
-// place of the one that was removed.
+// armedMark is the subject of a message that disappears with everything else when somebody removes
+// all timers. A user who may set a timer can make the server store a message here, too, but not at
+// the place of the one that was removed.
 const armedMark = timerCancelled + "moorebus.armed.run"
 
 // OldestTimer asks where the stream of timers begins.

@@ -71,8 +71,7 @@ func streamConfig(shard, shards, replicas int, storage jetstream.StorageType) je
 		MaxBytes:          -1,
 		MaxMsgsPerSubject: -1,
 		MaxMsgSize:        maxMessage,
-		// Purging is the operator's way to let go of whole runs, see
-		// Purger of package ports; single events stay.
+		// An operator purges runs, see Purger of package ports; single events stay.
 		DenyDelete:         true,
 		AllowDirect:        true,
 		AllowAtomicPublish: true,
@@ -173,7 +172,7 @@ const (
 
 // timerStreamConfig declares the stream of timers. Schedules need a stream that
 // allows rollups and purges and does not refuse what is new when it is full, so
-// they have one of their own. Gateways write it; planners and the actor of the pool agents may
+// they have a separate one. Gateways write it; planners and the actor of the pool agents may
 // set timers there.
 func timerStreamConfig(replicas int, storage jetstream.StorageType) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
@@ -211,7 +210,7 @@ func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.Con
 	}
 }
 
-// allBuckets returns every bucket that there is beside the log, and every object store.
+// allBuckets returns every bucket and every object store.
 func allBuckets(pools []string, replicas int) ([]kv.Bucket, []jetstream.ObjectStoreConfig) {
 	all, stores := buckets.All(pools), []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
 	for _, role := range buckets.KeepingRoles {
@@ -271,8 +270,8 @@ func snapshotsConfig(replicas int) jetstream.ObjectStoreConfig {
 	}
 }
 
-// checkStates refuses states that can have no consumer of their own: what is no
-// token, and what the consumer of a pool of tools is called like.
+// checkStates refuses states that cannot have a consumer: those that are not a token, and the
+// name of the consumer of a pool of tools.
 func checkStates(states []events.State) error {
 	for _, state := range states {
 		if !events.ValidToken(string(state)) {

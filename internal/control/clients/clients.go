@@ -1,6 +1,6 @@
-// Package clients takes what the run's own client says of the calls of its tools, and ends
-// those that it leaves unanswered. It judges each word by the run's memory alone, so a
-// repeated request gets the same answer from any gateway, after the run's end too.
+// Package clients processes the results that a run's client posts for its tools' calls, and ends
+// calls that the client leaves unanswered. It checks each result only against the run's memory, so
+// a repeated request gets the same answer from any gateway, after the run's end too.
 package clients
 
 import (
@@ -27,8 +27,8 @@ import (
 // come to be joined.
 var Inbox = journal.Inbox{States: []events.State{events.Acting, events.ParallelActing}, Pool: events.ClientPool}
 
-// Result is a client's result of a call. Text is the whole of it without its secrets, Kept
-// what of it stands in the log, and Ref where the whole is if that is not all.
+// Result is a client's result of a call. Text is all of it without its secrets, Kept the part that
+// is in the log, and Ref the place of the complete result if that is not all.
 type Result struct {
 	CallID     string
 	Success    bool
@@ -36,8 +36,8 @@ type Result struct {
 	Ref        *events.Ref
 }
 
-// Answers judges the inputs of one request in order, as if each were in the log before the
-// next one. Ended says that the run takes nothing more.
+// Answers checks the inputs of one request in order, as if each were in the log before the next
+// one. Ended says that the run accepts nothing more.
 type Answers struct {
 	mem   *reducer.Memory
 	now   time.Time

@@ -1,5 +1,5 @@
 // Package controltest holds what tests of the gateway's control and of its HTTP share: a
-// real bus, and a world beside the gateway that appends to runs as other roles do.
+// real bus, and a world that appends to runs as the other roles do.
 package controltest
 
 import (
@@ -56,7 +56,7 @@ func NATS(t testing.TB, o natsbus.InitOptions) *natsbus.Bus {
 	return b
 }
 
-// World is the rest of an installation, beside the gateway under test.
+// World is the rest of an installation around the gateway under test.
 type World struct {
 	T   testing.TB
 	Bus Bus
@@ -171,7 +171,7 @@ func Called(ids ...string) events.ToolCallReply {
 	return reply
 }
 
-// Waiting is a request to decide on calls of a tool, before a deadline if there is one.
+// Waiting is a request for approval of calls of a tool, before a deadline if there is one.
 // Humans are asked about the calls in asked only, or about all if there are none.
 func Waiting(deadline, tool string, calls []string, asked ...string) *events.HumanApprovalRequired {
 	p := &events.HumanApprovalRequired{ToolCallReply: events.ToolCallReply{Confidence: 1}, Deadline: deadline}

@@ -1,5 +1,5 @@
-// Package gauges tells a scrape what waits on the bus, who works on it, and how large the log
-// is. It asks the bus at most once in [Every], however often and by however many it is scraped.
+// Package gauges returns to a scrape the queued work of the bus, its workers, and the size of the
+// log. It asks the bus at most once in [Every], however many scrapers there are.
 package gauges
 
 import (
@@ -28,7 +28,7 @@ const (
 
 // Config configures [Gauges].
 type Config struct {
-	// Fleet tells what waits, Directory who is there. Both are required, like Store.
+	// Fleet returns the queued work. Required, like Store.
 	Fleet     ports.Fleet
 	Directory *announce.Directory
 	Store     *runlog.Store

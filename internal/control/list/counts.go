@@ -45,8 +45,8 @@ func (l *Lister) Counts(ctx context.Context, ns string) (Counts, error) {
 	}, nil
 }
 
-// Costs returns what the runs of the namespace used since a time; zero: all that the log tells
-// of. The time is rounded, see [tally.Tally.Costs]. Its errors are those of [Lister.Runs].
+// Costs returns what the runs of the namespace used since a time; zero: all in the
+// log. The time is rounded, see [tally.Tally.Costs]. Its errors are those of [Lister.Runs].
 func (l *Lister) Costs(ctx context.Context, ns string, by tally.By, since time.Time) (tally.Costs, error) {
 	switch by {
 	case tally.ByAgent, tally.ByModel, tally.ByTool, tally.ByHour, tally.ByDay:

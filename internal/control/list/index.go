@@ -361,8 +361,8 @@ func (r *row) above() string {
 	return r.info.Parent
 }
 
-// kept returns a name in memory of its own, which equal names share. A text that was decoded may
-// be a part of a larger one, which it would keep.
+// kept returns a copy of a name, which equal names share. A decoded text may be a part of a larger
+// one, which it would keep in memory.
 func kept[T ~string](name T) T { return T(unique.Make(string(name)).Value()) }
 
 // searched returns at most limit bytes of a text, in lower case. It may cut a character.

@@ -13,8 +13,8 @@ type OpenRun struct {
 	Outside bool
 }
 
-// OpenRuns returns the runs of all namespaces that have not ended, in no order. The first call reads the
-// whole log.
+// OpenRuns returns the runs of all namespaces that have not ended, in no order. The first call reads
+// the entire log.
 func (l *Lister) OpenRuns(ctx context.Context) ([]OpenRun, error) {
 	_, ends, err := l.index.missing(ctx)
 	if err == nil {

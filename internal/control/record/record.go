@@ -1,4 +1,4 @@
-// Package record tells what a run did: its memory after every event as patches, the tree of the
+// Package record returns what a run did: its memory after every event as patches, the tree of the
 // runs that it belongs to, and what it used.
 package record
 
@@ -33,7 +33,7 @@ func New(a *runs.Editor, l *list.Lister) *Reader {
 	return &Reader{a: a, list: l, ended: map[events.Run]Use{}}
 }
 
-// Moment is a run after its event N, which was at At: its whole memory, or the patch (RFC 6902)
+// Moment is a run after its event N, which was at At: its complete memory, or the patch (RFC 6902)
 // from the memory before the event to the one after it.
 type Moment struct {
 	N      uint64          `json:"n"`

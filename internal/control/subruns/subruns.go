@@ -117,8 +117,8 @@ func (s *Subruns) Recall(ctx context.Context, parent events.Run, call string) (i
 	return id, used, err
 }
 
-// addUsage adds the usage of a call's sub-run, and of those of its own sub-runs that were still
-// open when it ended: their usage is not in its own. It reports whether there is a sub-run.
+// addUsage adds the usage of a call's sub-run, and of those of its sub-runs that were still open
+// when it ended: the sub-run's usage does not include theirs. It reports whether there is a sub-run.
 func (s *Subruns) addUsage(ctx context.Context, ns string, p events.Parent, sum *reducer.TotalUsage) (found bool, err error) {
 	id, open := events.ChildID(p.Run, p.CallID), []string(nil)
 	err = s.a.View(ctx, ns, id, func(run *runlog.Run) error {

@@ -160,7 +160,7 @@ func (t *Tally) Rates(ns string, now time.Time) Rates {
 	return rates
 }
 
-// Costs returns what was used in a namespace since a time, zero for all that the log tells of.
+// Costs returns what was used in a namespace since a time, zero for all in the log.
 // The time is rounded down to the hour within the last 48 hours, else to the day. Hours are known
 // of the last 48 hours only.
 func (t *Tally) Costs(ns string, by By, since, now time.Time) Costs {

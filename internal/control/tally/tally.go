@@ -1,9 +1,9 @@
-// Package tally counts what the events of runs say of runs, tokens and money: by hour and by
-// day, and within those by agent, model and tool. It is a projection of the log: whoever feeds it
-// every event once, in the order of each run, gets the same counts.
+// Package tally counts runs, tokens and money from the events of runs: by hour and by day, and
+// within those by agent, model and tool. It is a projection of the log: every event once, in the
+// order of each run, gives the same counts.
 //
-// Its memory is bounded whatever the events say. Names beyond [MaxNames] of a kind, and what there
-// is no room for within [maxCells], are counted under [Other].
+// Its memory is bounded whatever the events say. Names beyond [MaxNames] of a kind, and
+// counts beyond [maxCells], are counted under [Other].
 package tally
 
 import (
@@ -31,8 +31,8 @@ const (
 	clockSkew = time.Hour
 )
 
-// The names of what has no name of its own: names beyond the bound, what the events do not name,
-// and days before those that are kept.
+// The names of collected counts: of names beyond the limit, of events without a name, and of days
+// before those that are kept.
 const (
 	Other   = "(other)"
 	Unknown = "(unknown)"
@@ -405,7 +405,7 @@ func (t *Tally) forgetDays(s *space) {
 	}
 }
 
-// addTo adds to a sum of a period, or to that of all other names if there is no room.
+// addTo adds to a sum of a period, or to that of all other names at the limit.
 func (t *Tally) addTo(s *space, p *period, n name, used sum) {
 	at := p.by[n]
 	if at == nil && t.cells >= maxCells && n >= name(kinds) {

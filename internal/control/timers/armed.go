@@ -41,8 +41,8 @@ func (t *Timers) Rearm(ctx context.Context) error {
 	}
 }
 
-// kept is where gateways keep the place of the mark. It is not beside the timers: whoever may set a
-// timer can have the server store another message there.
+// kept is the key under which gateways keep the place of the mark. It is not in the timers' stream:
+// a user who may set a timer can make the server store another message there.
 var kept = ports.RoleKey{Role: role, Name: "timers"}
 
 const role = "gateway"

@@ -35,7 +35,7 @@ type stall struct {
 
 	// over says that the stall time is over, unknown that the bus did not answer.
 	over, unknown bool
-	// quiet is when the run last got somewhere, redrives how often its work was re-driven since.
+	// quiet is when the run last made progress, redrives how often its work was re-driven since.
 	// They are set if the stall time is over.
 	quiet    time.Time
 	redrives int
@@ -56,7 +56,7 @@ func (t *Timers) checkStall(ctx context.Context, run events.Run, mem *reducer.Me
 }
 
 // redrives reads when the run last got somewhere, and how often a gateway re-drove its work
-// since. A dispatch of calls to their pools gets the run nowhere. A resume by a client does not
+// since. A dispatch of calls to their pools is no progress. A resume by a client does not
 // count as a re-drive.
 func (t *Timers) redrives(ctx context.Context, run events.Run, mem *reducer.Memory) (quiet time.Time, n int, err error) {
 	quiet = mem.Updated
@@ -167,7 +167,7 @@ func (t *Timers) undelivered(ctx context.Context, shard int, rec journal.Record)
 	return t.Queue.Undelivered(ctx, journal.Inbox{States: []events.State{s.To}, Pool: s.Pool}, shard, rec.Seq)
 }
 
-// checkSubruns checks a run that has no work of its own and waits for sub-runs. The run has not
+// checkSubruns checks a run without work that waits for sub-runs. The run has not
 // stalled while they continue. A sub-run that has ended or is gone is due work: its call needs
 // an answer.
 func (t *Timers) checkSubruns(ctx context.Context, run events.Run, mem *reducer.Memory, seen stall) stall {

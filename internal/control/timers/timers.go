@@ -48,12 +48,12 @@ type Config struct {
 	KV kv.Store
 	// Expire ends a run's wait for a reply of its client. A zero one is bounded anew.
 	Expire func(ctx context.Context, run events.Run, wait clientmodel.Wait) error
-	// Unserved tells since when pools have no actor.
+	// Unserved returns since when pools have no actor.
 	Unserved func(ctx context.Context) map[string]time.Time
 	// Open returns the runs that have not ended.
 	Open func(ctx context.Context) ([]list.OpenRun, error)
-	// StallAfter is how long due work may rest before it is re-driven, each time, and before its
-	// run is ended.
+	// StallAfter is how long a run with due work may be without an event before its work is re-driven,
+	// each time, and before the run ends.
 	StallAfter time.Duration
 	// Concurrency is how many timers are processed at once, Drain how long one may take
 	// after Run's context ended.
@@ -295,7 +295,7 @@ func mayBeSet(mem *reducer.Memory, kind string) bool {
 }
 
 // due returns what must happen to a run now: a poisoned run ends, so does one that is past its
-// deadline, an approval or a client's call expires, stalled work is re-driven twice and then given up.
+// deadline, an approval or a client's call expires, stalled work is re-driven twice before its run ends.
 func (t *Timers) due(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
 	if t.a.Table.Terminal(mem.State) {
 		return nil, nil

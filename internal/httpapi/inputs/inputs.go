@@ -250,7 +250,7 @@ func checkMessageID(key string, n *strict.Node) error {
 	return checkText(key, n)
 }
 
-// checkCount checks a whole number from 0.
+// checkCount checks an integer from 0.
 func checkCount(key string, n *strict.Node) error {
 	var count int64
 	if err := strict.DecodeAt(n, key, &count); err != nil {

@@ -284,7 +284,7 @@ func (w *writer) answer(op *operation, row route.Route) error {
 func (w *writer) refuse(op *operation, row route.Route, status int, code string) error {
 	key := strconv.Itoa(status)
 	r := op.Responses[key]
-	// Whom the gateway forbids a request is told so before the request has a row.
+	// The gateway forbids a request before it looks for its row.
 	own := row.Failure != nil && code != refusal.CodeForbidden
 	if r == nil {
 		r = &response{Content: map[string]media{}}

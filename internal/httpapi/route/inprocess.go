@@ -45,7 +45,7 @@ func (p InProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	if a.err != nil {
 		<-a.ended
 		if a.panicked != nil {
-			panic(a.panicked) // where whoever asked can clean up
+			panic(a.panicked) // where the caller can clean up
 		}
 		return nil, a.err
 	}

@@ -71,7 +71,7 @@ const ReadAhead = 8
 const streamRetry = 5 * time.Second
 
 // Open counts a stream until done is called. It refuses a stream beyond the limits. Clients
-// are told apart by remote address, so all clients behind a proxy are one.
+// are distinguished by remote address, so all clients behind a proxy are one.
 func (s *Streams) Open(r *http.Request) (done func(), err error) {
 	client, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

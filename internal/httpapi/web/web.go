@@ -1,5 +1,5 @@
 // Package web serves the console: a page for people, made of the files in app. They are in the
-// binary, need no build step, and load nothing from elsewhere. The page has no data of its own.
+// binary, need no build step, and load nothing from other hosts. The page stores no data.
 // It asks the HTTP API for everything, with the token that its user gives it.
 package web
 

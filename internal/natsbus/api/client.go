@@ -20,9 +20,9 @@ import (
 // Client asks JetStream. It is safe for concurrent use and holds nothing that needs
 // closing; the connection is the caller's.
 //
-// It does not use the client library's requests for what is frequent, for two reasons. A
-// refused publish and a broken connection are told to the connection's handlers alone, so
-// that a request of the library would time out; here it fails at once. And an inbox is
+// It does not use the client library's requests for what is frequent, for two reasons. Only
+// the connection's handlers learn of a refused publish and a broken connection, so that a
+// request of the library would time out; here it fails at once. And an inbox is
 // used for one request after another, which spares each append a context, a timer and a
 // channel (219 allocations for each transition became 188, see BenchmarkAppend) and the
 // server the search for new ways.
@@ -49,9 +49,9 @@ type Client struct {
 
 	mu   sync.Mutex
 	idle map[int][]*Inbox
-	// waiters are told of refused publishes.
+	// waiters get refused publishes.
 	waiters map[*waiter]struct{}
-	// slow are told when their subscriptions have lost messages.
+	// slow are called when their subscriptions have lost messages.
 	slow map[*nats.Subscription]func()
 	// deaf is why no answer can come, while the connection lasts.
 	deaf error

@@ -59,7 +59,7 @@ func (e *Error) Retryable() bool {
 }
 
 // limited reports whether the stream is at one of its own limits. The server has
-// one code for whatever its storage answers, and tells these by their words alone.
+// one code for all errors of its storage, which differ only in their text.
 func (e *Error) limited() bool {
 	return e.ErrCode == CodeStoreFailed && (e.Description == "maximum bytes exceeded" || e.Description == "maximum messages exceeded")
 }

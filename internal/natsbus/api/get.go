@@ -20,7 +20,7 @@ const (
 	FirstRecords = 256
 	PageRecords  = 4096
 	pageBytes    = 4 << 20
-	// pageSlack is what comes with a page beside its records.
+	// pageSlack is how many messages a page has in addition to its records.
 	pageSlack = 16
 	// FewRecords is how many records of a run are asked for one by one.
 	FewRecords = 16

@@ -235,7 +235,7 @@ func (c *Client) Page(ctx context.Context, stream string, size int, request GetR
 		if err != nil {
 			return 0, err
 		}
-		release() // whoever takes the records may read, too
+		release() // the receiver of the records may read, too
 		if status := statusOf(msg); status != "" {
 			ended = true
 			return pageEnd(status, msg, previous)

@@ -23,17 +23,17 @@ const (
 	keptSize     = FirstRecords + pageSlack
 )
 
-// waiter is told by fail when a publish that concerns it is refused. One that asks is also
-// told when answers cannot come. fail must not block.
+// waiter's fail is called when a publish that concerns it is refused. If it asks, fail is also
+// called when answers cannot come. fail must not block.
 type waiter struct {
 	concerns func(subject string) bool
 	asks     bool
 	fail     func(error)
 }
 
-// Inbox is a subscription for the answers to one request at a time. Each request has a
-// subject of its own in it: what comes late or twice is not taken for the answer to the
-// next one.
+// Inbox is a subscription for the answers to one request at a time. Each request has its
+// own subject in it: a late or repeated answer is not taken for the answer to the next
+// request.
 type Inbox struct {
 	waiter
 	sub     *nats.Subscription
@@ -56,8 +56,8 @@ type Inbox struct {
 	subject string
 }
 
-// Take returns an inbox with room for so many answers, for a request on the subject. It has
-// to be given back.
+// Take returns an inbox for so many answers, for a request on the subject. It must be given
+// back.
 func (c *Client) Take(size int, subject string) (in *Inbox, err error) {
 	c.mu.Lock()
 	if c.deaf != nil {
@@ -195,8 +195,8 @@ func (c *Client) OnRefused(subject string, fail func(error)) (release func()) {
 	return c.add(&waiter{func(s string) bool { return subject == AnySubject || s == subject }, false, fail})
 }
 
-// OnFailed is OnRefused for a request on many subjects, which is also told when answers
-// cannot come.
+// OnFailed is OnRefused for a request on many subjects. It is also called when answers cannot
+// come.
 func (c *Client) OnFailed(concerns func(subject string) bool, fail func(error)) (release func()) {
 	return c.add(&waiter{func(s string) bool { return s == AnySubject || concerns(s) }, true, fail})
 }
@@ -236,7 +236,7 @@ func (c *Client) disconnected() {
 	c.tell(AnySubject, true, nats.ErrDisconnected)
 }
 
-// refused looks at an error of the connection and reports whether it was a publish that
+// refused checks an error of the connection and reports whether it was a publish that
 // somebody waited for, or a subscription without which no answers come.
 func (c *Client) refused(err error) bool {
 	inboxes := cmp.Or(c.NC.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."

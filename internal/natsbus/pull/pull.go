@@ -8,8 +8,8 @@
 //     is never acknowledged, and some of these statuses end the library's session. Here a
 //     control message is one whose subject is the inbox (TestForgedStatus).
 //   - A consumer that is missing after the server restarts is answered with 503 (no
-//     responders), which the library asks again forever and tells nobody. Here the
-//     consumer is made again (TestConsumerLostInARestart).
+//     responders), after which the library retries forever without an error. Here the
+//     consumer is created again (TestConsumerLostInARestart).
 //   - After a reconnect or missed heartbeats the library pulls again on the same inbox
 //     while its old request may still stand. It drops the deliveries that exceed the
 //     session, which come again only when the ack wait ends. Here they are handled in a
@@ -65,8 +65,8 @@ type puller struct {
 	// several sources the other slots are free to go where the work is.
 	reserve int
 	// turns says that there are so few slots that even small reserves would hold most of
-	// them. Then the sources take turns: each is asked for what it has now. Only after a
-	// whole round without deliveries does a request wait.
+	// them. Then the sources take turns: each is asked for what it has now. Only after an
+	// entire round without deliveries does a request wait.
 	turns bool
 	// misses counts the requests in a row that brought nothing.
 	misses int

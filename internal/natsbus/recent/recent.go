@@ -28,8 +28,8 @@ import (
 const (
 	// busy is how many records of an edge are read within a second before it is followed.
 	busy = 64
-	// sample is after how many records that came the share of those in use is judged, and
-	// worth the share, in percent, that pays.
+	// sample is the number of received records after which the share of used ones is checked, and
+	// worth the least share, in percent, for which following pays.
 	sample, worth = 1024, 40
 	// firstPause is how long an edge is not followed after it did not pay. Each further
 	// time the pause is twice as long, up to longestPause.
@@ -83,7 +83,7 @@ type edge struct {
 	// records.
 	following bool
 	tail      *api.Tail
-	// came and used count records since the share was judged; heard is when one last came.
+	// came and used count records since the share was checked; heard is when one last came.
 	came, used int
 	heard      time.Time
 	// failed is why the tail brings nothing more.
