@@ -1,4 +1,4 @@
-// Package callctx carries what an actor lends to the tool of one call: the agent's
+// Package callctx carries what the tool of one call may use of its actor: the agent's
 // memory, and storage for binary data. Both are values of the call's context. It also carries back
 // what held the call's program.
 package callctx

@@ -210,7 +210,7 @@ func Clip(most int, text string) string {
 const maxSaid = 4000
 
 // loadBytes bounds what one reply may show again, loadedBytes what is shown again at any
-// time: older messages, and calls with their results. A result that is kept whole fits
+// time: older messages, and calls with their results. A result that is kept complete fits
 // alone.
 const (
 	loadBytes   = 256<<10 + 16<<10
@@ -236,7 +236,7 @@ func newLoads(mem *reducer.Memory) loads {
 	return l
 }
 
-// messages reserves room for that many older messages and returns how many fit.
+// messages reserves space for that many older messages and returns how many fit.
 func (l *loads) messages(wanted int) int {
 	for n := range wanted {
 		switch {
@@ -252,7 +252,7 @@ func (l *loads) messages(wanted int) int {
 	return wanted
 }
 
-// call reserves room for a call and reports whether it fits.
+// call reserves space for a call and reports whether it fits.
 func (l *loads) call(c pastResult) bool {
 	if l.loaded[c.id] {
 		return true

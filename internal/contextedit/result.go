@@ -42,7 +42,7 @@ func resultTool() llm.Tool {
 	}
 }
 
-// hasCut reports whether the run has a result that was cut and is kept whole elsewhere.
+// hasCut reports whether the run has a truncated result whose complete text is stored.
 func hasCut(mem *reducer.Memory) bool {
 	for _, record := range mem.ToolCalls {
 		if record.Ref != nil {

@@ -52,7 +52,7 @@ type Appender interface {
 // memory before it stores a batch.
 const (
 	maxBatchBytes = 8 << 20
-	// entryOverhead is what an entry needs beside its body, roughly.
+	// entryOverhead is roughly what an entry needs in addition to its body.
 	entryOverhead = 400
 )
 
@@ -84,7 +84,7 @@ func New(shard Appender, least int) *Group {
 type member struct {
 	Pending
 	place place
-	// told has room for the one thing that a member is told.
+	// told has capacity for the member's one outcome.
 	told chan outcome
 }
 
@@ -98,7 +98,7 @@ const (
 	left                  // its caller went away
 )
 
-// outcome is what a member is told: to go alone, or what its batch came to.
+// outcome is what a member gets: to append alone, or the outcome of its batch.
 type outcome struct {
 	alone bool
 	seq   uint64
@@ -143,7 +143,7 @@ func (g *Group) wait(p Pending) *member {
 	return m
 }
 
-// finish does what a member was told.
+// finish does what the outcome says.
 func (g *Group) finish(ctx context.Context, m *member, w outcome) (uint64, error) {
 	if w.alone {
 		return g.alone(ctx, m.Pending)
@@ -263,8 +263,8 @@ func (g *Group) commit() {
 	}
 }
 
-// finishBatch tells the members of a batch what it came to, and reports whether there
-// is a next one to be committed.
+// finishBatch gives the members of a batch its outcome, and reports whether there is a next
+// batch to commit.
 func (g *Group) finishBatch(last uint64, err error) (batched bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -277,7 +277,7 @@ func (g *Group) finishBatch(last uint64, err error) (batched bool) {
 		if err != nil {
 			w.seq = 0
 		}
-		m.told <- w // who left hears nothing, and there is room
+		m.told <- w // a member that left reads nothing, and the channel has capacity
 		seq -= uint64(len(g.pending[i].Entries))
 	}
 	g.clear()

@@ -7,8 +7,8 @@ import "encoding/json"
 const AnswerWords = "Gives the final answer. When you have all that the answer needs, call this tool once and alone, " +
 	"with the answer as its input; do not answer in words."
 
-// AnswerTool is a tool whose input is the structured answer. It is offered where an API
-// cannot be asked for an output schema, or not beside tools.
+// AnswerTool is a tool whose input is the structured answer. It is offered if an API does not
+// support an output schema, or not together with tools.
 type AnswerTool struct {
 	// Name is the tool's name on the wire, which no tool of the request has. Schema is that
 	// of an object.
@@ -59,7 +59,7 @@ func (t *AnswerTool) Answer(input string) string {
 	}
 	var outer map[string]json.RawMessage
 	if json.Unmarshal([]byte(input), &outer) != nil || outer[wrapper] == nil {
-		return input // whoever validates it says what is wrong
+		return input // its validation says what is wrong
 	}
 	return string(outer[wrapper])
 }

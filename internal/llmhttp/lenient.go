@@ -69,7 +69,7 @@ func (c *Cost) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Arguments are those of a call: text, or an object, which is whole then.
+// Arguments are those of a call: text, or a complete object.
 type Arguments struct{ Text, Whole string }
 
 // UnmarshalJSON reads a string, or takes any other value as it is.

@@ -162,7 +162,7 @@ func (c *Caller) Close() { c.client.Close() }
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// settings is equal for clients whose options beside address and key affect replies in the
+// settings is equal for clients whose options other than address and key affect replies in the
 // same way, and empty if they have none. It holds no secrets.
 func (c *Client) settings() string {
 	o := c.opts

@@ -51,7 +51,7 @@ func NamesOf(req llm.Request) *ToolNames {
 	return n
 }
 
-// Wire returns the name of a tool as the provider is told.
+// Wire returns the name of a tool that is sent to the provider.
 func (n *ToolNames) Wire(name string) string {
 	if wire, ok := n.wire[name]; ok {
 		return wire

@@ -13,13 +13,13 @@ import (
 // secondWords ask for the answer of the first pass in the form of the schema.
 const secondWords = "Now give this answer as JSON that satisfies the required schema."
 
-// SecondPass asks for a structured answer beside tools on servers that turn a schema into a
+// SecondPass asks for a structured answer together with tools on servers that turn a schema into a
 // grammar from the first token, where no tool could be called. The first request has the
 // tools and no schema. If it is answered in words, a second one has the schema and no tools.
 // An answer that already looks like the schema needs none.
 // The reply has the usage of both, and says so in Adjusted. Both are part of one call: a
 // failure of the second one holds the usage of the first. The text of the first pass is not
-// streamed, except beside calls.
+// streamed, except that of a reply with calls.
 func SecondPass(ctx context.Context, req llm.Request, stream func(llm.Chunk),
 	ask func(context.Context, llm.Request, func(llm.Chunk)) (llm.Response, error),
 ) (llm.Response, error) {
@@ -71,7 +71,7 @@ func SecondPass(ctx context.Context, req llm.Request, stream func(llm.Chunk),
 }
 
 // fits reports whether a text is JSON of the schema's type with all keys that it requires at
-// the top. Whoever validates the answer checks the rest.
+// the top. The validation of the answer checks the rest.
 func fits(text string, schema json.RawMessage) bool {
 	var want struct {
 		Type     string

@@ -91,8 +91,8 @@ func (c *Client) Stream(ctx context.Context, body []byte, add func(Event) (Progr
 	return nil, nil
 }
 
-// play gives the events to add, and tells complete once the reply lacks nothing. What goes
-// wrong after that is no error, except for one that the provider states.
+// play gives the events to add, and calls complete once the reply lacks nothing. A failure after
+// that is no error, except one that the provider reports.
 func play(in *events, add func(Event) (Progress, error), complete func()) error {
 	progress := Begun
 	for progress != Ended {
@@ -164,7 +164,7 @@ func stopped(f func()) *time.Timer {
 	return timer
 }
 
-// broken tells a broken stream from one in which the provider stated an error, and
+// broken distinguishes a broken stream from one in which the provider reported an error, and
 // from one that is too large.
 func (c *Client) broken(err error, in *events, resp *http.Response) error {
 	var stated Stated

@@ -117,8 +117,8 @@ type hub struct {
 	byRun  map[runName]listeners
 	others listeners
 	joined int
-	// begun is closed once the hub's follower stands: what a listener reads then and
-	// what it is told leave no gap. stop ends the follower; nil: there is none.
+	// begun is closed once the hub's follower is ready: what a listener reads then and what it
+	// gets leave no gap. stop ends the follower; nil: there is none.
 	begun chan struct{}
 	stop  context.CancelFunc
 }
@@ -174,7 +174,7 @@ func (h *hub) leave(l *listener) {
 	}
 }
 
-// run follows the shard from where it ends, and tells the listeners.
+// run follows the shard from its end, and passes records to the listeners.
 func (h *hub) run(ctx context.Context, begun chan struct{}) {
 	var last uint64
 	err := retry.Policy{First: sharedRetry}.Do(ctx, func(ctx context.Context) (err error) {
@@ -194,8 +194,8 @@ func (h *hub) run(ctx context.Context, begun chan struct{}) {
 	}
 }
 
-// begin says that what is told next comes right after a sequence number, unless
-// another one follows by now.
+// begin says that the next record comes right after a sequence number, unless another one
+// follows by now.
 func (h *hub) begin(ctx context.Context, after uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -231,9 +231,9 @@ func (h *hub) tell(ctx context.Context, rec journal.Record) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if ctx.Err() != nil {
-		return // another one follows for whoever listens by now
+		return // another one follows for the current listeners
 	}
-	h.recent.add(rec) // before anybody is told, so that who is behind finds it
+	h.recent.add(rec) // before any listener gets it, so that a slow one finds it
 	if err == nil {
 		for l := range h.byRun[runName{s.Run.Namespace, s.Run.ID}] {
 			l.tell(rec)
@@ -304,9 +304,9 @@ func (l *listener) receive() (waiting []journal.Record, behind bool, failed erro
 	return waiting, behind, l.failed
 }
 
-// follow yields the records after the cursor: those that are there from the log,
-// the others as they are told. Since the listener is told before it reads, nothing
-// falls between, and the cursor sees what comes both ways.
+// follow yields the records after the cursor: the stored ones from the log, the others as
+// they arrive. Since the listener receives before it reads, there is no gap, and the cursor
+// skips records that arrive both ways.
 func (l *listener) follow(ctx context.Context, h *hub, yield func(journal.Record, error) bool) {
 	select {
 	case <-l.begun:
@@ -337,7 +337,7 @@ func (l *listener) follow(ctx context.Context, h *hub, yield func(journal.Record
 	yield(journal.Record{}, ctx.Err())
 }
 
-// pass yields what was told and not read, and reports false when no more is
+// pass yields records that arrived and were not read, and reports false when no more are
 // wanted.
 func (l *listener) pass(told []journal.Record, yield func(journal.Record, error) bool) bool {
 	for _, rec := range told {

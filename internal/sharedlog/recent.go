@@ -22,7 +22,7 @@ type recent struct {
 	size    int
 }
 
-// recordSize is what a record takes beside its body and its subject, in bytes.
+// recordSize is the size of a record without its body and its subject, in bytes.
 const recordSize = 128
 
 // begin forgets everything: what is added next comes right after a sequence number.

@@ -1,8 +1,8 @@
 // Package telemetry is the role that makes spans of the log and sends them to a receiver of
 // OTLP. It reads the log and changes no run.
 //
-// A span is sent when the log has its end. Its ids and all else of it follow from the events of
-// its run, so it is the same whoever sends it, and however often. The position in the log moves
+// A span is sent when the log has its end. Its ids and all other values are derived from the
+// events of its run, so it is the same from any process, however often it is sent. The position in the log moves
 // only when the receiver has acknowledged what came before. So after a crash some spans are sent
 // again and none is missing.
 package telemetry
@@ -100,7 +100,7 @@ func New(cfg Config) *Exporter {
 	return x
 }
 
-// measure tells a scrape how far the exporter is behind.
+// measure returns to a scrape how far the exporter is behind.
 func (x *Exporter) measure(_ context.Context, emit meter.Emit) {
 	lag := 0.0
 	if oldest := x.oldest.Load(); oldest != 0 {

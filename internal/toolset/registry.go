@@ -28,7 +28,7 @@ import (
 type Options struct {
 	// Breakers keep calls from tools that are down, see [tool.Breaker].
 	Breakers bool
-	// Approval is the policy of all tools that have none of their own.
+	// Approval is the policy of all tools that have no policy.
 	Approval *tool.Approval
 	// Sources provide further tools while they run, see [Registry.Start].
 	Sources []tool.Source

@@ -180,7 +180,7 @@ const (
 )
 
 // own assigns the name to the source, unless another source had it first, or claims it: a source
-// that is not up yet would lose its tools to whoever is quicker.
+// that is not up yet would lose its tools to a quicker one.
 func (r *Registry) own(name, source string) error {
 	for _, other := range r.sources {
 		if s, ok := other.(Returning); ok && s.Name() != source && s.Claims(name) {

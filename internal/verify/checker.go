@@ -276,8 +276,8 @@ func (c *checker) snapshot(rec journal.Record, e *events.Event) {
 // snapshot costs as much as folding about 50 events.
 func nextSnapshot(last uint64) uint64 { return max(4, 8*last) }
 
-// afterPoison judges a legal event that follows an illegal record: it ends the
-// run, and says why.
+// afterPoison checks a legal event that follows an illegal record: it ends the run, and says
+// why.
 func (c *checker) afterPoison(e *events.Event) {
 	switch p := e.Data.(type) {
 	case *events.FatalError:

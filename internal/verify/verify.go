@@ -27,7 +27,7 @@ type Options struct {
 	Strict bool
 	// Workers is how many runs are folded at once; 0: one for every core.
 	Workers int
-	// Snapshots are held to the fold; nil: there are none.
+	// Snapshots are compared with the fold; nil: there are none.
 	Snapshots ports.Snapshots
 }
 

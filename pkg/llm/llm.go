@@ -9,7 +9,7 @@
 // Every Caller returns unusual replies in the same way:
 //   - How the reply ended is its [Meta] Finish, and the provider's own word for it.
 //   - A refusal of the model or its provider is a [Text] with its words, or
-//     [RefusedText] if there are none, and finish [FinishRefusal]. Calls beside it are
+//     [RefusedText] if there are none, and finish [FinishRefusal]. Its calls are
 //     dropped, and it is never [Structured].
 //   - A reply that was truncated is the reply as far as it came, with finish
 //     [FinishLength]. The last call of such a reply may lack its end and must not
@@ -334,8 +334,8 @@ type Text struct {
 	Content string
 }
 
-// ToolCalls is a reply that asks for at least one tool call, with the text that
-// stood beside the calls.
+// ToolCalls is a reply that asks for at least one tool call, with the reply's
+// text.
 type ToolCalls struct {
 	Meta
 	Content string

@@ -27,8 +27,8 @@ type Invalid struct {
 func (Thought) isResponse() {}
 func (Invalid) isResponse() {}
 
-// Memory is what the text protocol shows beside the conversation. Other callers ignore
-// it.
+// Memory is what the text protocol shows in addition to the conversation. Other callers
+// ignore it.
 type Memory struct {
 	// State is thinking or executing. Any other state counts as thinking, and the
 	// reply's note says so.

@@ -30,7 +30,7 @@ func checkTools(a *events.Agent, tools []events.ToolSpec) error {
 	return checkClientTools(tools)
 }
 
-// checkClientTools refuses tools that say they are the client's and stand elsewhere.
+// checkClientTools refuses tools that claim to be the client's and are not in its pool.
 func checkClientTools(tools []events.ToolSpec) error {
 	for i := range tools {
 		t := &tools[i]

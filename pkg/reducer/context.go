@@ -306,7 +306,7 @@ func (mem *Memory) forgetInternal(keep map[string]bool) {
 		return
 	}
 	c.Internal = kept
-	// They are calls of the current loop, so what is older need not be looked at.
+	// They are calls of the current loop, so older ones need not be checked.
 	first := len(c.Turns)
 	for left := len(gone); first > 0 && left > 0; {
 		first--
@@ -316,7 +316,7 @@ func (mem *Memory) forgetInternal(keep map[string]bool) {
 			}
 		}
 	}
-	// A slice of its own: the old turns may still be read elsewhere.
+	// A new slice: others may still read the old turns.
 	c.Turns = slices.Concat(c.Turns[:first], slices.DeleteFunc(slices.Clone(c.Turns[first:]), mem.showsNothing))
 	if c.Asked >= first {
 		c.Asked = lastAsked(c.Turns)
@@ -351,7 +351,7 @@ func (mem *Memory) joinParts(t *Turn) bool {
 		return false
 	}
 	last := &turns[len(turns)-1]
-	// A slice of its own: the turn may be read elsewhere.
+	// A new slice: others may still read the turn.
 	last.Calls = slices.Concat(last.Calls, t.Calls)
 	last.Content, last.Part, last.Aside = t.Content, t.Part, t.Aside
 	return true

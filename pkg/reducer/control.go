@@ -53,7 +53,7 @@ var controlRules = []rule{
 		typ: events.TypeFatalError, moves: []move{{"", events.Errored}}, from: everyState | control,
 		fromNow: func(mem *Memory, _ events.Payload) origin {
 			if _, over := mem.SafetyCap(); over || mem.Control.Poison != nil {
-				return everyState | control // whoever meets it
+				return everyState | control // any worker that reads it
 			}
 			return mem.workers() | control
 		},

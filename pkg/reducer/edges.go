@@ -37,8 +37,8 @@ func Edges(t *Table) []Edge {
 	for _, state := range t.states {
 		cells := maps.Clone(t.cells[state])
 		if state == t.spec.Initial {
-			// A fork's own first event stands beside the table: it leads wherever the
-			// other run stood.
+			// A fork's first event is not in the table: it leads to the state of the
+			// other run.
 			cells[events.TypeForked] = cell{from: own, rule: ruleOf[events.TypeForked]}
 		}
 		for typ, c := range cells {

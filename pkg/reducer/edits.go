@@ -90,7 +90,7 @@ func (mem *Memory) Loaded() (calls map[string]bool, bytes int) {
 }
 
 // Older returns the sizes in bytes of the messages before the window, the last one first,
-// each with the calls that belong to it: as many as fit into room. more says that there are
+// each with the calls that belong to it: as many as fit into room bytes. more says that there are
 // others. The cost grows with what fits, not with the run.
 func (mem *Memory) Older(room int) (sizes []int, more bool) {
 	first, _ := mem.windowStart()

@@ -142,7 +142,7 @@ func foldForked(mem *Memory, e *events.Event) {
 
 // begin makes a parent's memory that of its fork. Numbers of the parent's events mean
 // nothing in the fork. So what the parent had in flight begins again, at that time, and so
-// do the bounds of one turn and the time to decide on an approval.
+// do the limits of one turn and the time for an approval.
 func (mem *Memory) begin(p *events.Forked, at time.Time) {
 	c := &mem.Control
 	depth := 1
@@ -220,8 +220,8 @@ func reworded(parts []events.Part, text string) []events.Part {
 	return changed
 }
 
-// forkRoute is where a fork's first event goes: to whoever would be woken if its
-// parent were re-driven.
+// forkRoute is where a fork's first event goes: to the worker that a re-drive of its
+// parent would wake.
 func forkRoute(mem *Memory, p events.Payload) (events.State, string) {
 	fork := mem.base.mem.Clone()
 	fork.begin(p.(*events.Forked), fork.Updated)

@@ -209,7 +209,7 @@ func (mem *Memory) checkDecided(accepted bool) error {
 }
 
 // batchAccepted reports whether a call of the batch is left to run: one that
-// was accepted, or one that nobody had to decide on.
+// was accepted, or one that needed no decision.
 func (mem *Memory) batchAccepted() bool {
 	rejected := 0
 	for _, d := range mem.PendingApproval.Decisions {

@@ -16,8 +16,8 @@ import (
 // brought. A line more in revisions is a new revision.
 const Revision = len(revisions)
 
-// revisions has, for each [Revision] from 1, the digest of what its builds know beside the
-// rows of their tables: who may publish each type, in which states it can be legal, the
+// revisions has, for each [Revision] from 1, the digest of what its builds know in addition to
+// the rows of their tables: who may publish each type, in which states it can be legal, the
 // version of its payload and that of its legality. Builds of revisions 1 and 2 identified
 // themselves by their rows alone. A line never changes; a change of what it stands for is a
 // new revision with its own line.
@@ -114,7 +114,7 @@ func (t *Table) identify() {
 
 // Pins returns the hash that a Start is to pin: that of the release before this one, if
 // that can read the Start, so that the roles of an installation can be replaced in any
-// order; else the table's own. The run is then held to what that release knows.
+// order; else the table's own. The run is then limited to what that release knows.
 func (t *Table) Pins(p *events.Start) string {
 	if startSince(p) <= previous {
 		return t.older
@@ -166,7 +166,7 @@ func (t *Table) checkRevision(mem *Memory, r *rule, e *events.Event) error {
 }
 
 // RevisionError says that an event was not drafted, because builds of the run's own
-// revision may be at work beside this one and could not read it.
+// revision may be at work on the same bus and could not read it.
 type RevisionError struct {
 	Event events.Type
 	// Needs is the revision that brought the event in this form, Run that of the run.

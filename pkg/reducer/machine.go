@@ -289,8 +289,8 @@ func (e *TransitionError) Error() string {
 }
 
 // refuse poisons the run by a record that cannot be read or is not legal. It leaves the
-// run as it is if the record can be judged only by another program, or only together
-// with the run's parent.
+// run as it is if only another program can check the record, or only together with the
+// run's parent.
 func (m *Machine) refuse(mem *Memory, typ events.Type, err error, hash string) error {
 	var parent *ParentError
 	var table *TableError
@@ -363,7 +363,7 @@ func foldOwn(fold Fold, mem *Memory, e *events.Event) (err error) {
 	return nil
 }
 
-// chain makes the event the last one of the run, and notes whose delivery drives what:
+// chain makes the event the last one of the run, and notes which delivery is responsible:
 // work is done under the delivery of the last event that went to its state, so an
 // older one can be dropped.
 func (mem *Memory) chain(s events.Subject, here cell, e *events.Event, hash string) {

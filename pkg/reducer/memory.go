@@ -126,8 +126,8 @@ type Message struct {
 	Timestamp time.Time `json:"timestamp"`
 	// Parts are there where the message is more than text.
 	Parts []events.Part `json:"parts,omitempty"`
-	// Interrupted says that the reply was not complete when something from outside
-	// made it obsolete; its time is that of what comes after it.
+	// Interrupted says that the reply was not complete when a request of a client made it
+	// obsolete; its time is that of what comes after it.
 	Interrupted bool `json:"interrupted,omitempty"`
 }
 
@@ -142,7 +142,7 @@ type ToolInfo struct {
 	// Client is true for a tool of the run's own client, Timeout how long its calls wait.
 	Client  bool            `json:"client,omitempty"`
 	Timeout events.Duration `json:"timeout,omitempty"`
-	// Approval is the policy of the tool's own file, which holds beside the agent's.
+	// Approval is the policy of the tool's file, which applies in addition to the agent's.
 	Approval *events.Approval `json:"approval,omitempty"`
 }
 
@@ -154,7 +154,7 @@ type ToolCallRecord struct {
 	Result     *CallResult `json:"result"`
 	ProviderID string      `json:"provider_id,omitempty"`
 	Ref        *events.Ref `json:"ref,omitempty"`
-	// Attachments are what the tool returned beside text.
+	// Attachments are the images and files that the tool returned.
 	Attachments []events.Attachment `json:"attachments,omitempty"`
 	// Run is the run that answered the call, if one did.
 	Run string `json:"run,omitempty"`
@@ -193,8 +193,8 @@ func (r *CallResult) Text() string {
 }
 
 // ReactContext is the current loop's context: how many messages the model sees
-// (0: all) and which calls belong to it. Edits is what was shown beside what the
-// agent's window shows, as far as it still is.
+// (0: all) and which calls belong to it. Edits is what was shown in addition to the
+// agent's window, as far as it still is.
 type ReactContext struct {
 	ContextWindowSize int       `json:"context_window_size"`
 	ToolCallIDs       []string  `json:"tool_call_ids"`
@@ -224,7 +224,7 @@ type Control struct {
 	Agent     events.Agent `json:"agent"`
 	AgentHash string       `json:"agent_hash"`
 	// StorageAgent is the agent whose storage the run's memory goes to and comes
-	// from: the one that the run began with, whoever it is handed over to.
+	// from: the one that the run began with, also after a hand-off.
 	StorageAgent string         `json:"storage_agent"`
 	TableHash    string         `json:"table_hash"`
 	Parent       *events.Parent `json:"parent,omitempty"`
@@ -291,7 +291,7 @@ type Control struct {
 	Restored bool `json:"restored,omitempty"`
 	// Incomplete says that the final answer was truncated, and the agent takes it all the same.
 	Incomplete bool `json:"incomplete,omitempty"`
-	// Redriven is true if the last Resumed was a re-drive of work that stood still.
+	// Redriven is true if the last Resumed was a re-drive of a stalled run.
 	Redriven bool `json:"redriven,omitempty"`
 	// TextState is how a model that speaks the text protocol is asked next, empty
 	// for the others: thinking, executing, or what a foreign writer put there.
@@ -363,7 +363,7 @@ type Attempt struct {
 	TooLong int `json:"too_long,omitempty"`
 	// Network are those of Provider that found no network, or no answer in time.
 	Network int `json:"network,omitempty"`
-	// Other are those of Provider whose kind has no count of its own. The rest of Provider are
+	// Other are those of Provider whose kind has no separate count. The rest of Provider are
 	// overloads.
 	Other int `json:"other,omitempty"`
 	// Passed is how many of the agent's models were given up for this effect. The counts of
@@ -476,7 +476,7 @@ func (m *Memory) Clone() *Memory {
 	return c
 }
 
-// Note adds a text to the conversation as a message of the user, so that the model is told.
+// Note adds a text to the conversation as a message of the user, so that the model sees it.
 // It is for an application's folds.
 func (m *Memory) Note(text string) { m.addTurn(Turn{Kind: turnNote, Content: text}) }
 

@@ -109,7 +109,7 @@ func foldReflection(mem *Memory, e *events.Event) {
 // conversation stays.
 func (mem *Memory) summarize(summary string) {
 	c := &mem.Control
-	// A new slice: the old turns may still be read elsewhere.
+	// A new slice: others may still read the old turns.
 	turns := make([]Turn, 0, len(c.Turns))
 	open := []string{}
 	for _, t := range c.Turns {
@@ -151,7 +151,7 @@ const (
 	notedBytes = 1 << 10
 )
 
-// foldPaged takes what went to storage out of working memory, and tells the
+// foldPaged removes what went to storage from working memory, and adds a note for the
 // model. Only the last such note stays: what earlier ones name lies in storage all
 // the same, and notes must not fill the conversation of a long run.
 func foldPaged(mem *Memory, e *events.Event) {
@@ -180,7 +180,7 @@ func foldPaged(mem *Memory, e *events.Event) {
 
 // moveStorage gives the run the storage of another agent. What it loaded from the
 // former one lies nowhere in this one, so paging has to store it; what was paged to
-// the former one cannot be had back, and the model is told so.
+// the former one cannot be loaded, and a note tells the model.
 func (mem *Memory) moveStorage(agent string) {
 	c := &mem.Control
 	former := c.StorageAgent

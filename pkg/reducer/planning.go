@@ -416,7 +416,7 @@ func (t *Table) foldByRevision(mem *Memory, p *events.LLMAttemptFailed) {
 }
 
 // outlive forgets the workers that were lost before one came back from the work to report
-// a failure: the work does not kill whoever does it. What was given up stays so.
+// a failure: the work does not kill its worker. What was given up stays so.
 func (mem *Memory) outlive(p *events.LLMAttemptFailed) {
 	for i := range mem.Control.Attempts {
 		a := &mem.Control.Attempts[i]
@@ -452,7 +452,7 @@ func (mem *Memory) keepInterrupted(e *events.Event, p *events.LLMAttemptFailed) 
 		at, said = i, mem.Messages[i].Timestamp
 	}
 	turn := mem.turnBefore(len(mem.Messages) - at)
-	// Slices of their own: the old ones may still be read elsewhere.
+	// New slices: others may still read the old ones.
 	mem.Messages = slices.Insert(slices.Clone(mem.Messages), at, Message{
 		ID: p.MessageID, Role: "assistant", Content: p.Content, Timestamp: said, Interrupted: true,
 	})

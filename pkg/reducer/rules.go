@@ -16,7 +16,7 @@ type origin uint8
 const (
 	// own is the state that the run is in.
 	own origin = 1 << iota
-	// control is what comes from outside: [events.Control].
+	// control is the source of clients' requests and timers: [events.Control].
 	control
 	// planning is the planner, whatever state the run is in.
 	planning
@@ -50,8 +50,8 @@ type rule struct {
 	// state; route is the one in this run. Both nil: where the table leads.
 	ways  func(t *Table, state events.State) []Edge
 	route func(mem *Memory, p events.Payload) (events.State, string)
-	// drives returns the one call whose work the event's delivery drives where it goes
-	// to an actor, empty for none. Nil: every call of the pool that nobody works on.
+	// drives returns the one call that the event's delivery is responsible for if it goes to an
+	// actor, empty for none. Nil: every call of the pool that nobody works on.
 	drives func(p events.Payload) string
 
 	// check says why the payload is not legal in the run. legality is the version of

@@ -68,8 +68,8 @@ func converted[M any](to []M, view []ViewMessage, convert func(*ViewMessage) M) 
 }
 
 // showsAll reports whether the view is the system prompt and then the turns in their order,
-// of which the window counts that many. What is shown beside the window is looked for only
-// at the beginning: events that add to the conversation bring none.
+// of which the window counts that many. What is shown in addition to the window is looked
+// for only at the beginning: events that add to the conversation bring none.
 func (mem *Memory) showsAll(counted int, beginning bool) bool {
 	r := mem.ReactContext
 	if r == nil {

@@ -67,7 +67,7 @@ func (mem *Memory) foldInvalidReply(e *events.Event, p *events.RefusedReply) {
 	}
 }
 
-// LastRefusal returns what the model was told about its last reply that could not be used;
+// LastRefusal returns the text for the model about its last reply that could not be used;
 // empty if there is none.
 func LastRefusal(mem *Memory) string {
 	turns := mem.Control.Turns

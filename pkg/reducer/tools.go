@@ -281,7 +281,7 @@ func foldOutcome(mem *Memory, e *events.Event) {
 }
 
 // addCalledUsage adds what the run that answered a call has used to what this one
-// has. Nothing becomes less by it, whoever says so.
+// has. It never reduces a count, whatever the event says.
 func (mem *Memory) addCalledUsage(u *events.Usage) {
 	used := events.Usage{Input: max(0, u.Input), Output: max(0, u.Output), Cached: max(0, u.Cached), Total: max(0, u.Total)}
 	if u.CostUSD != nil {

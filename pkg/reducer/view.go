@@ -37,10 +37,10 @@ const summaryIntro = "Summary of the tool calls so far: "
 // conversation in order. Every call is followed by its result, and a call without a result
 // is omitted. The context window counts messages and never parts a call from its result.
 // The user's last message is always shown: if the window would begin after it, it replaces
-// the window's oldest message, or stands beside the only one of a window of one. The cost
+// the window's oldest message, or is shown with the only one of a window of one. The cost
 // grows with what is shown, not with the run.
 //
-// The messages are appended to view, whose room is used; it may be nil.
+// The messages are appended to view, whose capacity is used; it may be nil.
 func View(view []ViewMessage, mem *Memory) []ViewMessage {
 	c := &mem.Control
 	first, pinned := mem.windowStart()
@@ -102,7 +102,7 @@ func (mem *Memory) windowOf(size int) (first int, pinned *Turn) {
 	case asked >= first || !mem.counts(&turns[asked]):
 		return first, nil
 	case asked == 0 && mem.SpeaksText():
-		return first, nil // the task, which is shown beside the window
+		return first, nil // the task, which is shown in addition to the window
 	case shorter == len(turns):
 		return first, &turns[asked] // a window of one message keeps it
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// OneAnswer is the room of an inbox for single answers: several servers may answer
-	// where nobody leads.
+	// OneAnswer is the capacity of an inbox for single answers: several servers may answer
+	// if none leads.
 	OneAnswer = 16
 	// maxIdle bounds the inboxes for single answers that are kept, maxIdlePages those for
 	// pages up to the size keptSize.

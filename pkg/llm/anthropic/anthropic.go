@@ -10,8 +10,8 @@
 //     model does not take are named in words.
 //   - Tools, system prompt and the conversation's end are marked for the prompt
 //     cache, so that each request reads from it what the one before it sent.
-//   - A reply is scanned whole: tool calls outrank text wherever they stand, and
-//     the text beside them is kept. Streamed arguments are given back as the model
+//   - The entire reply is scanned: tool calls outrank text in any order, and their
+//     text is kept. Streamed arguments are given back as the model
 //     wrote them, valid or not.
 //   - Blocks that are neither text nor calls, such as thinking, are the reply's
 //     Reasoning. They are sent back unchanged, where they stood, to the model that
@@ -79,8 +79,8 @@ type Options struct {
 	Silence time.Duration
 	// MaxBytes bounds one reply of the server, in bytes. Default 32 MiB.
 	MaxBytes int64
-	// HTTPClient does the requests. Default is one of its own with the proxy of
-	// the environment.
+	// HTTPClient sends the requests. Default is a separate client with the proxy of the
+	// environment.
 	HTTPClient *http.Client
 	// Like names the row of the table of models for a server at another address, and
 	// Capabilities, a JSON object, sets what differs from it; see docs/models.md.

@@ -95,8 +95,8 @@ func (w *writer) back(parts []past, end [2]int) (blocks []json.RawMessage, place
 }
 
 // usable returns the blocks with nil for those that cannot go back: thinking unless thinks
-// says so, and a use of a tool of the provider's that has no result. Beside calls the result
-// may still come.
+// says so, and a use of a tool of the provider's that has no result. In a reply with calls the
+// result may still come.
 func usable(all []json.RawMessage, thinks, calls bool) []json.RawMessage {
 	results := map[string]bool{}
 	ids := make([]struct {

@@ -159,7 +159,7 @@ func (a *assembly) say(kind llm.ChunkKind, text string) {
 	a.emit(llm.Chunk{Kind: kind, Text: text})
 }
 
-// Reply returns the complete reply, and tells what of it was not streamed.
+// Reply returns the complete reply, and streams the part of it that was not streamed.
 func (a *assembly) Reply() (llm.Response, error) {
 	for _, b := range a.order {
 		if b.kind == kindCall && len(b.added) == 0 && b.text != "{}" {

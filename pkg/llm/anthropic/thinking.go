@@ -89,7 +89,7 @@ func (x *exchange) think(s llm.Sampling, mayThink bool) (room int) {
 	return 0
 }
 
-// leaveOut notes that the model is not told how to think.
+// leaveOut notes that the request does not say how to think.
 func (x *exchange) leaveOut(s llm.Sampling) {
 	if s.Effort != "" {
 		x.adjust(keyEffort, nil)

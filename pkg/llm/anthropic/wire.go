@@ -193,14 +193,14 @@ type tokens struct {
 	Output  llmhttp.Number  `json:"output_tokens"`
 	Cost    *llmhttp.Number `json:"cost"`
 	// Iterations are the passes that the provider made for the reply, such as one to compact
-	// the conversation. The counts beside them leave those out.
+	// the conversation. The other counts do not include them.
 	Iterations []tokens `json:"iterations"`
 }
 
 // none reports whether no tokens were used.
 func (t tokens) none() bool { return t.Input+t.Written+t.Read+t.Output == 0 && len(t.Iterations) == 0 }
 
-// billed is all that the reply used: the sum of its passes, where they are told.
+// billed is all that the reply used: the sum of its passes, if they are listed.
 func (t tokens) billed() tokens {
 	sum := tokens{Cost: t.Cost}
 	for _, pass := range t.Iterations {

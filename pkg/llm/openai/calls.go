@@ -23,7 +23,7 @@ type partial struct {
 	index    int
 	id, name string
 	args     strings.Builder
-	// whole are arguments that came as an object.
+	// whole are the arguments if they came as an object.
 	whole string
 	extra json.RawMessage
 	// told says that the name was emitted.

@@ -8,11 +8,11 @@
 //     results follow them in a user message.
 //   - What differs between servers and models is as the table of models says
 //     ([providers.Capabilities]): how reasoning goes back, effort, refused settings,
-//     structured answers. What is sent otherwise than asked for is in the reply's
-//     Adjusted. A structured answer beside tools may take two requests, see
+//     structured answers. Settings that were changed for the server are in the reply's
+//     Adjusted. A structured answer together with tools may take two requests, see
 //     [llmhttp.SecondPass].
-//   - A reply is scanned whole: tool calls outrank text wherever they stand, and
-//     the text beside them is kept. Arguments are given back as the model wrote
+//   - The entire reply is scanned: tool calls outrank text in any order, and their
+//     text is kept. Arguments are given back as the model wrote
 //     them, valid or not. A call without an id gets "call_<reply>_<k>".
 //   - Replies and chunks are read in every form that servers are known to give them.
 //     Reasoning is kept from whichever field or tags it stands in.
@@ -54,7 +54,7 @@ type Options struct {
 	BaseURL string
 	// Model is used by requests that name none.
 	Model string
-	// Header is sent with every request, for what some providers want beside
+	// Header is sent with every request, for what some providers want in addition to
 	// the key (an organization, an application's name).
 	Header http.Header
 	// ReasoningEffort is sent to reasoning models as reasoning_effort where it is
@@ -78,8 +78,8 @@ type Options struct {
 	Silence time.Duration
 	// MaxBytes bounds one reply of the server, in bytes. Default 32 MiB.
 	MaxBytes int64
-	// HTTPClient does the requests. Default is one of its own with the proxy of
-	// the environment.
+	// HTTPClient sends the requests. Default is a separate client with the proxy of the
+	// environment.
 	HTTPClient *http.Client
 }
 
@@ -112,7 +112,7 @@ func New(opts Options) (*Caller, error) {
 func (c *Caller) NeedsResponses(req llm.Request) (needs, sure bool) {
 	caps := c.http.Capabilities(cmp.Or(req.Model, c.opts.Model))
 	if len(req.ProviderTools) > 0 && caps.API == "" && caps.Row == "openai" {
-		return true, true // chat completions of OpenAI have no tools of its own
+		return true, true // OpenAI's chat completions have no provider tools
 	}
 	return caps.NeedsResponses(len(req.Tools) > 0, req.Sampling.Effort), c.http.Known() || caps.API != ""
 }

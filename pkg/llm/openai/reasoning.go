@@ -30,8 +30,8 @@ func (r *reasoning) add(kind llm.ReasoningKind, text string) {
 	r.parts[len(r.parts)-1].text.WriteString(text)
 }
 
-// of returns the reasoning that stands beside a message's content, from the first field
-// that has any.
+// of returns the reasoning of a message outside its content, from the first field that has
+// any.
 func (r *reasoning) of(m *spoken) (llm.ReasoningKind, string) {
 	kind, said := llm.ReasoningText, ""
 	for _, raw := range m.ReasoningDetails {

@@ -106,7 +106,7 @@ type outputSchema struct {
 
 const typeFunction = "function"
 
-// The forms in which servers are told how much to reason.
+// The forms in which requests say how much to reason.
 type (
 	reasoningParam struct {
 		Effort    string `json:"effort,omitempty"`

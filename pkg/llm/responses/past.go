@@ -15,7 +15,7 @@ const phaseFinal = "final_answer"
 // passage is a message of a reply: its text and its phase, which may be empty.
 type passage struct{ phase, text string }
 
-// wording is the text of a reply that has the messages. Beside calls that is all of them. An
+// wording is the text of a reply that has the messages. With calls that is all of them. An
 // answer is what its provider calls the final one, if there is any: the rest was said on the
 // way to it.
 func wording(all []passage, calls bool) string {

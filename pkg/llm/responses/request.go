@@ -162,8 +162,8 @@ func (x *exchange) Body(stream bool) ([]byte, error) {
 	return x.caller.http.Write(p.Model, p)
 }
 
-// structure asks for an answer by the output schema: by the API's own setting, or beside
-// tools by one more tool where the server could call none otherwise.
+// structure asks for an answer by the output schema: by the API's setting, or together with
+// tools by one more tool if the server could call none otherwise.
 func (x *exchange) structure() error {
 	schema := x.req.OutputSchema
 	way := x.caps.OutputSchema
@@ -221,7 +221,7 @@ func (x *exchange) sample(s llm.Sampling) {
 	x.reason()
 }
 
-// reasons reports whether the model can be told how much to reason.
+// reasons reports whether a request can say how much to reason.
 func (x *exchange) reasons() bool {
 	return x.caps.EffortField != providers.None && len(x.caps.Efforts) > 0
 }

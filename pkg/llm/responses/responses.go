@@ -9,8 +9,8 @@
 //     items. It is sent back unchanged and where it stood, to the model that wrote it.
 //   - Reasoning is asked for with a summary. A server that refuses summaries is asked
 //     without one from then on.
-//   - A reply is scanned whole: tool calls outrank text wherever they stand, and the
-//     text beside them is kept. Arguments are given back as the model wrote them, valid
+//   - The entire reply is scanned: tool calls outrank text in any order, and their
+//     text is kept. Arguments are given back as the model wrote them, valid
 //     or not. A call's id is its call_id.
 //   - A stream that ends without response.completed, response.incomplete or
 //     response.failed is an error of [llm.KindBroken]. Nothing is sent twice, unless the
@@ -51,7 +51,7 @@ type Options struct {
 	BaseURL string
 	// Model is used by requests that name none.
 	Model string
-	// Header is sent with every request, for what some providers want beside
+	// Header is sent with every request, for what some providers want in addition to
 	// the key (an organization, an application's name).
 	Header http.Header
 	// Like names the row of the table of models whose server this one is like, and
@@ -69,8 +69,8 @@ type Options struct {
 	Silence time.Duration
 	// MaxBytes bounds one reply of the server, in bytes. Default 32 MiB.
 	MaxBytes int64
-	// HTTPClient does the requests. Default is one of its own with the proxy of
-	// the environment.
+	// HTTPClient sends the requests. Default is a separate client with the proxy of the
+	// environment.
 	HTTPClient *http.Client
 }
 

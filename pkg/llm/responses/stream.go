@@ -119,7 +119,7 @@ func (a *assembly) Add(in llmhttp.Event) (llmhttp.Progress, error) {
 	return llmhttp.Begun, nil
 }
 
-// about takes what a response says beside its items.
+// about reads the metadata of a response.
 func (a *assembly) about(in answer) {
 	a.model = cmp.Or(string(in.Model), a.model)
 	if u := in.Usage; u != nil {
@@ -224,8 +224,8 @@ func (a *assembly) think(t *texts, index int, fragment string) {
 	}
 }
 
-// whole takes a complete item. What it holds counts more than the fragments, but some
-// servers leave out what came in fragments.
+// whole adds a complete item. It takes precedence over the fragments, but some servers
+// omit what came in fragments.
 func (a *assembly) whole(index int, raw json.RawMessage) {
 	in, ok := read(raw)
 	if !ok {

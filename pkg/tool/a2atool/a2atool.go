@@ -74,7 +74,7 @@ const (
 
 var cardPauses = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 30 * time.Second}
 
-// taskSchema is the schema of a tool without one of its own.
+// taskSchema is the schema of a tool that has none.
 var taskSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What the agent is to do, with all that it has to know."},"task_id":{"type":"string","description":"Only to answer a question of the agent: the id of its task that waits. The argument task is then the answer."}},"required":["task"],"additionalProperties":false}`)
 
 // Options name an agent. All but Over are required, Headers may be empty.

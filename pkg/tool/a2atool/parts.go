@@ -71,7 +71,7 @@ func (p *part) kept(ctx context.Context, data []byte) string {
 }
 
 // load returns the file at a URL of the agent's own server, else nil. Other servers are not asked:
-// an agent decides on no other host, and its headers go to no other.
+// an agent may not name another host, and its headers go to no other.
 func (t *agentTool) load(ctx context.Context, from string) []byte {
 	u, err := url.Parse(from)
 	if err != nil || t.source == nil || u.Scheme != t.origin.Scheme || u.Host != t.origin.Host {

@@ -21,7 +21,7 @@ type question struct {
 // maxTaskID bounds the id of a task that asks, in bytes: it goes to the log.
 const maxTaskID = 512
 
-// id tells the statuses of one task in which it waits apart. The protocol gives each message an id.
+// id distinguishes the statuses in which a task waits. The protocol gives each message an id.
 func (s *status) id() string {
 	said := []byte(s.state())
 	if m := s.Message; m != nil && m.MessageID != "" {

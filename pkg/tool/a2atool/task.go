@@ -27,7 +27,7 @@ const codeError = "a2a_error"
 // sends are the pauses between attempts to send a message: a server may start anew.
 var sends = retry.Policy{First: 200 * time.Millisecond, Factor: 2, Max: 5 * time.Second, Budget: time.Minute}
 
-// polls are the pauses between looks at a task.
+// polls are the pauses between two requests for a task.
 var polls = retry.Policy{First: 100 * time.Millisecond, Factor: 1.5, Max: 5 * time.Second}
 
 // agentTool is the tool of one agent, as its card was read.
@@ -210,7 +210,7 @@ func (t *agentTool) first(call tool.Call) (message, error) {
 // again. A server may accept an answer before the task continues.
 const staleFor = 30 * time.Second
 
-// await looks at the task until it ends or asks. A server that is away meanwhile is asked again.
+// await polls the task until it ends or asks. A server that is away meanwhile is asked again.
 // before is the task as it was before it got an answer.
 func (t *agentTool) await(ctx context.Context, now, before *task) (string, error) {
 	began := time.Now()

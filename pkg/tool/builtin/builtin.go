@@ -164,7 +164,7 @@ func (a *askHuman) Run(_ context.Context, call tool.Call) (string, error) {
 const currentTimeSchema = `{"type":"object","properties":{"timezone":{"type":"string",` +
 	`"description":"IANA name such as Europe/Madrid; UTC if not given"}},"additionalProperties":false}`
 
-// currentTime tells the time of its clock.
+// currentTime returns the time of its clock.
 type currentTime struct {
 	def tool.Definition
 	now func() time.Time

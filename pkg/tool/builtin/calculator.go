@@ -129,7 +129,7 @@ var (
 		Precision: workingDigits, MaxExponent: maxMagnitude, MinExponent: -maxMagnitude,
 		Traps: apd.DefaultTraps | apd.Underflow | apd.Subnormal, Rounding: apd.RoundHalfUp,
 	}
-	// wide has room for every digit that a value within the magnitudes can have.
+	// wide has every digit that a value within the magnitudes can have.
 	wide = arithmetic.WithPrecision(2*maxMagnitude + workingDigits)
 
 	hundred = apd.New(100, 0)

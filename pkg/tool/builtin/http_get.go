@@ -102,8 +102,8 @@ func (g *httpGet) redirect(req *http.Request, via []*http.Request) error {
 	return g.hosts.check(req.URL)
 }
 
-// dial connects only to addresses that the host's entry vouches for. It looks at
-// the address after the name was resolved, so that no name can lead elsewhere.
+// dial connects only to addresses that the host's entry allows. It checks the address after
+// the name was resolved, so that no name can lead to another host.
 func (g *httpGet) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -284,7 +284,7 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"),
 }
 
-// mayDial decides on the address that a name was resolved to. Link-local ones
+// mayDial reports whether the address that a name was resolved to is allowed. Link-local ones
 // (where clouds keep credentials) have to be listed by address.
 func mayDial(t trust, addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")

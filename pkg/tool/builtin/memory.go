@@ -39,7 +39,7 @@ func objectSchema(properties string, required ...string) string {
 	return `{"type":"object","properties":{` + properties + `},"required":` + string(names) + `,"additionalProperties":false}`
 }
 
-// remember is a tool that acts on the memory that its call is lent.
+// remember is a tool that acts on the memory of its call's run.
 type remember struct {
 	def  tool.Definition
 	verb callctx.Verb
@@ -77,7 +77,7 @@ func (m *remember) Definition() tool.Definition { return m.def }
 // UsesMemory marks the tool, see [callctx.UsesMemory].
 func (m *remember) UsesMemory() {}
 
-// Run has the call's action carried out on the memory that the call is lent.
+// Run carries out the call's action on the memory of its run.
 func (m *remember) Run(ctx context.Context, call tool.Call) (string, error) {
 	memory := callctx.MemoryOf(ctx)
 	if memory == nil {

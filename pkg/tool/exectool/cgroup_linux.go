@@ -152,7 +152,7 @@ type bound struct {
 	files *os.File
 }
 
-// newBound makes a control group with room for that much memory, in bytes, and that many processes.
+// newBound makes a control group with limits for memory, in bytes, and the number of processes.
 func newBound(memory int64, processes int) (*bound, error) {
 	parent, err := delegated()
 	if err != nil {

@@ -115,8 +115,8 @@ type Options struct {
 	Sandbox Sandbox
 	// Network is [None] or [Host]. Default [None]. Without a sandbox it is always that of the host.
 	Network Network
-	// Read lists files and folders that the command may read beside those that every command may.
-	// A relative path begins at Dir.
+	// Read lists files and folders that the command may read in addition to those that every command
+	// may read. A relative path begins at Dir.
 	Read []string
 	// Require lists what the sandbox must have: pidns, ipcns, netns, mountns, landlock, seccomp,
 	// cgroup. Where the system lacks one of them, the command is not started.
@@ -288,8 +288,8 @@ func (t *execTool) run(ctx context.Context, call tool.Call) (is State, result st
 // errFlat is why a test has no namespaces.
 var errFlat = errors.New("left out")
 
-// start starts the command, in its sandbox if it is to have one. Where the system gives
-// it no namespaces of its own, the sandbox does without. The sandbox is to be closed
+// start starts the command, in its sandbox if it is to have one. If the system denies
+// it namespaces, the sandbox works without them. The sandbox is to be closed
 // also if it fails. If it does not fail, the output is to be ended.
 func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.Writer) (*exec.Cmd, *sandbox, *output, error) {
 	var without shortfall
@@ -327,7 +327,7 @@ func (t *execTool) start(ctx context.Context, call tool.Call, stdout, stderr io.
 }
 
 // sameDir reports whether Dir still leads where it did when the tool was made. Another tool's command
-// that may write beside it could have put a link in its place.
+// that may write next to it could have put a link in its place.
 func (o *Options) sameDir() error {
 	if o.Dir == "" {
 		return nil // this process's own, wherever that is

@@ -63,7 +63,7 @@ func concealed() []string {
 	return there
 }
 
-// grants is what a command may reach in the file system, beside what every command may.
+// grants is what a command may reach in the file system, in addition to what every command may.
 type grants struct {
 	// Dir is the working folder, Temp the folder for temporary files.
 	Dir, Temp string
@@ -88,7 +88,7 @@ var readable = []string{
 // devices are the files in /dev that any command may read and write.
 var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 
-// libraries are the folders beside a program's own, bin, that belong to it.
+// libraries are the folders next to a program's folder bin that belong to it.
 var libraries = []string{"lib", "lib64", "libexec", "share", "include", "pyvenv.cfg"}
 
 // grant returns what a command may reach: its working folder and that for temporary files, the

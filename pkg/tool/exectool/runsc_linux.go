@@ -141,7 +141,7 @@ func (o *order) bundle(root string, env []string) ([]byte, error) {
 	return text, errors.Join(append(errs, err)...)
 }
 
-// maxRunscLog is how much of what runsc says is looked at: a report must fit into a pipe.
+// maxRunscLog is how much of runsc's log is read: a report must fit into a pipe.
 const maxRunscLog = 16 << 10
 
 // logOf returns what runsc said.

@@ -49,8 +49,8 @@ func (f *shortfall) more(s *sandbox, kind Sandbox, err error) bool {
 	return true
 }
 
-// enclose makes a command that was not started yet one in a sandbox, with namespaces and a control
-// group of its own unless without says why there are none.
+// enclose makes a command that was not started yet one in a sandbox, with separate namespaces and
+// its own control group unless without says why there are none.
 func enclose(cmd *exec.Cmd, opts *Options, without shortfall) (*sandbox, error) {
 	tmp, err := os.MkdirTemp("", "moorebus-tool-")
 	if err == nil {
@@ -127,7 +127,7 @@ func (s *sandbox) setBounds(cmd *exec.Cmd, o *order, opts *Options, why error) e
 }
 
 // ownNamespaces has the command start in its own namespaces, also of the network unless it has
-// the system's. Who is not root needs one of users for that, and is told that its user is to be mapped.
+// the system's. A process that is not root needs one of users for that; users then says that its user must be mapped.
 func ownNamespaces(cmd *exec.Cmd, network bool) (users bool) {
 	a := cmd.SysProcAttr
 	a.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC

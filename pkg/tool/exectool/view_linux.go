@@ -28,7 +28,7 @@ const (
 var ofKernel = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi"}
 
 // ownView gives this process's mount namespace a /proc of its own processes, a /dev with harmless
-// devices only, shared folders of its own and no sockets of others, and hides what is hidden. What
+// devices only, empty shared folders and no sockets of others, and hides what is hidden. What
 // the command may reach stays where it is, also below those folders.
 func ownView(g grants) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {

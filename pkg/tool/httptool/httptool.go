@@ -299,7 +299,7 @@ func (t *httpTool) broken(ctx context.Context, n int64, err error) error {
 
 // transportFailure is the classifier of the client's errors.
 func (t *httpTool) transportFailure(ctx context.Context, sent *sentMark, err error) error {
-	// The client's own wrapping quotes the whole URL with its query.
+	// The client's wrapping quotes the entire URL with its query.
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
 		err = wrapped.Err

@@ -26,7 +26,7 @@ const (
 	// streamTimeout is how long a server may take to say whether it has a stream for its own
 	// messages.
 	streamTimeout = 3 * time.Second
-	// farewell bounds the request that tells a server of the session's end.
+	// farewell limits the time of the request that ends a session.
 	farewell = time.Second
 )
 
@@ -200,7 +200,7 @@ func (e *endpoint) headed(req *http.Request, ctx context.Context) *http.Request 
 	return req
 }
 
-// leave tells the server of the session's end.
+// leave ends the session on the server.
 func (x *exchange) leave(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), farewell)
 	defer cancel()

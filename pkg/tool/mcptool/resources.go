@@ -38,7 +38,7 @@ const maxLines = 1000
 // listed collects the lines of a list.
 type listed struct{ lines []string }
 
-// add adds an entry. It reports whether there is room for more.
+// add adds an entry. It reports whether more fit.
 func (l *listed) add(name string, more ...string) bool {
 	if len(l.lines) == maxLines {
 		l.lines = append(l.lines, "… and more, which are not shown")

@@ -180,8 +180,8 @@ func page(ctx context.Context, session *mcp.ClientSession, cursor string) (tools
 	return tools, listed.NextCursor, nil
 }
 
-// runTask calls a tool as a task. Each request is one of its own, so the status can be asked for
-// in another session than the one in which the task began.
+// runTask calls a tool as a task. Each request is separate, so the status can be requested in
+// another session than the one in which the task began.
 func (r *remote) runTask(ctx context.Context, arguments json.RawMessage, meta mcp.Meta) (string, error) {
 	kept := defaultTask
 	if deadline, ok := ctx.Deadline(); ok {

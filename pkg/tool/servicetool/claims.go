@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// maxPatterns bounds how many subjects with wildcards are looked at for each tool.
+// maxPatterns limits how many subjects with wildcards are checked for each tool.
 const maxPatterns = 1000
 
 // claims are the services that have endpoints, by subject.

@@ -9,8 +9,8 @@ import (
 )
 
 // OnlyCalls returns a handler for a service's endpoint that passes requests of actors to h, and
-// drops all others without an answer. Actors wait for answers below _SERVICES. A request that
-// wants its answer elsewhere, or none, is no call: anyone who may read a stream can have the
+// drops all others without an answer. Actors wait for answers below _SERVICES. A request with
+// another reply subject, or none, is not a call: anyone who may read a stream can make the
 // server deliver a stored message on the endpoint's subject. The accounts of the generated
 // permissions keep such messages from services, too.
 func OnlyCalls(h micro.Handler) micro.Handler {

@@ -31,7 +31,7 @@
 // A call is a request on the endpoint's subject. Its body is the arguments. It has the
 // headers Idempotency-Key (`<run>/<call id>`), Moorebus-Run and Moorebus-Call, and
 // traceparent if the run has one. The result is the body of the reply as text, except that
-// an image or a PDF (header Content-Type) is kept beside it. Everything else is a failure:
+// an image or a PDF (header Content-Type) is kept with it. Everything else is a failure:
 //
 //   - service_<code>: the reply has the header Nats-Service-Error-Code. The message is
 //     Nats-Service-Error. Codes 429 and 5xx pass (see [tool.Failure]).
@@ -39,7 +39,7 @@
 //     broken. Nothing was sent.
 //   - unreachable: the connection broke before the reply came.
 //
-// A call ends with its context. The service is not told.
+// A call ends with its context. The service does not learn of it.
 package servicetool
 
 import (
