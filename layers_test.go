@@ -142,7 +142,6 @@ var lower = map[string][]string{
 	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
 	"internal/runstream":        {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
-	"internal/compare":          {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/jsondiff"},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
 	"internal/ports":            {"pkg/events", "pkg/journal"},
@@ -218,7 +217,7 @@ var rolesMay = []string{
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",
 	"internal/kv", "internal/buckets", "internal/tombstones", "internal/agentstore",
-	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel", "internal/compare",
+	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 	"internal/recordline", "internal/buildinfo", "internal/tracecontext",
 }
@@ -241,7 +240,7 @@ var (
 
 // featuresMay import: what stands on the gateway's role may, the requests of the core, and what commands
 // are made of. They know no other feature.
-var featuresMay = []string{"internal/feature", "internal/feature/row", "internal/control", "internal/httpapi/route", "internal/httpapi/requests", "internal/cli", "internal/print"}
+var featuresMay = []string{"internal/feature", "internal/feature/row", "internal/control", "internal/httpapi/route", "internal/httpapi/requests", "internal/cli", "internal/print", "internal/terminal"}
 
 // featureRows returns the packages with the rows that features have in tables. Every program knows them,
 // and only gateways and commands know the features.
@@ -255,7 +254,7 @@ func ofFeature(dir string) []string {
 	switch {
 	case slices.Contains(featureRows(), dir):
 		return []string{"internal/feature/row", "internal/kv", "internal/meter", "internal/refusal"}
-	case slices.Contains(featureRows(), dir+"/row"):
+	case path.Dir(dir) == "internal/feature" && dir != "internal/feature/all" && dir != "internal/feature/row" && dir != "internal/feature/rows":
 		return append(ofRole("internal/control"), append(featuresMay, dir+"/row")...)
 	}
 	return nil

@@ -61,7 +61,7 @@ func openFeature(cmd *cobra.Command, formats ...print.Format) feature.Use {
 	f := addClientFlags(cmd, formats...)
 	return func(cmd *cobra.Command, a feature.Access, do func(ctx context.Context, c *feature.Client) error) error {
 		return f.use(cmd, a, func(ctx context.Context, c *client) error {
-			of := &feature.Client{API: c.api, Format: c.format, Out: c.out, Notef: c.notef}
+			of := &feature.Client{API: c.api, Format: c.format, Out: c.out, Color: c.color, Find: c.finder, Notef: c.notef}
 			if c.offline() {
 				of.Unserved = c.Where
 			}

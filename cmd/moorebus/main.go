@@ -36,7 +36,7 @@ bus. planner, actor, observer, gateway and replay are also separate programs.`,
 	}
 	root.AddCommand(
 		runCommand(), devCommand(), serveCommand(), mcpCommand(),
-		tapCommand(), runsCommand(), showCommand(), traceCommand(), diffCommand(), watchCommand(),
+		tapCommand(), runsCommand(), showCommand(), traceCommand(), watchCommand(),
 		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(), returnCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), storageCommand(), toolsCommand(), tableCommand(), schemaCommand(),

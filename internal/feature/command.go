@@ -35,9 +35,20 @@ type Client struct {
 	API    route.Client
 	Format print.Format
 	Out    io.Writer
+	// Color says that what people read has colours.
+	Color bool
+	// Find finds runs by the beginning of their ids.
+	Find print.RunFinder
 	// Unserved is the data directory that this process holds itself, so that no role works on the runs
 	// in it. Empty: there is none.
 	Unserved string
 	// Notef writes a line to stderr.
 	Notef func(format string, args ...any)
+}
+
+// OfferRuns has the shell offer ids of runs for the first arguments of a command, all of them with 0.
+func OfferRuns(use Use, arguments int) cobra.CompletionFunc {
+	return print.OfferRuns(arguments, func(cmd *cobra.Command, fn func(context.Context, print.RunFinder) error) error {
+		return use(cmd, Reads, func(ctx context.Context, c *Client) error { return fn(ctx, c.Find) })
+	})
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -283,4 +284,20 @@ func Tools(w io.Writer, f Format, tools []events.ToolSpec) error {
 		rows[i] = []string{t.Name, t.Pool, t.Effect, t.Risk, sandboxOf(t), Cut(t.Description, DescriptionWidth)}
 	}
 	return WriteTable(w, []string{"NAME", "POOL", "EFFECT", "RISK", "SANDBOX", "DESCRIPTION"}, rows)
+}
+
+// Fit is [Plain] shortened to a number of columns of a terminal.
+func Fit(text string, columns int) string {
+	columns = max(columns, 1)
+	text = Cut(text, columns)
+	width, kept := 0, 0
+	for i, r := range text {
+		if width < columns {
+			kept = i // room for the ellipsis
+		}
+		if width += terminal.Width(r); width > columns && r != '…' {
+			return strings.TrimRight(text[:kept], " ") + "…"
+		}
+	}
+	return text
 }

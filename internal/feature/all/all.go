@@ -3,6 +3,7 @@ package all
 
 import (
 	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/compare"
 	"github.com/moorebus/moorebus/internal/feature/quotas"
 	"github.com/moorebus/moorebus/internal/feature/schedules"
 	"github.com/moorebus/moorebus/internal/feature/webhooks"
@@ -10,5 +11,5 @@ import (
 
 // Features returns all features.
 func Features() feature.Set {
-	return feature.Set{schedules.Feature(), webhooks.Feature(), quotas.Feature()}
+	return feature.Set{schedules.Feature(), webhooks.Feature(), quotas.Feature(), compare.Feature()}
 }

@@ -1,6 +1,7 @@
 package all_test
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +16,9 @@ func TestEveryFeatureHasItsRow(t *testing.T) {
 	var of []row.Row
 	for _, f := range all.Features() {
 		require.NotNil(t, f.New, f.Name)
-		of = append(of, f.Row)
+		if bare := (row.Row{Name: f.Name}); !reflect.DeepEqual(bare, f.Row) {
+			of = append(of, f.Row)
+		}
 	}
 	require.Equal(t, rows.All(), of)
 }

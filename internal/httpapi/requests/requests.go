@@ -70,7 +70,7 @@ func Rows(c *control.Controller) []route.Route {
 	for _, o := range []interface {
 		Row(c *control.Controller) route.Route
 	}{
-		Start, ListRuns, GetRun, Tree, Usage, ModelRequest, Fork, Compare,
+		Start, ListRuns, GetRun, Tree, Usage, ModelRequest, Fork,
 		PostInputs, Decide, RaiseBudget, Resume, Cancel, Pause, Close,
 		Stats, Costs, ListDead, DropDead, Retry, Waiting,
 		ListAgents, GetAgent, PutAgent, ListStorages, FindStored, PutStored, DeleteStored,

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/compare"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/forking"
@@ -80,12 +79,6 @@ type (
 		Run
 		Keys []string `header:"Idempotency-Key" doc:"Makes the request safe to repeat: it returns the fork of the first one."`
 	}
-	// Pair names two runs.
-	Pair struct {
-		Scope
-		A string `query:"a" doc:"The one run."`
-		B string `query:"b" doc:"The other run."`
-	}
 )
 
 // CheckParameters is that of [route.Parameterized].
@@ -154,18 +147,6 @@ var (
 		}
 		return c.Retry(ctx, in.Namespace, in.ID, key)
 	}).Locates(func(r dead.Retried) string { return runPath(r.RunID) })
-	Compare = route.Define(route.Route{
-		Pattern: "GET /v1/compare", Summary: "Compares two runs after their last common event: tool calls, states and usage.",
-		Codes: route.RunCodes,
-	}, func(ctx context.Context, c *control.Controller, in Pair) (*compare.Comparison, error) {
-		switch {
-		case in.A == "":
-			return nil, route.BadParameter("a: is missing; name a run")
-		case in.B == "":
-			return nil, route.BadParameter("b: is missing; name a run")
-		}
-		return c.Compare(ctx, in.Namespace, in.A, in.B)
-	})
 )
 
 func runPath(id string) string { return "/v1/runs/" + id }

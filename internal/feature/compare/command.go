@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"context"
@@ -6,12 +6,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/httpapi/requests"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/terminal"
 )
 
-func diffCommand() *cobra.Command {
+func command(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A B",
 		Short: "Compare what two runs do: calls, answers, usage",
@@ -29,13 +29,13 @@ replay diff compares two logs event by event instead, and shows the first differ
   moorebus diff $RUN $FORK -o json | jq '.calls[] | select(.op != "same")'`,
 		Args: cobra.ExactArgs(2),
 	}
-	flags := addClientFlags(cmd, print.Text, print.JSON, print.YAML)
-	flags.offerRuns(cmd, 2)
+	use := open(cmd, print.Text, print.JSON, print.YAML)
+	cmd.ValidArgsFunction = feature.OfferRuns(use, 2)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.CheckRuns(args); err != nil {
 			return err
 		}
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.diff(ctx, args[0], args[1]) })
+		return use(cmd, feature.Reads, func(ctx context.Context, c *feature.Client) error { return diff(ctx, c, args[0], args[1]) })
 	}
 	return cmd
 }
@@ -43,24 +43,25 @@ replay diff compares two logs event by event instead, and shows the first differ
 // wholeLines is the width for what is no terminal.
 const wholeLines = 1 << 16
 
-func (c *client) diff(ctx context.Context, a, b string) error {
-	ids, err := c.runs(ctx, []string{a, b})
+func diff(ctx context.Context, c *feature.Client, a, b string) (err error) {
+	if a, err = print.FindRun(ctx, a, c.Find); err == nil {
+		b, err = print.FindRun(ctx, b, c.Find)
+	}
 	if err != nil {
 		return err
 	}
-	a, b = ids[0].ID, ids[1].ID
-	found, err := requests.Compare.Call(ctx, c.api, requests.Pair{A: a, B: b})
+	found, err := Compare.Call(ctx, c.API, Pair{A: a, B: b})
 	if err != nil {
 		return err
 	}
-	if c.format == print.Text {
+	if c.Format == print.Text {
 		columns := wholeLines
 		if terminal.Stdout.IsTerminal() {
 			columns = terminal.Stdout.Columns()
 		}
-		err = print.Comparison(c.out, a, b, found, columns, c.color)
+		err = write(c.Out, a, b, found, columns, c.Color)
 	} else {
-		err = print.Write(c.out, c.format, found)
+		err = print.Write(c.Out, c.Format, found)
 	}
 	if err == nil && !found.Same {
 		return &cli.ExitError{Code: cli.ExitDiverged}

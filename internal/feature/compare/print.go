@@ -1,4 +1,4 @@
-package print
+package compare
 
 import (
 	"cmp"
@@ -7,17 +7,16 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/compare"
-	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // The shortest arguments or answer that a comparison shows, in columns.
 const shownAtLeast = 16
 
-// Comparison writes how two runs differ. Its lines have at most that many columns.
-func Comparison(w io.Writer, a, b string, c *compare.Comparison, columns int, color bool) error {
-	t := comparison{Palette: Palette{color}, columns: columns}
+// write prints how two runs differ. Its lines have at most that many columns.
+func write(w io.Writer, a, b string, c *Comparison, columns int, color bool) error {
+	t := comparison{Palette: print.Palette{On: color}, columns: columns}
 	t.line("a  "+a+"  ", t.State(c.State.A, string(c.State.A)))
 	t.line("b  "+b+"  ", t.State(c.State.B, string(c.State.B)))
 	if c.ForkPoint == nil {
@@ -37,7 +36,7 @@ func Comparison(w io.Writer, a, b string, c *compare.Comparison, columns int, co
 }
 
 type comparison struct {
-	Palette
+	print.Palette
 	columns int
 	text    strings.Builder
 }
@@ -48,26 +47,10 @@ func (t *comparison) line(parts ...string) {
 
 // fit writes a line of a mark and a text that is cut to the width.
 func (t *comparison) fit(paint func(string) string, mark, text string) {
-	t.line(paint(mark + Fit(text, max(t.columns-len(mark), shownAtLeast))))
+	t.line(paint(mark + print.Fit(text, max(t.columns-len(mark), shownAtLeast))))
 }
 
-// Fit is [Plain] shortened to a number of columns of a terminal.
-func Fit(text string, columns int) string {
-	columns = max(columns, 1)
-	text = Cut(text, columns)
-	width, kept := 0, 0
-	for i, r := range text {
-		if width < columns {
-			kept = i // room for the ellipsis
-		}
-		if width += terminal.Width(r); width > columns && r != '…' {
-			return strings.TrimRight(text[:kept], " ") + "…"
-		}
-	}
-	return text
-}
-
-func (t *comparison) calls(ops []compare.Op) {
+func (t *comparison) calls(ops []Op) {
 	if len(ops) == 0 {
 		t.line("neither calls a tool")
 		return
@@ -75,13 +58,13 @@ func (t *comparison) calls(ops []compare.Op) {
 	t.line(t.Faint("  event of a  of b"))
 	for _, op := range ops {
 		switch op.Op {
-		case compare.Same:
+		case Same:
 			t.fit(t.Faint, mark(" ", op.A, op.B), op.B.Name+" "+op.B.Arguments)
-		case compare.Added:
+		case Added:
 			t.fit(t.Green, mark("+", nil, op.B), op.B.Name+" "+op.B.Arguments)
-		case compare.Removed:
+		case Removed:
 			t.fit(t.Red, mark("-", op.A, nil), op.A.Name+" "+op.A.Arguments)
-		case compare.Changed:
+		case Changed:
 			t.fit(t.Red, mark("~", op.A, nil), op.A.Name+" "+op.A.Arguments)
 			t.fit(t.Green, mark("~", nil, op.B), op.B.Name+" "+op.B.Arguments)
 		}
@@ -90,11 +73,11 @@ func (t *comparison) calls(ops []compare.Op) {
 
 // mark begins the line of a call. The number of an event of another run, that the run was forked
 // from, has a star.
-func mark(op string, a, b *compare.Call) string {
+func mark(op string, a, b *Call) string {
 	return fmt.Sprintf("%s %10s %5s  ", op, number(a), number(b))
 }
 
-func number(c *compare.Call) string {
+func number(c *Call) string {
 	switch {
 	case c == nil:
 		return ""
@@ -104,7 +87,7 @@ func number(c *compare.Call) string {
 	return strconv.FormatUint(c.N, 10)
 }
 
-func (t *comparison) answers(a compare.Answers) {
+func (t *comparison) answers(a Answers) {
 	t.line("")
 	switch {
 	case a.A == nil && a.B == nil:
@@ -125,7 +108,7 @@ func (t *comparison) answer(paint func(string) string, name string, text *string
 	t.fit(paint, name+" answers  ", *text)
 }
 
-func (t *comparison) usage(u compare.Usage) {
+func (t *comparison) usage(u Usage) {
 	row := func(name, a, b, difference string) {
 		t.line(t.Faint(fmt.Sprintf("%-12s", name)), fmt.Sprintf("%12s %12s %12s", a, b, difference))
 	}
@@ -168,12 +151,12 @@ func sign(difference int, text string) string {
 	return text
 }
 
-func (t *comparison) verdict(c *compare.Comparison) {
+func (t *comparison) verdict(c *Comparison) {
 	counts := map[string]int{}
 	for _, op := range c.Calls {
 		counts[op.Op]++
 	}
-	different := len(c.Calls) - counts[compare.Same]
+	different := len(c.Calls) - counts[Same]
 	switch {
 	case c.Same:
 		t.line(t.Green("same behaviour"))
@@ -182,7 +165,7 @@ func (t *comparison) verdict(c *compare.Comparison) {
 	case different == 0:
 		t.line(t.Red("different: the same calls, another end"))
 	default:
-		t.line(t.Red(fmt.Sprintf("different: %d same, %d changed, %d removed, %d added", counts[compare.Same], counts[compare.Changed], counts[compare.Removed], counts[compare.Added])))
+		t.line(t.Red(fmt.Sprintf("different: %d same, %d changed, %d removed, %d added", counts[Same], counts[Changed], counts[Removed], counts[Added])))
 	}
 	t.open("a", c.State.A)
 	t.open("b", c.State.B)

@@ -6,14 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/internal/compare"
+	"github.com/moorebus/moorebus/internal/feature/compare"
 	"github.com/moorebus/moorebus/internal/filelog"
 )
 
 // The golden runs compare with each other the same from both sides, and each with itself as the
 // same.
 func TestGoldenRuns(t *testing.T) {
-	files, err := filepath.Glob("../../testdata/runs/*.jsonl")
+	files, err := filepath.Glob("../../../testdata/runs/*.jsonl")
 	require.NoError(t, err)
 	forks := 0
 	for _, file := range files {
