@@ -3,6 +3,7 @@ package backup_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -36,7 +37,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool/typed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Most of these tests wait for a server.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const patience = time.Minute
 

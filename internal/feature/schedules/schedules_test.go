@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"sync"
@@ -33,7 +34,13 @@ import (
 
 // These tests use a real server and real time. What they wait for has a minute.
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Those that run beside others wait for a server or a clock most of the time.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // rig is a controller with schedules that runs on a bus, and the rest of the world.
 type rig struct {

@@ -53,6 +53,9 @@ var walkedZones = []string{"Europe/Berlin", "America/New_York", "Australia/Lord_
 
 // Rare firings of the years 2026 to 2099 are those that a walk over the clock finds.
 func TestRareFiringsUntil2100(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short") // reason: it takes seconds of processor time
+	}
 	const step = 30 * time.Minute
 	from, until := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, zone := range walkedZones[:3] {
