@@ -99,7 +99,7 @@ var lower = map[string][]string{
 	"internal/media":            {},
 	"internal/codes":            {},
 	"internal/replyitem":        {},
-	"pkg/events":                {"internal/codec", "internal/media", "internal/replyitem"},
+	"pkg/events":                {"internal/codec", "internal/codes", "internal/media", "internal/replyitem"},
 	"pkg/reducer":               {"internal/codes", "pkg/events", "internal/codec"},
 	"internal/effects":          {"internal/codes", "pkg/events", "pkg/reducer"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},

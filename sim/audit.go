@@ -176,7 +176,7 @@ func (a *auditor) fold(r *auditedRun, s events.Subject, rec journal.Record) {
 		if p, starts := e.Data.(*events.ToolCallStarted); starts && r.mem.Control.Paused && !r.mem.ToolCalls[p.CallID].Client {
 			a.note(id, "paused", "a call was started while the run was paused")
 		}
-		if p, failed := e.Data.(*events.LLMAttemptFailed); a.calm && failed && (p.Kind == events.KindWorkerLost || p.Kind == events.KindHandler) {
+		if p, failed := e.Data.(*events.LLMAttemptFailed); a.calm && failed && (p.Kind == codes.KindWorkerLost || p.Kind == codes.KindHandler) {
 			a.note(id, "calm", "an attempt failed (%s: %s) where nothing goes wrong", p.Kind, p.Message)
 		}
 	}

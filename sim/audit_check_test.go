@@ -73,7 +73,7 @@ func TestTheAuditorSees(t *testing.T) {
 		},
 		"subject": func(l *log) { l.w.journal.Inject(0, "elsewhere", []byte("{}")) },
 		"calm": func(l *log) {
-			l.add(rolePlanner, events.Planning, &events.LLMAttemptFailed{Kind: events.KindWorkerLost, Key: "plan/1"})
+			l.add(rolePlanner, events.Planning, &events.LLMAttemptFailed{Kind: codes.KindWorkerLost, Key: "plan/1"})
 		},
 		"once": func(l *log) {
 			call(l)

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
@@ -223,7 +223,7 @@ func (p *played) awaitTimers(ctx context.Context) {
 		return slices.ContainsFunc([]string{p.run(), p.w.plan.Runs[0].ID}, func(id string) bool {
 			run := p.w.placed(id)
 			return p.w.audit.view(id).terminal &&
-				slices.ContainsFunc(journal.TimerKinds(), func(kind string) bool { return p.w.journal.HasTimer(run, kind) })
+				slices.ContainsFunc(ports.TimerKinds(), func(kind string) bool { return p.w.journal.HasTimer(run, kind) })
 		})
 	}
 	for give := time.Now().Add(4 * stall); left() && time.Now().Before(give) && ctx.Err() == nil; {

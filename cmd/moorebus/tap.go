@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
@@ -129,10 +129,10 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	if f.run != "" {
 		return cmp.Or(f.tapRun(ctx, c, t), out.Lost())
 	}
-	from, err := journal.End(ctx, c.log)
+	from, err := logwalk.End(ctx, c.log)
 	if err == nil && f.from != "" {
 		// A shard that is not named is read from its beginning, so nothing is missed.
-		if from, err = make(journal.Position, c.log.Shards()).Parse(f.from); err != nil {
+		if from, err = make(logwalk.Position, c.log.Shards()).Parse(f.from); err != nil {
 			err = cli.Usage("--from: %w", err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -149,7 +150,7 @@ func (s *server) brokenReply(t *testing.T) {
 		require.GreaterOrEqual(t, len(r.asked), len(failed))
 		require.LessOrEqual(t, len(r.asked), len(failed)+1, "a reply that is not used is in the log")
 		for _, f := range failed {
-			require.Equal(t, events.KindBrokenReply, f.Kind)
+			require.Equal(t, codes.KindBrokenReply, f.Kind)
 		}
 	})
 }
@@ -341,6 +342,6 @@ func TestServerDiesInAReply(t *testing.T) {
 	require.Equal(t, 6, r.code)
 	require.Contains(t, r.stdout, `"kind":"llm_token"`)
 	require.Len(t, of[*events.LLMAttemptFailed](r), 1)
-	require.Equal(t, events.KindBrokenReply, of[*events.LLMAttemptFailed](r)[0].Kind)
+	require.Equal(t, codes.KindBrokenReply, of[*events.LLMAttemptFailed](r)[0].Kind)
 	require.Len(t, of[*events.LLMFinalAnswer](r), 1)
 }

@@ -48,3 +48,26 @@ const (
 	Stalled           = "stalled"
 	WallTime          = "budget_wall_time"
 )
+
+// The kinds of an LlmAttemptFailed that mean something to the fold.
+const (
+	// KindRateLimited is a provider that refuses for a time.
+	KindRateLimited = "rate_limited"
+	// KindHandler is a handler that failed or panicked.
+	KindHandler = "handler"
+	// KindWorkerLost is a worker that went away in the middle.
+	KindWorkerLost = "worker_lost"
+	// KindBrokenReply is a reply that came in part, without an ending.
+	KindBrokenReply = "broken_reply"
+	// KindOverloaded is a provider that cannot answer now.
+	KindOverloaded = "overloaded"
+	// KindNetwork is a provider that cannot be reached, or does not answer.
+	KindNetwork = "network"
+	// KindContextTooLong is a request that is longer than the model takes.
+	KindContextTooLong = "context_too_long"
+	// KindObsolete is no failure either: it says what a reply cost that came when the run no
+	// longer wanted it, and of which nothing was published.
+	KindObsolete = "obsolete"
+	// KindInterrupted is no failure: it is the text that was read of a reply that something else made obsolete.
+	KindInterrupted = "interrupted"
+)

@@ -299,7 +299,7 @@ func (c *Controller) expireReply(ctx context.Context, at events.Run, wait client
 	switch {
 	case mine && wait.Key == "" && run.timeout > 0:
 		end := c.Store.Now().Add(run.timeout)
-		return runstart.SetTimer(ctx, c.cfg.Timers, at, journal.TimerModel, end, run.pending.Note(end))
+		return runstart.SetTimer(ctx, c.cfg.Timers, at, ports.TimerModel, end, run.pending.Note(end))
 	case mine && wait.Key == run.pending.Key && wait.Wake == run.pending.Effect.Wake:
 		if _, err := c.askPlanner(ctx, clientmodel.Question{Do: clientmodel.Expire, Namespace: at.Namespace, Run: at.ID, Key: wait.Key}); err != nil {
 			return err

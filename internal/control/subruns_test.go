@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -68,7 +69,7 @@ func (r *timed) waiting() (parent, child events.Run) {
 	child = r.child(parent, "a")
 	r.Append(parent, events.Acting, &events.ToolCallStarted{CallID: "a"})
 	for _, run := range []events.Run{parent, child} {
-		require.NoError(r.T, r.Journal.SetTimer(r.T.Context(), run, journal.TimerRun, time.Now().Add(time.Minute), nil))
+		require.NoError(r.T, r.Journal.SetTimer(r.T.Context(), run, ports.TimerRun, time.Now().Add(time.Minute), nil))
 	}
 	return parent, child
 }
@@ -128,7 +129,7 @@ func TestAbandonedSubruns(t *testing.T) {
 		r.Append(child, events.Planning, &events.LLMMessageComplete{})
 		lone := r.child(r.Store.Place("default", r.Store.NewID()), "a")
 		r.Append(lone, events.Planning, &events.LLMMessageComplete{})
-		require.NoError(t, r.Journal.SetTimer(t.Context(), lone, journal.TimerRun, time.Now().Add(time.Minute), nil))
+		require.NoError(t, r.Journal.SetTimer(t.Context(), lone, ports.TimerRun, time.Now().Add(time.Minute), nil))
 		r.Append(parent, events.Control, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Code: codes.NoActor, Observation: "ERROR: none"}})
 		sleep(stall)
 		require.Equal(t, events.Cancelled, r.Memory(child).State)

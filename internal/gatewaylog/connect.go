@@ -23,9 +23,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // Options name a gateway.
@@ -207,7 +207,7 @@ func away(err error) error {
 }
 
 // position returns where the log ends.
-func (c *Client) position(ctx context.Context) (journal.Position, error) {
+func (c *Client) position(ctx context.Context) (logwalk.Position, error) {
 	ctx, stop := context.WithTimeout(ctx, requestTimeout)
 	defer stop()
 	r, err := requests.FollowEvents.Request(ctx, c.API, requests.AllEvents{})
@@ -223,7 +223,7 @@ func (c *Client) position(ctx context.Context) (journal.Position, error) {
 	}
 	_ = resp.Body.Close() // it is empty
 	text := resp.Header.Get(requests.PositionHeader)
-	at, err := make(journal.Position, strings.Count(text, ",")+1).Parse(text)
+	at, err := make(logwalk.Position, strings.Count(text, ",")+1).Parse(text)
 	if err != nil {
 		return nil, c.API.NotAGateway("without the header " + requests.PositionHeader)
 	}

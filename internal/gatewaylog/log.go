@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -192,7 +193,7 @@ func (c *Client) Follow(ctx context.Context, _ int, filter journal.Filter, after
 
 // FollowAll yields the records of all runs of a namespace after a position, in the order of each
 // shard, until ctx ends or the gateway refuses.
-func (c *Client) FollowAll(ctx context.Context, ns string, from journal.Position) iter.Seq2[journal.Record, error] {
+func (c *Client) FollowAll(ctx context.Context, ns string, from logwalk.Position) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
 		open := func(ctx context.Context, last string) (*http.Request, error) {
 			return requests.FollowEvents.Request(ctx, c.API, requests.AllEvents{

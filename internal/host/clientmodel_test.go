@@ -15,10 +15,10 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -215,7 +215,7 @@ func TestClientModelTimersOfEarlierWaits(t *testing.T) {
 		synctest.Wait()
 		run := events.NewRun("default", id, bus.Shards())
 		for _, note := range [][]byte{early, nil} {
-			require.NoError(t, bus.SetTimer(t.Context(), run, journal.TimerModel, time.Now(), note))
+			require.NoError(t, bus.SetTimer(t.Context(), run, ports.TimerModel, time.Now(), note))
 			time.Sleep(timeout - time.Minute) // in the bubble
 			synctest.Wait()
 			_, err = g.Request(t.Context(), "", id, 0)

@@ -9,6 +9,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -56,7 +57,7 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request, in requests.A
 	return s.feed(ctx, s.streams.Stream(w), want, at, records, ended)
 }
 
-func (s *Server) feed(ctx context.Context, st *sse.Stream, want wanted, at journal.Position, records <-chan sse.Record, ended <-chan struct{}) error {
+func (s *Server) feed(ctx context.Context, st *sse.Stream, want wanted, at logwalk.Position, records <-chan sse.Record, ended <-chan struct{}) error {
 	defer st.Stop()
 	heartbeat := s.streams.Heartbeat()
 	defer heartbeat.Stop()
@@ -86,20 +87,20 @@ func (s *Server) feed(ctx context.Context, st *sse.Stream, want wanted, at journ
 	return nil
 }
 
-func (s *Server) feedStart(ctx context.Context, in requests.AllEvents) (journal.Position, error) {
+func (s *Server) feedStart(ctx context.Context, in requests.AllEvents) (logwalk.Position, error) {
 	from := in.FromSeq
 	if in.LastEventID != "" {
 		from = &in.LastEventID
 	}
 	if from != nil {
 		// A shard that is not named is read from its beginning, so nothing is missed.
-		p, err := make(journal.Position, s.control.Log.Shards()).Parse(*from)
+		p, err := make(logwalk.Position, s.control.Log.Shards()).Parse(*from)
 		if err != nil {
 			return nil, route.BadParameter("%s", err.Error())
 		}
 		return p, nil
 	}
-	return journal.End(ctx, s.control.Log)
+	return logwalk.End(ctx, s.control.Log)
 }
 
 // wanted selects events. Empty fields match everything.

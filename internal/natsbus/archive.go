@@ -154,7 +154,7 @@ func (b *Bus) otherTimers(ctx context.Context) iter.Seq2[ports.Value, error] {
 			if !isSet {
 				name = due
 			}
-			if (isSet || isDue) && !slices.Contains(journal.TimerKinds(), name[strings.LastIndexByte(name, '.')+1:]) {
+			if (isSet || isDue) && !slices.Contains(ports.TimerKinds(), name[strings.LastIndexByte(name, '.')+1:]) {
 				names[name] = names[name] || isSet
 			}
 		})

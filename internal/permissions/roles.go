@@ -232,7 +232,7 @@ func (l Layout) planner(g *natsbus.Grants) {
 	g.Ask()
 	g.WatchChunks()
 	g.Answer() // replies of client models
-	g.SetTimer(journal.TimerModel)
+	g.SetTimer(ports.TimerModel)
 }
 
 func (l Layout) actor(g *natsbus.Grants, pool string) {

@@ -13,11 +13,11 @@ import (
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -153,7 +153,7 @@ func (p *Planner) bound(ctx context.Context, run events.Run, pending *clientmode
 	}
 	at := p.cfg.Store.Now().Add(timeout)
 	return worker.Outlast(ctx, func(ctx context.Context) error {
-		return runstart.SetTimer(ctx, p.cfg.Timers, run, journal.TimerModel, at, pending.Note(at))
+		return runstart.SetTimer(ctx, p.cfg.Timers, run, ports.TimerModel, at, pending.Note(at))
 	}, func(err error, _ time.Duration) {
 		p.cfg.Logger.Warn("the timer for a client's reply cannot be set yet", "run", run.ID, "reason", err)
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -25,7 +26,7 @@ func (p *Planner) compactable(mem *reducer.Memory) reducer.Compaction {
 // the failure narrows when it is folded, then the history. It is false if the failure is
 // another one, or nothing is left to do.
 func (c modelCall) compact(failure events.LLMAttemptFailed) (worker.Result, bool) {
-	if failure.Kind != events.KindContextTooLong {
+	if failure.Kind != codes.KindContextTooLong {
 		return worker.Result{}, false
 	}
 	switch c.compacts {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -27,7 +28,7 @@ func TestTooLongRequestIsSummarized(t *testing.T) {
 		require.Equal(t, events.Done, mem.State)
 		require.Equal(t, append(compacted, "LlmFinalAnswer"), r.Types(run))
 		failed := r.event(run, 5).Data.(*events.LLMAttemptFailed)
-		require.Equal(t, events.KindContextTooLong, failed.Kind)
+		require.Equal(t, codes.KindContextTooLong, failed.Kind)
 		require.Equal(t, "plan/4", failed.Key)
 		require.Equal(t, 9, failed.Usage.Input, "what was billed counts")
 		require.Zero(t, mem.RetryCount)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/planner"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -134,7 +135,7 @@ func TestLimitedProviderIsNotAsked(t *testing.T) {
 		require.Equal(t, events.Done, mem.State)
 		failed := r.Events(second)[1].Data.(*events.LLMAttemptFailed)
 		require.True(t, failed.NotAsked)
-		require.Equal(t, events.KindRateLimited, failed.Kind)
+		require.Equal(t, codes.KindRateLimited, failed.Kind)
 		require.Contains(t, failed.Message, "was not asked")
 		require.GreaterOrEqual(t, failed.RetryAfterMS, time.Minute.Milliseconds())
 		require.LessOrEqual(t, failed.RetryAfterMS, (75 * time.Second).Milliseconds())
@@ -286,7 +287,7 @@ func storm(t *testing.T, header http.Header) {
 		require.Equal(t, events.Done, mem.State, "%+v", mem.Error)
 		failures += refusedAsks(mem)
 		for _, entry := range mem.Trace {
-			require.NotContains(t, entry.Data, events.KindWorkerLost, "a run that waits for its provider loses no worker")
+			require.NotContains(t, entry.Data, codes.KindWorkerLost, "a run that waits for its provider loses no worker")
 		}
 	}
 	storm.mu.Lock()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/clientmodel"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -268,7 +269,7 @@ func (pl *planning) ask(ctx context.Context, s *streamer) worker.Result {
 // note keeps what is known of a reply for the case that the run no longer wants it.
 func (pl *planning) note(reply llm.Response, err error) {
 	if err == nil {
-		pl.came = notUsed(events.KindObsolete, "", reply.About())
+		pl.came = notUsed(codes.KindObsolete, "", reply.About())
 	} else if errors.As(err, &pl.came); pl.came == nil || pl.came.Reply == nil {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/providers"
@@ -182,7 +183,7 @@ func replyOf(e *events.Event) *events.Facts {
 		}
 		return nil
 	case *events.LLMAttemptFailed:
-		if p.NotAsked || p.Kind == events.KindHandler || p.Kind == events.KindWorkerLost {
+		if p.NotAsked || p.Kind == codes.KindHandler || p.Kind == codes.KindWorkerLost {
 			return nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/livetext"
@@ -476,7 +477,7 @@ func (pl *planning) leaves(now *reducer.Memory, asked asked, s *streamer) events
 			return nil // nothing but text is legal there
 		}
 		p = &events.LLMAttemptFailed{
-			Kind: events.KindObsolete, Key: pl.call.key, MessageID: s.messageID, Message: "the run no longer wanted the reply when it came",
+			Kind: codes.KindObsolete, Key: pl.call.key, MessageID: s.messageID, Message: "the run no longer wanted the reply when it came",
 		}
 	}
 	p.Usage, p.Facts = pl.paid, replyfacts.Of(*pl.came.Reply, pl.call.asked, false)
@@ -493,7 +494,7 @@ func (a asked) interrupted(now *reducer.Memory, key string, s *streamer) *events
 		return nil
 	}
 	p := &events.LLMAttemptFailed{
-		Kind: events.KindInterrupted, Key: key, MessageID: s.messageID, Content: contextedit.Clip(maxInterrupted, said),
+		Kind: codes.KindInterrupted, Key: key, MessageID: s.messageID, Content: contextedit.Clip(maxInterrupted, said),
 		Message: "the context was edited before the reply was complete",
 	}
 	switch next := a.next(now); {

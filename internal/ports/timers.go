@@ -7,6 +7,28 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
+// The kinds of a run's timers. What is to be done when one fires follows from the
+// run alone: one that fires twice, too early, or without data does no harm, and the
+// gateway sets the right one then.
+const (
+	// TimerRun is set from before the run's first event to its end: for its deadline
+	// and against a stall.
+	TimerRun = "run"
+	// TimerApproval is set while the run waits for a human, for as long as the
+	// approval is valid.
+	TimerApproval = "approval"
+	// TimerClient is set while calls wait for the run's client: for their deadlines.
+	TimerClient = "client"
+	// TimerModel is set by a planner while the run waits for a reply of its client, if the
+	// agent bounds that. One without data bounds the wait anew.
+	TimerModel = "model"
+)
+
+// TimerKinds returns the kinds of a run's timers.
+func TimerKinds() []string {
+	return []string{TimerRun, TimerApproval, TimerClient, TimerModel}
+}
+
 // ArmedTimer names a run's timer.
 type ArmedTimer struct{ Namespace, Run, Kind string }
 

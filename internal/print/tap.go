@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/moorebus/moorebus/internal/livetext"
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/runstream"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -48,12 +49,12 @@ type Tap struct {
 
 // oneStream is a log that has the records of all shards in one stream.
 type oneStream interface {
-	FollowAll(ctx context.Context, namespace string, from journal.Position) iter.Seq2[journal.Record, error]
+	FollowAll(ctx context.Context, namespace string, from logwalk.Position) iter.Seq2[journal.Record, error]
 }
 
 // All shows the events of all runs after a position of the log until ctx ends. It always
 // returns the position that it reached, with an error too.
-func (t *Tap) All(ctx context.Context, from journal.Position) (journal.Position, error) {
+func (t *Tap) All(ctx context.Context, from logwalk.Position) (logwalk.Position, error) {
 	at := slices.Clone(from)
 	if log, is := t.Log.(oneStream); is {
 		for rec, err := range log.FollowAll(ctx, t.Namespace, from) {

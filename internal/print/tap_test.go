@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runstream"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -56,7 +57,7 @@ func TestTapChooses(t *testing.T) {
 	types := func(tap *Tap) (found []string) {
 		out := &buffer{}
 		tap.Out, tap.JSON, tap.Stored = out, true, true
-		at, err := tap.All(context.Background(), make(journal.Position, 1))
+		at, err := tap.All(context.Background(), make(logwalk.Position, 1))
 		require.NoError(t, err)
 		require.NotEmpty(t, at)
 		for line := range strings.Lines(out.String()) {
@@ -91,7 +92,7 @@ func TestTapOfPoison(t *testing.T) {
 	out := &buffer{}
 	tap := newTap(log, out)
 	tap.Stored = true
-	_, err := tap.All(context.Background(), make(journal.Position, 1))
+	_, err := tap.All(context.Background(), make(logwalk.Position, 1))
 	require.NoError(t, err)
 	require.Contains(t, out.String(), r.ID.ID+"     -  not a legal event: ")
 	require.NotContains(t, out.String(), "\x1b")
@@ -106,9 +107,9 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 func TestTapEndsWithItsWriter(t *testing.T) {
 	r := done(t)
 	tap := &Tap{Log: records(t, r), Machine: machine, Out: brokenWriter{}, Namespace: events.DefaultNamespace}
-	at, err := tap.All(context.Background(), make(journal.Position, 1))
+	at, err := tap.All(context.Background(), make(logwalk.Position, 1))
 	require.ErrorIs(t, err, errBroken)
-	require.Equal(t, journal.Position{0}, at, "what was not written is not behind it")
+	require.Equal(t, logwalk.Position{0}, at, "what was not written is not behind it")
 	_, err = tap.Run(context.Background(), r.ID, 1)
 	require.ErrorIs(t, err, errBroken)
 }
@@ -167,13 +168,13 @@ func TestTapAll(t *testing.T) {
 			runs = append(runs, placed(t, log, len(runs)))
 		}
 		store(t, log, runs[0], 1, 2)
-		from, err := journal.End(t.Context(), log)
+		from, err := logwalk.End(t.Context(), log)
 		require.NoError(t, err)
 		for i, r := range runs {
 			store(t, log, r, 3-2*min(i, 1), 5)
 		}
 		ctx, stop := context.WithCancel(context.Background())
-		reached := make(chan journal.Position)
+		reached := make(chan logwalk.Position)
 		go func() {
 			at, err := newTap(log, out).All(ctx, from)
 			require.ErrorIs(t, err, context.Canceled)
@@ -182,7 +183,7 @@ func TestTapAll(t *testing.T) {
 		synctest.Wait()
 		stop()
 		at := <-reached
-		end, err := journal.End(t.Context(), log)
+		end, err := logwalk.End(t.Context(), log)
 		require.NoError(t, err)
 		require.Equal(t, end, at)
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -194,7 +195,7 @@ func TestTapAll(t *testing.T) {
 		}
 		require.Len(t, byRun, len(runs))
 		require.Contains(t, byRun[runs[1].ID.ID][0], "Start", "in the order of the log")
-		again, err := make(journal.Position, 3).Parse(at.String())
+		again, err := make(logwalk.Position, 3).Parse(at.String())
 		require.NoError(t, err)
 		require.Equal(t, at, again)
 	})

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/moorebus/moorebus/internal/callname"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -186,7 +187,7 @@ func (g gen) ending(own events.State) Event {
 
 func (g gen) failure() *events.LLMAttemptFailed {
 	f := &events.LLMAttemptFailed{Message: g.text()}
-	f.Kind = rapid.SampledFrom([]string{events.KindHandler, events.KindWorkerLost, events.KindRateLimited, events.KindContextTooLong}).Draw(g.T, "kind")
+	f.Kind = rapid.SampledFrom([]string{codes.KindHandler, codes.KindWorkerLost, codes.KindRateLimited, codes.KindContextTooLong}).Draw(g.T, "kind")
 	if effects := g.run.Effects(); len(effects) > 0 {
 		f.Key = rapid.SampledFrom(effects).Draw(g.T, "effect").Key
 	}
@@ -199,7 +200,7 @@ func (g gen) failure() *events.LLMAttemptFailed {
 
 // interrupted draws what is kept of a reply, at any place of the conversation.
 func (g gen) interrupted() *events.LLMAttemptFailed {
-	f := &events.LLMAttemptFailed{Kind: events.KindInterrupted, Content: "It i", MessageID: g.messageID()}
+	f := &events.LLMAttemptFailed{Kind: codes.KindInterrupted, Content: "It i", MessageID: g.messageID()}
 	if n := len(g.mem.Messages); g.chance(2) {
 		f.Before = g.mem.Messages[rapid.IntRange(0, n-1).Draw(g.T, "before")].ID
 	}

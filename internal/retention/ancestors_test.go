@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/kv"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/tombstones"
@@ -188,7 +189,7 @@ func TestImportedRunsHaveTimers(t *testing.T) {
 	_, err := retention.Import(t.Context(), file, notes, retention.ImportOptions{})
 	require.NoError(t, err)
 	want := map[string]int{}
-	for _, kind := range journal.TimerKinds() {
+	for _, kind := range ports.TimerKinds() {
 		want[live.ID+"/"+kind] = 1
 	}
 	require.Equal(t, want, notes.set)

@@ -444,7 +444,7 @@ const armIn = time.Minute
 // run and sets those that it needs.
 func (m *importer) arm(ctx context.Context, to events.Run) error {
 	at := m.store.Now().Add(armIn)
-	for _, kind := range journal.TimerKinds() {
+	for _, kind := range ports.TimerKinds() {
 		var err error
 		for range appendTries {
 			if err = m.to.SetTimer(ctx, to, kind, at, nil); !errors.Is(err, journal.ErrUnknownOutcome) {

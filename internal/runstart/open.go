@@ -88,7 +88,7 @@ func (l *Launcher) SetCheck(ctx context.Context, run events.Run, at time.Time) e
 	if err != nil {
 		return err
 	}
-	return SetTimer(ctx, l.cfg.Timers, run, journal.TimerRun, at, data)
+	return SetTimer(ctx, l.cfg.Timers, run, ports.TimerRun, at, data)
 }
 
 // SetTimer sets a timer of a run. It tries again while the outcome is unknown.

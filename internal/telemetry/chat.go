@@ -7,6 +7,7 @@ import (
 
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/tracecontext"
@@ -33,7 +34,7 @@ func chatOf(e *events.Event, was before) (c chat, ok bool) {
 	case *events.LLMAttemptFailed:
 		c.key, c.failed, c.message = p.Key, p.Kind, p.Message
 		model := strings.HasPrefix(p.Key, string(effects.KindPlan)+"/") || strings.HasPrefix(p.Key, string(effects.KindReflect)+"/")
-		return c, (model || p.Key == "" && p.Interrupted()) && !p.NotAsked && p.Kind != events.KindHandler
+		return c, (model || p.Key == "" && p.Interrupted()) && !p.NotAsked && p.Kind != codes.KindHandler
 	case *events.ReflectDone:
 		c.model, c.failed, c.message = p.Model, "", p.Failed
 		if p.Failed != "" {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/kv"
+	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -117,7 +118,7 @@ func (x *Exporter) Run(ctx context.Context) error {
 		from, err := at(ctx, x.cfg.Log, x.cfg.From)
 		if err == nil {
 			x.cfg.Logger.Info("exporting", "from", x.cfg.From, "position", from.String())
-			err = x.export(ctx, from, func(context.Context, journal.Position) error { return nil })
+			err = x.export(ctx, from, func(context.Context, logwalk.Position) error { return nil })
 		}
 		return unlessEnded(ctx, err)
 	}
@@ -140,7 +141,7 @@ func unlessEnded(ctx context.Context, err error) error {
 // lead exports from the position that is kept.
 func (x *Exporter) lead(ctx context.Context) error {
 	x.runs.forget()
-	var from journal.Position
+	var from logwalk.Position
 	revision, err := x.patient(ctx, "the position cannot be read", func(ctx context.Context) (revision uint64, err error) {
 		from, revision, err = x.position(ctx)
 		return revision, err
@@ -149,7 +150,7 @@ func (x *Exporter) lead(ctx context.Context) error {
 		return err
 	}
 	x.cfg.Logger.Info("exporting", "position", from.String())
-	return x.export(ctx, from, func(ctx context.Context, p journal.Position) error {
+	return x.export(ctx, from, func(ctx context.Context, p logwalk.Position) error {
 		value, err := json.Marshal(p)
 		if err != nil {
 			return err
@@ -171,8 +172,8 @@ func (x *Exporter) lead(ctx context.Context) error {
 }
 
 // position returns the position that is kept, and keeps the log's end if there is none.
-func (x *Exporter) position(ctx context.Context) (journal.Position, uint64, error) {
-	end, err := journal.End(ctx, x.cfg.Log)
+func (x *Exporter) position(ctx context.Context) (logwalk.Position, uint64, error) {
+	end, err := logwalk.End(ctx, x.cfg.Log)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -188,7 +189,7 @@ func (x *Exporter) position(ctx context.Context) (journal.Position, uint64, erro
 	if err != nil {
 		return nil, 0, err
 	}
-	kept := journal.Position{}
+	kept := logwalk.Position{}
 	if err := json.Unmarshal(value, &kept); err != nil || len(kept) != len(end) {
 		return nil, 0, fmt.Errorf("the position that is kept, %.200q, is not one of this log, which has %d shards", value, len(end))
 	}
@@ -213,13 +214,13 @@ type item struct {
 type batch struct {
 	spans []*tracepb.Span
 	size  int
-	to    journal.Position
+	to    logwalk.Position
 	moved bool
 }
 
 // export sends the spans that end after a position, and calls keep after each request with the
 // position behind what the receiver has acknowledged.
-func (x *Exporter) export(ctx context.Context, from journal.Position, keep func(context.Context, journal.Position) error) error {
+func (x *Exporter) export(ctx context.Context, from logwalk.Position, keep func(context.Context, logwalk.Position) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer x.oldest.Store(0)
@@ -227,7 +228,7 @@ func (x *Exporter) export(ctx context.Context, from journal.Position, keep func(
 	for shard, after := range from {
 		go x.read(ctx, shard, after, items)
 	}
-	b := batch{to: append(journal.Position{}, from...)}
+	b := batch{to: append(logwalk.Position{}, from...)}
 	open := len(from)
 	timer := time.NewTimer(x.cfg.Delay)
 	timer.Stop()
@@ -338,7 +339,7 @@ func (x *Exporter) skip(id events.Run, err error) {
 }
 
 // flush sends the batch and keeps the position behind it.
-func (x *Exporter) flush(ctx context.Context, b *batch, keep func(context.Context, journal.Position) error) error {
+func (x *Exporter) flush(ctx context.Context, b *batch, keep func(context.Context, logwalk.Position) error) error {
 	if !b.moved {
 		return nil
 	}
@@ -421,8 +422,8 @@ func (x *Exporter) patient(ctx context.Context, failed string, work func(context
 
 // at returns the position before the first record of each shard that was stored at a time or
 // later.
-func at(ctx context.Context, log journal.Log, when time.Time) (journal.Position, error) {
-	p, err := journal.End(ctx, log)
+func at(ctx context.Context, log journal.Log, when time.Time) (logwalk.Position, error) {
+	p, err := logwalk.End(ctx, log)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -95,7 +96,7 @@ func (l *loan) lent(ctx context.Context, delay time.Duration, err error) worker.
 		return worker.Held()
 	case errors.Is(err, ports.ErrPeerLost):
 		return worker.Retry(events.LLMAttemptFailed{
-			Kind: events.KindWorkerLost, Message: "the worker that the call was passed on to went away before it was done",
+			Kind: codes.KindWorkerLost, Message: "the worker that the call was passed on to went away before it was done",
 		}, lendAgain.First)
 	case ctx.Err() != nil:
 		return worker.Fail(context.Cause(ctx))

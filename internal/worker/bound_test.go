@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
@@ -95,7 +96,7 @@ func TestDeliveriesOfAnOutageCountOnce(t *testing.T) {
 		require.Equal(t, events.Done, mem.State)
 		lost := 0
 		for _, kind := range kinds(r.failures(run)) {
-			if kind == events.KindWorkerLost {
+			if kind == codes.KindWorkerLost {
 				lost++
 			}
 		}

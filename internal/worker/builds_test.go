@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -222,7 +223,7 @@ func TestDeliveriesGivenBackEndNoRun(t *testing.T) {
 			asked := make(chan struct{}, 1)
 			_, stop := r.spawn(handlers{effects.KindPlan: work(func(context.Context) worker.Result {
 				asked <- struct{}{}
-				return worker.Retry(events.LLMAttemptFailed{Kind: events.KindRateLimited, NotAsked: true, Message: "wait"}, time.Second)
+				return worker.Retry(events.LLMAttemptFailed{Kind: codes.KindRateLimited, NotAsked: true, Message: "wait"}, time.Second)
 			})})
 			select {
 			case <-asked:

@@ -469,7 +469,7 @@ func (j *delivery) workFor(ctx context.Context, e effects.Effect) (Work, error) 
 	defer j.run.Unlock()
 	if j.wasLost(e) {
 		failure := &events.LLMAttemptFailed{
-			Kind: events.KindWorkerLost, Message: "the worker went away before it was done", Key: e.Key,
+			Kind: codes.KindWorkerLost, Message: "the worker went away before it was done", Key: e.Key,
 			Under: j.n, Delivery: j.d.Attempt() - 1,
 		}
 		if _, err := j.append(ctx, e, addition{payloads: []events.Payload{failure}}); err != nil {

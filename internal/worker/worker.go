@@ -42,6 +42,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -238,7 +239,7 @@ func Retry(failure events.LLMAttemptFailed, delay time.Duration) Result {
 
 // Fail is a handler's own failure. The work is retried a few times, with growing delays.
 func Fail(err error) Result {
-	return Result{failure: &events.LLMAttemptFailed{Kind: events.KindHandler, Message: err.Error()}}
+	return Result{failure: &events.LLMAttemptFailed{Kind: codes.KindHandler, Message: err.Error()}}
 }
 
 // Leaving adds what the work leaves behind if its outcome is no longer wanted. leaves is

@@ -256,7 +256,7 @@ func traceRecords(t *testing.T) {
 	require.NoError(t, err)
 	trace := a.Trace()
 	require.Equal(t, []string{"Start", "LlmToolCall", "ToolSuccess", "Continue", "LlmFinalAnswer"}, eventsOf(trace))
-	require.Equal(t, 5, trace.Len())
+	require.Len(t, trace, 5)
 	require.Len(t, trace.ForState(events.Planning), 2)
 	require.Len(t, trace.ForState(events.Acting), 1)
 	text, err := trace.JSON()

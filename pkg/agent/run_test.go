@@ -180,7 +180,7 @@ func TestLiveTraceIsThatOfTheLog(t *testing.T) {
 	logged, err := mem.Trace.JSON()
 	require.NoError(t, err)
 	require.JSONEq(t, logged, live)
-	require.Equal(t, 8, r.Trace().Len())
+	require.Len(t, r.Trace(), 8)
 	var entries []reducer.TraceEntry
 	require.NoError(t, json.Unmarshal([]byte(live), &entries))
 	require.Equal(t, 1, entries[1].Step)

@@ -1,6 +1,9 @@
 package events
 
-import "fmt"
+import (
+	"fmt"
+	"github.com/moorebus/moorebus/internal/codes"
+)
 
 // The outcomes of asking a model.
 const (
@@ -144,29 +147,6 @@ type ReplyInvalid struct{ RefusedReply }
 
 func (*ReplyInvalid) eventType() Type { return TypeReplyInvalid }
 
-// The kinds of LLMAttemptFailed that mean something to the fold.
-const (
-	// KindRateLimited is a provider that refuses for a time.
-	KindRateLimited = "rate_limited"
-	// KindHandler is a handler that failed or panicked.
-	KindHandler = "handler"
-	// KindWorkerLost is a worker that went away in the middle.
-	KindWorkerLost = "worker_lost"
-	// KindBrokenReply is a reply that came in part, without an ending.
-	KindBrokenReply = "broken_reply"
-	// KindOverloaded is a provider that cannot answer now.
-	KindOverloaded = "overloaded"
-	// KindNetwork is a provider that cannot be reached, or does not answer.
-	KindNetwork = "network"
-	// KindContextTooLong is a request that is longer than the model takes.
-	KindContextTooLong = "context_too_long"
-	// KindObsolete is no failure either: it says what a reply cost that came when the run no
-	// longer wanted it, and of which nothing was published.
-	KindObsolete = "obsolete"
-	// KindInterrupted is no failure: see [LLMAttemptFailed.Interrupted].
-	KindInterrupted = "interrupted"
-)
-
 // LLMAttemptFailed is a failed attempt at any effect: a provider's failure has
 // the provider's kind. Key is the effect's.
 type LLMAttemptFailed struct {
@@ -200,9 +180,11 @@ func (*LLMAttemptFailed) eventType() Type { return TypeLLMAttemptFailed }
 
 // FromProvider reports whether a provider was asked and failed.
 func (p *LLMAttemptFailed) FromProvider() bool {
-	return p.Kind != KindHandler && p.Kind != KindWorkerLost && p.Kind != KindObsolete && !p.NotAsked && !p.Interrupted()
+	return p.Kind != codes.KindHandler && p.Kind != codes.KindWorkerLost && p.Kind != codes.KindObsolete && !p.NotAsked && !p.Interrupted()
 }
 
 // Interrupted reports whether the event keeps what the user read of a reply that
 // something from outside made obsolete. It counts as no attempt and as no reply.
-func (p *LLMAttemptFailed) Interrupted() bool { return p.Kind == KindInterrupted && p.Content != "" }
+func (p *LLMAttemptFailed) Interrupted() bool {
+	return p.Kind == codes.KindInterrupted && p.Content != ""
+}

@@ -6,13 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 func tooLong() *events.LLMAttemptFailed {
-	return &events.LLMAttemptFailed{Kind: events.KindContextTooLong, Key: "plan/1", Message: "too many tokens"}
+	return &events.LLMAttemptFailed{Kind: codes.KindContextTooLong, Key: "plan/1", Message: "too many tokens"}
 }
 
 // A request that is too long narrows the window to about half of what it shows, then has

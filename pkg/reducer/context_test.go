@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -348,7 +349,7 @@ func TestAReflectionForgetsTheEdits(t *testing.T) {
 }
 
 func interrupted(id, text, before string) *events.LLMAttemptFailed {
-	return &events.LLMAttemptFailed{Kind: events.KindInterrupted, Key: "plan/1", MessageID: id, Content: text, Before: before}
+	return &events.LLMAttemptFailed{Kind: codes.KindInterrupted, Key: "plan/1", MessageID: id, Content: text, Before: before}
 }
 
 func spoken(mem *reducer.Memory) []string {
@@ -393,7 +394,7 @@ func TestAnInterruptedReplyIsNoAttempt(t *testing.T) {
 	require.Empty(t, after.Attempts)
 	require.Equal(t, before.Step, s.Mem.Step)
 
-	s.do(&events.LLMAttemptFailed{Kind: events.KindInterrupted, Key: keys[0]})
+	s.do(&events.LLMAttemptFailed{Kind: codes.KindInterrupted, Key: keys[0]})
 	require.Equal(t, before.Control.Replies+1, s.Mem.Control.Replies, "a provider's own kind of that name is a failure, as ever")
 	require.Equal(t, 1, s.effect(keys[0]).Failed.Provider)
 }

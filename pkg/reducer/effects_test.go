@@ -36,8 +36,8 @@ func TestKeysNeverContainTheAttempt(t *testing.T) {
 	for _, state := range []events.State{events.Planning, events.Acting, events.ParallelActing, events.Observing, events.Reflecting, events.Paging} {
 		s := in(t, state)
 		key := s.keys()[0]
-		s.do(&events.LLMAttemptFailed{Kind: events.KindHandler, Key: key}, &events.LLMAttemptFailed{Kind: events.KindWorkerLost, Key: key},
-			&events.LLMAttemptFailed{Kind: "overloaded", Key: key}, &events.LLMAttemptFailed{Kind: events.KindHandler, Key: "other"},
+		s.do(&events.LLMAttemptFailed{Kind: codes.KindHandler, Key: key}, &events.LLMAttemptFailed{Kind: codes.KindWorkerLost, Key: key},
+			&events.LLMAttemptFailed{Kind: "overloaded", Key: key}, &events.LLMAttemptFailed{Kind: codes.KindHandler, Key: "other"},
 			&events.LLMAttemptFailed{Kind: "rate_limited", Key: key},
 			&events.LLMAttemptFailed{Kind: "rate_limited", Key: key, NotAsked: true, Under: 1, Delivery: 5})
 		require.Equal(t, reducer.Attempt{Key: key, Handler: 1, RateLimited: 1, NotAsked: 1, Provider: 1, Under: 1, Delivery: 5}, s.effect(key).Failed)
@@ -176,7 +176,7 @@ func TestDecideIsDueAfterTheLastDecision(t *testing.T) {
 }
 
 func TestExhaustedWorkIsGivenUp(t *testing.T) {
-	for kind, limit := range map[string]int{events.KindHandler: 3, events.KindWorkerLost: 10} {
+	for kind, limit := range map[string]int{codes.KindHandler: 3, codes.KindWorkerLost: 10} {
 		for _, state := range []events.State{events.Planning, events.Acting, events.ParallelActing, events.Observing, events.Reflecting} {
 			s := in(t, state)
 			if state == events.ParallelActing {
@@ -190,7 +190,7 @@ func TestExhaustedWorkIsGivenUp(t *testing.T) {
 			s.do(&events.LLMAttemptFailed{Kind: kind, Key: key, Message: "out of luck"})
 			e := s.effect(key)
 			require.NotEmpty(t, e.Exhausted)
-			require.Equal(t, kind == events.KindHandler, strings.HasSuffix(e.Exhausted, ", the last time with: out of luck"), e.Exhausted)
+			require.Equal(t, kind == codes.KindHandler, strings.HasSuffix(e.Exhausted, ", the last time with: out of luck"), e.Exhausted)
 			switch p := effects.GiveUp(s.Mem, e).(type) {
 			case *events.ToolFailure:
 				require.Equal(t, events.Acting, state)
@@ -222,8 +222,8 @@ func TestExhaustedWorkIsGivenUp(t *testing.T) {
 // Only workers lost in a row end the attempts, except in runs of earlier revisions. What
 // was given up stays given up.
 func TestAReportedFailureForgetsLostWorkers(t *testing.T) {
-	lost := &events.LLMAttemptFailed{Kind: events.KindWorkerLost, Key: "plan/1"}
-	limited := &events.LLMAttemptFailed{Kind: events.KindRateLimited, Key: "plan/1", NotAsked: true}
+	lost := &events.LLMAttemptFailed{Kind: codes.KindWorkerLost, Key: "plan/1"}
+	limited := &events.LLMAttemptFailed{Kind: codes.KindRateLimited, Key: "plan/1", NotAsked: true}
 	hashes := reducer.DefaultTable().Identities()
 	for _, old := range append(hashes[:2:2], "") {
 		s := started(t, func(p *events.Start) { p.TableHash = old })
@@ -248,7 +248,7 @@ func TestAReportedFailureForgetsLostWorkers(t *testing.T) {
 func TestADispatchThatFailsIsCountedAndGivenUp(t *testing.T) {
 	s := in(t, events.ParallelActing)
 	for range 4 {
-		_, _, err := s.Append(events.Planning, &events.LLMAttemptFailed{Kind: events.KindHandler, Key: "dispatch/2/a"})
+		_, _, err := s.Append(events.Planning, &events.LLMAttemptFailed{Kind: codes.KindHandler, Key: "dispatch/2/a"})
 		require.NoError(t, err, "the planner owns the dispatch")
 	}
 	e := s.effect("dispatch/2/a")
@@ -259,7 +259,7 @@ func TestADispatchThatFailsIsCountedAndGivenUp(t *testing.T) {
 }
 
 func TestAttemptsAreForgottenWithTheWork(t *testing.T) {
-	s := in(t, events.Planning).do(&events.LLMAttemptFailed{Kind: events.KindHandler, Key: "plan/1"}, single("a", "alpha"))
+	s := in(t, events.Planning).do(&events.LLMAttemptFailed{Kind: codes.KindHandler, Key: "plan/1"}, single("a", "alpha"))
 	require.Empty(t, s.Mem.Control.Attempts)
 }
 

@@ -55,7 +55,7 @@ func runFolds(t *testing.T, cases []foldCase) {
 			require.Equal(t, to, s.Mem.State)
 			checkOwner(t, before, s.Mem, e)
 			require.Equal(t, reducertest.Canonical(s.Fold()), reducertest.Canonical(s.Mem))
-			last := s.Mem.Trace[s.Mem.Trace.Len()-1]
+			last := s.Mem.Trace[len(s.Mem.Trace)-1]
 			require.Equal(t, reducer.TraceEntry{
 				Step: s.Mem.Step, State: string(before.State), Event: string(c.typ), Data: last.Data, Timestamp: e.Time,
 			}, last)
@@ -231,7 +231,7 @@ func TestFoldsOfPlanning(t *testing.T) {
 			require.Equal(t, []reducer.Attempt{{Key: "plan/1", NotAsked: 1}}, m.Control.Attempts)
 			require.Zero(t, m.Control.Replies)
 		}},
-		{"a handler's failure is no reply", events.TypeLLMAttemptFailed, at(events.Planning), &events.LLMAttemptFailed{Kind: events.KindHandler, Key: "plan/1"}, func(t *testing.T, m *reducer.Memory) {
+		{"a handler's failure is no reply", events.TypeLLMAttemptFailed, at(events.Planning), &events.LLMAttemptFailed{Kind: codes.KindHandler, Key: "plan/1"}, func(t *testing.T, m *reducer.Memory) {
 			require.Zero(t, m.Control.Replies)
 		}},
 		{"a reflection's failure is no reply", events.TypeLLMAttemptFailed, at(events.Reflecting), &events.LLMAttemptFailed{Kind: "overloaded", Key: "reflect/2"}, func(t *testing.T, m *reducer.Memory) {

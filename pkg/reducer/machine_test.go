@@ -136,8 +136,7 @@ func TestTrace(t *testing.T) {
 	long := strings.Repeat("ü", 150)
 	s := started(t).do(single("a", "alpha"), success("a", "line\none"), &events.Continue{}, finalAnswer(long))
 	trace := s.Mem.Trace
-	require.Equal(t, 5, trace.Len())
-	require.Len(t, trace.Entries(), 5)
+	require.Len(t, trace, 5)
 	require.Equal(t, strings.Repeat("ü", 100)+"…", trace[4].Data, "cut at 100 characters")
 	require.Equal(t, `alpha({"n":1.0})`, trace[1].Data)
 	require.Equal(t, "SUCCESS: line one", trace[2].Data)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/codec"
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -391,15 +392,15 @@ func (a Attempt) Counted(message uint64) int {
 // share one.
 func (a Attempt) OfKind(kind string) int {
 	switch kind {
-	case events.KindRateLimited:
+	case codes.KindRateLimited:
 		return a.RateLimited
-	case events.KindOverloaded:
+	case codes.KindOverloaded:
 		return a.Provider - a.Broken - a.TooLong - a.Network - a.Other
-	case events.KindNetwork:
+	case codes.KindNetwork:
 		return a.Network
-	case events.KindBrokenReply:
+	case codes.KindBrokenReply:
 		return a.Broken
-	case events.KindContextTooLong:
+	case codes.KindContextTooLong:
 		return a.TooLong
 	}
 	return a.Other

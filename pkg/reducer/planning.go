@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -356,7 +357,7 @@ func foldAttemptFailed(mem *Memory, e *events.Event) {
 		mem.keepInterrupted(e, p)
 		return
 	}
-	if p.Kind == events.KindObsolete {
+	if p.Kind == codes.KindObsolete {
 		return
 	}
 	at := slices.IndexFunc(c.Attempts, func(a Attempt) bool { return a.Key == p.Key })
@@ -373,25 +374,25 @@ func foldAttemptFailed(mem *Memory, e *events.Event) {
 
 func (a *Attempt) count(p *events.LLMAttemptFailed) {
 	switch {
-	case p.Kind == events.KindHandler:
+	case p.Kind == codes.KindHandler:
 		a.Handler++
 		a.Last = cut(p.Message, 4*traceTextLimit)
-	case p.Kind == events.KindWorkerLost:
+	case p.Kind == codes.KindWorkerLost:
 		a.Lost++
 	case p.NotAsked:
 		a.NotAsked++
-	case p.Kind == events.KindRateLimited:
+	case p.Kind == codes.KindRateLimited:
 		a.RateLimited++
 	default:
 		a.Provider++
 		switch p.Kind {
-		case events.KindBrokenReply:
+		case codes.KindBrokenReply:
 			a.Broken++
-		case events.KindContextTooLong:
+		case codes.KindContextTooLong:
 			a.TooLong++
-		case events.KindNetwork:
+		case codes.KindNetwork:
 			a.Network++
-		case events.KindOverloaded:
+		case codes.KindOverloaded:
 		default:
 			a.Other++
 		}
@@ -409,7 +410,7 @@ func (t *Table) foldByRevision(mem *Memory, p *events.LLMAttemptFailed) {
 	if t.revisions[mem.Control.TableHash] >= lossesInARow {
 		mem.outlive(p)
 	}
-	if t.revisionOf(mem) >= compactsRequests && mem.State == events.Planning && p.Kind == events.KindContextTooLong &&
+	if t.revisionOf(mem) >= compactsRequests && mem.State == events.Planning && p.Kind == codes.KindContextTooLong &&
 		mem.Control.Compacted == "" && mem.narrowWindow(firstShare) {
 		mem.Control.Compacted = CompactedWindow
 	}
@@ -420,7 +421,7 @@ func (t *Table) foldByRevision(mem *Memory, p *events.LLMAttemptFailed) {
 func (mem *Memory) outlive(p *events.LLMAttemptFailed) {
 	for i := range mem.Control.Attempts {
 		a := &mem.Control.Attempts[i]
-		if a.Key == p.Key && p.Kind != events.KindWorkerLost && a.Lost <= MaxWorkersLost {
+		if a.Key == p.Key && p.Kind != codes.KindWorkerLost && a.Lost <= MaxWorkersLost {
 			a.Lost = 0
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -223,7 +224,7 @@ func TestNewerVersionOutOfPlace(t *testing.T) {
 // builds of revision 2 end a run that holds one, so none is written into their runs. The
 // last of them write and read it, with the same hash, so logs that hold one are read.
 func TestFormsOfARevision(t *testing.T) {
-	interrupted := &events.LLMAttemptFailed{Kind: events.KindInterrupted, MessageID: "m-1", Content: "It i"}
+	interrupted := &events.LLMAttemptFailed{Kind: codes.KindInterrupted, MessageID: "m-1", Content: "It i"}
 	m := reducer.NewMachine(reducer.MachineOptions{})
 	older, err := m.Table().At(2)
 	require.NoError(t, err)
@@ -232,7 +233,7 @@ func TestFormsOfARevision(t *testing.T) {
 	run, err := startOf(m, hash)
 	require.NoError(t, err)
 	s := (&scene{Run: run, t: t}).do(interrupted, single("a", "alpha"))
-	interrupted = &events.LLMAttemptFailed{Kind: events.KindInterrupted, MessageID: "m-2", Content: "It i"}
+	interrupted = &events.LLMAttemptFailed{Kind: codes.KindInterrupted, MessageID: "m-2", Content: "It i"}
 	var revision *reducer.RevisionError
 	_, _, _, err = s.Draft(events.Planning, interrupted)
 	require.ErrorAs(t, err, &revision)

@@ -13,12 +13,6 @@ import (
 // Trace is what happened in a run, one entry an event, oldest first.
 type Trace []TraceEntry
 
-// Entries returns the entries; they must not be changed.
-func (t Trace) Entries() []TraceEntry { return t }
-
-// Len returns the number of entries.
-func (t Trace) Len() int { return len(t) }
-
 // ForState returns the entries of events that happened in a state.
 func (t Trace) ForState(s events.State) []TraceEntry {
 	var found []TraceEntry

@@ -96,7 +96,7 @@ func toolApproval(file *agentfile.ToolFile) *tool.Approval {
 }
 
 // serviceSource makes the source of a file's NATS services.
-func serviceSource(file *agentfile.ToolFile) (*servicetool.Source, error) {
+func serviceSource(file *agentfile.ToolFile) (tool.Source, error) {
 	o := servicetool.Options{All: file.AllServices}
 	for _, s := range file.Services {
 		o.Services = append(o.Services, servicetool.Service{Name: s.Service, Pool: s.Pool})
@@ -104,11 +104,14 @@ func serviceSource(file *agentfile.ToolFile) (*servicetool.Source, error) {
 	return servicetool.New(o)
 }
 
+// onBus is the source of NATS services, which needs a connection.
+type onBus interface{ Use(conn *nats.Conn) }
+
 // Connect gives the sources of a registry that has not been started the connection to the
 // bus, on which they find NATS services.
 func Connect(registry *toolset.Registry, conn *nats.Conn) {
 	for _, s := range registry.Sources() {
-		if services, ok := s.(*servicetool.Source); ok {
+		if services, ok := s.(onBus); ok {
 			services.Use(conn)
 		}
 	}
@@ -249,7 +252,7 @@ func ActorTools(file string, pools []string, services bool) (*toolset.Registry, 
 			return nil, nil, fmt.Errorf("%s: %w", file, err)
 		}
 	}
-	isServices := func(s tool.Source) bool { _, is := s.(*servicetool.Source); return is }
+	isServices := func(s tool.Source) bool { _, is := s.(onBus); return is }
 	if slices.ContainsFunc(registry.Sources(), isServices) {
 		return registry, secrets, nil // their metadata may name any pool
 	}

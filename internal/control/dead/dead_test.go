@@ -79,7 +79,7 @@ func fatal(code string) *events.FatalError {
 }
 
 func failedAttempt(key string) *events.LLMAttemptFailed {
-	return &events.LLMAttemptFailed{Kind: events.KindHandler, Message: "no", Key: key}
+	return &events.LLMAttemptFailed{Kind: codes.KindHandler, Message: "no", Key: key}
 }
 
 func (g *graveyard) dead(o dead.Options) []dead.Dead {

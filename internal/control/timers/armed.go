@@ -110,9 +110,9 @@ func (t *Timers) rearm(ctx context.Context, of ports.ArmedTimers) (set int, err 
 	}
 	now := t.a.Store.Now()
 	for _, o := range open {
-		kinds := []string{journal.TimerRun}
+		kinds := []string{ports.TimerRun}
 		if o.Outside {
-			kinds = append(kinds, journal.TimerModel)
+			kinds = append(kinds, ports.TimerModel)
 		}
 		for _, kind := range kinds {
 			if armed[ports.ArmedTimer{Namespace: o.Run.Namespace, Run: o.Run.ID, Kind: kind}] {

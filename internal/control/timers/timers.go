@@ -22,6 +22,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/kv"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -114,7 +115,7 @@ func (t *Timers) Arrived(run events.Run, mem *reducer.Memory) func(context.Conte
 	if !waits {
 		return nil
 	}
-	return func(ctx context.Context) error { return t.set(ctx, run, journal.TimerApproval, at, note{}) }
+	return func(ctx context.Context) error { return t.set(ctx, run, ports.TimerApproval, at, note{}) }
 }
 
 // WentOut returns a function that sets the timer of the calls that wait for the run's client,
@@ -124,7 +125,7 @@ func (t *Timers) WentOut(run events.Run, mem *reducer.Memory) func(context.Conte
 	if !waits {
 		return nil
 	}
-	return func(ctx context.Context) error { return t.set(ctx, run, journal.TimerClient, at, note{}) }
+	return func(ctx context.Context) error { return t.set(ctx, run, ports.TimerClient, at, note{}) }
 }
 
 // Run processes timers until ctx ends. Timers that are being processed then get the drain time.
@@ -154,7 +155,7 @@ func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
 	}
 	log := t.Logger.With("run", timer.Run.ID, "timer", timer.Kind)
 	check := t.checkRun
-	if timer.Kind == journal.TimerModel {
+	if timer.Kind == ports.TimerModel {
 		check = t.expire
 	}
 	err := check(ctx, timer, seen)
@@ -210,7 +211,7 @@ func (t *Timers) checkRun(ctx context.Context, timer journal.Timer, seen note) e
 	var parent *events.Parent
 	err = t.a.View(ctx, timer.Run.Namespace, timer.Run.ID, func(run *runlog.Run) error {
 		var s stall
-		if timer.Kind == journal.TimerRun {
+		if timer.Kind == ports.TimerRun {
 			s = t.checkStall(ctx, timer.Run, run.Memory(), seen.Stall)
 		}
 		err := t.a.Commit(ctx, run, func(mem *reducer.Memory) ([]runlog.Draft, error) { return t.due(mem, s) })
@@ -240,7 +241,7 @@ func (t *Timers) checkRun(ctx context.Context, timer journal.Timer, seen note) e
 
 // Reset sets the timer of a run for when something is due. The caller holds the run's lock.
 func (t *Timers) Reset(ctx context.Context, run *runlog.Run) error {
-	return t.reset(ctx, run, journal.TimerRun, stall{})
+	return t.reset(ctx, run, ports.TimerRun, stall{})
 }
 
 // reset sets a timer again if the run still needs it.
@@ -249,15 +250,15 @@ func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stal
 	switch {
 	case run.Terminal():
 		t.cancelOthers(ctx, run, kind)
-	case kind == journal.TimerApproval:
+	case kind == ports.TimerApproval:
 		if at, waits := decisions.Deadline(mem); waits {
 			return t.set(ctx, run.ID, kind, at, note{})
 		}
-	case kind == journal.TimerClient:
+	case kind == ports.TimerClient:
 		if at, waits := clients.Deadline(mem); waits {
 			return t.set(ctx, run.ID, kind, at, note{})
 		}
-	case kind == journal.TimerRun:
+	case kind == ports.TimerRun:
 		at, n := t.nextCheck(run, s)
 		return t.set(ctx, run.ID, kind, at, n)
 	}
@@ -267,7 +268,7 @@ func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stal
 // cancelOthers cancels the timers of a run that has ended, except the one that fired. A timer that
 // remains does nothing.
 func (t *Timers) cancelOthers(ctx context.Context, run *runlog.Run, fired string) {
-	for _, kind := range journal.TimerKinds() {
+	for _, kind := range ports.TimerKinds() {
 		if kind == fired || !mayBeSet(run.Memory(), kind) {
 			continue
 		}
@@ -281,14 +282,14 @@ func (t *Timers) cancelOthers(ctx context.Context, run *runlog.Run, fired string
 // as their model. Where a hand-off took those away, the timer is left to fire.
 func mayBeSet(mem *reducer.Memory, kind string) bool {
 	switch kind {
-	case journal.TimerClient:
+	case ports.TimerClient:
 		for _, info := range mem.Tools {
 			if info.Pool == events.ClientPool {
 				return true
 			}
 		}
 		return false
-	case journal.TimerModel:
+	case ports.TimerModel:
 		return mem.Control.Agent.LLM.Timeout > 0
 	}
 	return true

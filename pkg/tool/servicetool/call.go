@@ -52,7 +52,7 @@ var unserved = retry.Policy{First: 50 * time.Millisecond, Factor: 2, Max: time.S
 
 // remote is a tool of a service.
 type remote struct {
-	source  *Source
+	source  *services
 	def     tool.Definition
 	subject string
 	// unclear says that several services have the tool, and that it is not known which of

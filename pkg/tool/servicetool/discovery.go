@@ -64,7 +64,7 @@ type question struct {
 
 // discovery asks for services and offers their tools. One goroutine uses it.
 type discovery struct {
-	source  *Source
+	source  *services
 	client  *api.Client
 	logger  *slog.Logger
 	put     func([]tool.Tool)
@@ -80,7 +80,7 @@ type discovery struct {
 	said     map[string]bool
 }
 
-func newDiscovery(s *Source, client *api.Client, logger *slog.Logger, put func([]tool.Tool)) *discovery {
+func newDiscovery(s *services, client *api.Client, logger *slog.Logger, put func([]tool.Tool)) *discovery {
 	d := &discovery{
 		source: s, client: client, logger: logger, put: put, refused: make(chan error, 1),
 		services: map[string]*service{}, owners: map[string]string{}, subjects: map[string]string{}, said: map[string]bool{},

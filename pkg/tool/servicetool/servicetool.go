@@ -1,7 +1,7 @@
 // Package servicetool makes tools of the endpoints of NATS micro services (ADR-32), which
 // may be written in any language.
 //
-// [New] makes a [Source]. While it runs, it asks the services for their endpoints every few
+// [New] makes the source. While it runs, it asks the services for their endpoints every few
 // seconds ($SRV.INFO). An endpoint whose metadata has the key moorebus.tool is a tool:
 //
 //	moorebus.tool          the tool's name; required
@@ -61,10 +61,10 @@ import (
 // Service names a NATS service. Its tools are in Pool if that is set.
 type Service struct{ Name, Pool string }
 
-// Options configure a [Source].
+// Options configure the source.
 type Options struct {
-	// Conn is a connection to the bus that stays the caller's. It may be given by
-	// [Source.Use] instead.
+	// Conn is a connection to the bus that stays the caller's. It may be given
+	// later instead, by the source's method Use(*nats.Conn).
 	Conn *nats.Conn
 	// Services are the services whose tools are offered. All adds those of every other
 	// service.
@@ -83,8 +83,8 @@ const (
 	defaultEvery    = 3 * time.Second
 )
 
-// Source provides the tools of services. Its Run may be called once.
-type Source struct {
+// services provides the tools of services. Its Run may be called once.
+type services struct {
 	opts Options
 
 	mu     sync.Mutex
@@ -92,10 +92,10 @@ type Source struct {
 	client *api.Client
 }
 
-var _ tool.Source = (*Source)(nil)
+var _ tool.Source = (*services)(nil)
 
 // New makes a source and checks its options. The error names everything that is wrong.
-func New(o Options) (*Source, error) {
+func New(o Options) (tool.Source, error) {
 	var errs []error
 	seen := map[string]bool{}
 	for _, s := range o.Services {
@@ -122,21 +122,21 @@ func New(o Options) (*Source, error) {
 		o.Every = defaultEvery
 	}
 	o.Services = slices.Clone(o.Services)
-	return &Source{opts: o, conn: o.Conn}, errors.Join(errs...)
+	return &services{opts: o, conn: o.Conn}, errors.Join(errs...)
 }
 
 // Use sets the connection. Call it before Run.
-func (s *Source) Use(conn *nats.Conn) {
+func (s *services) Use(conn *nats.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conn = conn
 }
 
 // Name returns "NATS services".
-func (s *Source) Name() string { return "NATS services" }
+func (s *services) Name() string { return "NATS services" }
 
 // Pools returns the pools of the named services. The metadata of the others may name more.
-func (s *Source) Pools() []string {
+func (s *services) Pools() []string {
 	var pools []string
 	for _, service := range s.opts.Services {
 		pools = append(pools, tool.Definition{Pool: service.Pool}.WithDefaults().Pool)
@@ -149,7 +149,7 @@ func (s *Source) Pools() []string {
 }
 
 // Run asks for services until ctx ends.
-func (s *Source) Run(ctx context.Context, logger *slog.Logger, put func([]tool.Tool)) {
+func (s *services) Run(ctx context.Context, logger *slog.Logger, put func([]tool.Tool)) {
 	s.mu.Lock()
 	conn := s.conn
 	s.mu.Unlock()

@@ -1,18 +1,18 @@
-package journal_test
+package logwalk_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/internal/logwalk"
 )
 
 func TestPosition(t *testing.T) {
-	base := journal.Position{7, 8, 9}
+	base := logwalk.Position{7, 8, 9}
 	p, err := base.Parse("2:1, 0:3")
 	require.NoError(t, err)
-	require.Equal(t, journal.Position{3, 8, 1}, p)
+	require.Equal(t, logwalk.Position{3, 8, 1}, p)
 	require.Equal(t, "0:3,1:8,2:1", p.String())
 	for _, bad := range []string{"", ":", "0", "0:", "0:-1", "0:1,0:2", "3:1", "x:1", "0:99999999999999999999", "0:1,"} {
 		_, err := base.Parse(bad)
@@ -27,14 +27,14 @@ func FuzzPosition(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		base := journal.Position{7, 8, 9}
+		base := logwalk.Position{7, 8, 9}
 		p, err := base.Parse(text)
-		require.Equal(t, journal.Position{7, 8, 9}, base)
+		require.Equal(t, logwalk.Position{7, 8, 9}, base)
 		if err != nil {
 			return
 		}
 		require.Len(t, p, len(base))
-		again, err := make(journal.Position, 3).Parse(p.String())
+		again, err := make(logwalk.Position, 3).Parse(p.String())
 		require.NoError(t, err)
 		require.Equal(t, p, again)
 	})

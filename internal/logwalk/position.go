@@ -1,8 +1,9 @@
-package journal
+package logwalk
 
 import (
 	"context"
 	"fmt"
+	"github.com/moorebus/moorebus/pkg/journal"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +14,7 @@ import (
 type Position []uint64
 
 // End returns the position behind everything that the log holds now.
-func End(ctx context.Context, log Log) (Position, error) {
+func End(ctx context.Context, log journal.Log) (Position, error) {
 	p := make(Position, log.Shards())
 	for shard := range p {
 		last, err := log.Last(ctx, shard)
