@@ -295,7 +295,7 @@ func TestPauseResumeBudgetCancel(t *testing.T) {
 	p.shows("The budget is changed.")
 	p.press("Resume…")
 	p.press("Resume")
-	p.shows("The run goes on.")
+	p.shows("The run continues.")
 	p.until("it works on", fmt.Sprintf(`Number.parseInt(%s) > %d`, place, paused+20))
 
 	p.press("Cancel…")

@@ -62,7 +62,7 @@ func New(cfg Config) *Face {
 	return f
 }
 
-var lastEvent = route.Parameter{Name: "Last-Event-ID", Description: "The number of the last event of the stream that the client has, to go on behind it."}
+var lastEvent = route.Parameter{Name: "Last-Event-ID", Description: "The number of the last event of the stream that the client has, to continue after it."}
 
 var versionParameter = route.Parameter{Name: versionHeader, Description: "The version of the protocol. Default: " + Version + "."}
 

@@ -550,7 +550,7 @@ func (a *Actor) sayLeft(pool string, left []string) {
 	}
 	a.left[pool] = left
 	if len(left) > 0 {
-		a.cfg.Logger.Warn("not all tools of a pool fit into its announcement: agents do not find the others; give a server fewer tools, or a pool of its own",
+		a.cfg.Logger.Warn("not all tools of a pool fit into its announcement: agents do not find the others; give a server fewer tools, or its own pool",
 			"pool", pool, "left_out", len(left), "tools", left[:min(len(left), maxSaid)])
 	}
 }

@@ -97,7 +97,7 @@ func (c call) unasked() string {
 	_, taken := schema.Properties[toolcall.AnswerKey]
 	switch {
 	case taken:
-		return fmt.Sprintf("No human can be asked about a tool that has an argument %q of its own. ", toolcall.AnswerKey)
+		return fmt.Sprintf("No human can be asked about a tool that has an argument named %q. ", toolcall.AnswerKey)
 	case c.batch:
 		return "Nobody was asked, because the call is one of several in one reply. Make this call again, alone in a reply, and a human is asked. "
 	}

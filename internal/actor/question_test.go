@@ -96,7 +96,7 @@ func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
 		require.Contains(t, batch.Observation, "Make this call again, alone in a reply, and a human is asked. How many?")
 		out := r.outcome(other)
 		require.Equal(t, codes.InputRequired, out.Code)
-		require.Contains(t, out.Observation, `has an argument "answer" of its own. How many?`)
+		require.Contains(t, out.Observation, `has an argument named "answer". How many?`)
 		require.NotContains(t, out.Observation, "again")
 		require.Empty(t, bought)
 	})

@@ -1,6 +1,6 @@
-// Package announce keeps what a process offers known to the others. It repeats
-// announcements, claims names that may mean one thing only, and measures how long
-// something has been missing.
+// Package announce tells other processes what a process offers. It repeats announcements,
+// claims names that must mean the same in every process, and measures how long something has
+// been missing.
 package announce
 
 import (

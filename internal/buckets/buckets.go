@@ -1,5 +1,5 @@
-// Package buckets is the table of the buckets of an installation: what each is named, and made like.
-// What is in one is the matter of the package that keeps it there.
+// Package buckets is the table of the buckets of an installation: their names and settings. The
+// package that uses a bucket defines its values.
 package buckets
 
 import (

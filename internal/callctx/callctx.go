@@ -1,6 +1,6 @@
 // Package callctx carries what the tool of one call may use of its actor: the agent's
 // memory, and storage for binary data. Both are values of the call's context. It also carries back
-// what held the call's program.
+// the sandbox of the call's program.
 package callctx
 
 import (

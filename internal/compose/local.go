@@ -1,5 +1,5 @@
-// Package compose builds what a process that runs every role is started with: the agent and the
-// tools of its files, or an assistant.
+// Package compose builds the agent and the tools of a process that runs every role: those of its
+// files, or an assistant.
 package compose
 
 import (

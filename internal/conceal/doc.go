@@ -1,3 +1,3 @@
-// Package conceal keeps what a process holds from the programs that it starts and from other
-// processes of its user.
+// Package conceal hides the memory and the environment of a process from the programs that it
+// starts and from other processes of its user.
 package conceal

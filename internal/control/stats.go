@@ -31,7 +31,7 @@ func (c *Controller) Stats(ctx context.Context, ns string) (Stats, error) {
 	stats := Stats{Counts: counts, Workers: []announce.Worker{}}
 	fleet, tells := c.cfg.KV.(ports.Fleet)
 	if !tells {
-		stats.BacklogReason, stats.WorkersReason = "this bus does not tell it", "this bus does not tell them"
+		stats.BacklogReason, stats.WorkersReason = "this bus does not report it", "this bus does not report them"
 		return stats, nil
 	}
 	if stats.Backlog, err = fleet.Backlogs(ctx, c.working()); err != nil {

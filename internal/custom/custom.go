@@ -1,5 +1,5 @@
-// Package custom is the role that runs the states of an application's own graph, which no
-// other role owns.
+// Package custom is the role that runs the states of an application's graph, which no other role
+// serves.
 //
 // The [Handler] of a state is called when a run enters the state, and returns the event
 // that follows. Any process with the same handlers may call it. It may be called again

@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-// Package diskspace says how much room a file system has.
+// Package diskspace returns how much space a file system has.
 package diskspace
 
 import "golang.org/x/sys/unix"

@@ -89,7 +89,7 @@ func (r *Report) Write(w io.Writer, f print.Format, color bool) error {
 	case r.Bad == 0 && r.Warnings == 0:
 		b.WriteString("all is well\n")
 	default:
-		fmt.Fprintf(&b, "%d bad, %d to look at\n", r.Bad, r.Warnings)
+		fmt.Fprintf(&b, "%d bad, %d to check\n", r.Bad, r.Warnings)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -311,7 +311,7 @@ func TestDoctorOnNoBus(t *testing.T) {
 	checks(nil).Remote(context.Background(), natsconn.ConnectOptions{URL: "nats://ann:secret@" + free.Addr().String(), Logger: quiet}, &r)
 	require.Equal(t, 1, r.Bad)
 	require.NotContains(t, written(t, &r), "secret")
-	require.Contains(t, written(t, &r), "1 bad, 0 to look at")
+	require.Contains(t, written(t, &r), "1 bad, 0 to check")
 }
 
 func TestRolesThatDisagree(t *testing.T) {

@@ -1,6 +1,6 @@
 // Package freeport finds addresses for servers that another process, or this one, is
 // about to start. It gives an address to one process only, until that process ends. For
-// tests, benchmarks and chaos only: whoever does not ask here can take one.
+// tests, benchmarks and chaos only: a process that does not ask here can take one.
 package freeport
 
 import (

@@ -1,5 +1,5 @@
-// Package gatewaylog is a gateway as commands use it over HTTP: the connection that sends their
-// requests, and the reading half of the log and of the live feed.
+// Package gatewaylog is a gateway as commands use it over HTTP: the connection for their requests,
+// and reading the log and the live feed.
 //
 // What the gateway refuses is the *refusal.Error with the code that the gateway gave.
 package gatewaylog

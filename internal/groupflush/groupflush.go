@@ -1,4 +1,4 @@
-// Package groupflush lets all who wait for records to be on the disk share one flush.
+// Package groupflush lets all waiting events share one flush to the disk.
 package groupflush
 
 import (

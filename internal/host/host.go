@@ -1,4 +1,4 @@
-// Package host runs every role in one process, on a bus that is there. Package agent
+// Package host runs every role in one process, on a bus that exists. Package agent
 // and the commands that work without other processes are built on it.
 package host
 

@@ -1,5 +1,5 @@
-// Package kv is the port to small values in buckets, which every feature keeps beside the log. The
-// table of the buckets is in package buckets.
+// Package kv is the port to small values in buckets, in which features store their data. The table
+// of the buckets is in package buckets.
 package kv
 
 import (

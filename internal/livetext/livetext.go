@@ -1,5 +1,5 @@
-// Package livetext puts together the text that a model is writing, and its reasoning, from
-// the chunks of them on the live feed.
+// Package livetext assembles the text that a model is writing, and its reasoning, from their
+// chunks on the live feed.
 package livetext
 
 import (

@@ -1,8 +1,8 @@
 // Package mcppins reads and writes the file of pinned definitions of MCP tools: what servers said
 // of their tools when somebody accepted it.
 //
-// The file has the definitions themselves beside their digests, so that a later difference can
-// be shown. A file whose digests are not those of its definitions is refused.
+// The file has the definitions together with their digests, so that a later difference can be
+// shown. A file whose digests are not those of its definitions is refused.
 package mcppins
 
 import (

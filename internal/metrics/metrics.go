@@ -1,8 +1,8 @@
 // Package metrics keeps the numbers of a process and serves them to Prometheus. What there is
 // to count is in package meter; docs/metrics.md is made of it.
 //
-// A [Registry] is bounded: no label has the id of a run, and a label whose values come from
-// outside keeps meter.MaxValues of them apart. Counting takes no lock.
+// A [Registry] is bounded: no label has the id of a run, and a label whose values come from agents,
+// tools or models has at most meter.MaxValues separate ones. Counting takes no lock.
 package metrics
 
 import (

@@ -1,5 +1,5 @@
-// Package modelrequests shows what models are asked. It writes the requests with the adapters of
-// their APIs, and so knows neither keys nor servers.
+// Package modelrequests rebuilds requests to models, to show them. It uses the adapters of their
+// APIs, and knows neither keys nor servers.
 package modelrequests
 
 import (

@@ -145,7 +145,7 @@ func loanToken(name string) string { return strings.ReplaceAll(name, ".", "=") }
 func (b *Bus) Lend(ctx context.Context, d journal.Delivery, l ports.Loan) (time.Duration, error) {
 	held, ok := d.(*delivery)
 	if !ok {
-		return 0, fmt.Errorf("lend %s: %w: the delivery is borrowed itself", l.Name, ports.ErrNoPeer)
+		return 0, fmt.Errorf("lend %s: %w: the delivery is itself borrowed", l.Name, ports.ErrNoPeer)
 	}
 	terms, err := b.terms(ctx, actingDurable(l.Pool))
 	if err != nil {

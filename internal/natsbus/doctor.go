@@ -358,7 +358,7 @@ func CheckUser(id natsconn.Identity) Finding {
 			"take its permissions from `moorebus init --print-permissions`"}
 	case id.Account == globalAccount:
 		return Finding{Warning, "this user has permissions, but its account is the server's only one: a reply subject of the log gets past them",
-			"put the streams and the users into accounts of their own, as `moorebus init --print-permissions` does"}
+			"put the streams and the users into separate accounts, as `moorebus init --print-permissions` does"}
 	}
 	return Finding{Good, fmt.Sprintf("this user of account %s has limited permissions", id.Account), ""}
 }

@@ -75,7 +75,7 @@ func (b *Bus) Answer(topic string, answer func(ctx context.Context, question []b
 	sub, err := b.NC.QueueSubscribe(questionAsks+topic, "answerers", func(msg *nats.Msg) {
 		id, ok := strings.CutPrefix(msg.Reply, questionAnswers)
 		if !ok || id == "" || strings.ContainsAny(id, ".*> \t\r\n") {
-			b.Log.Warn("a question wants its answer elsewhere", "subject", msg.Subject, "reply", msg.Reply)
+			b.Log.Warn("a question has an invalid reply subject", "subject", msg.Subject, "reply", msg.Reply)
 			return
 		}
 		select {

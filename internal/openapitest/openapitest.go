@@ -1,5 +1,5 @@
-// Package openapitest holds the answers of a server in a test to the description that the
-// server gives of itself.
+// Package openapitest checks the answers of a server in a test against the server's OpenAPI
+// description.
 package openapitest
 
 import (

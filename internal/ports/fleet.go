@@ -36,7 +36,7 @@ type Quorum interface {
 	Quorum(ctx context.Context) error
 }
 
-// Fleet returns the queued work of all processes, and their workers.
+// Fleet returns the queued work of all processes.
 type Fleet interface {
 	// Backlogs returns how much work waits in these states and in all pools of tools that the
 	// caller may read, in the order of the states, then of the pools. A state without a

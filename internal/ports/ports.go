@@ -1,4 +1,4 @@
-// Package ports has the parts of a journal that only Moorebus' own processes use:
+// Package ports has the parts of a journal that only Moorebus's processes use:
 // snapshots, the operator's ports, and loans between workers. A bus of [journal.Bus] may
 // implement them; who needs one asks for it by a type assertion.
 package ports

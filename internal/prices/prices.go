@@ -1,4 +1,4 @@
-// Package prices says what models cost.
+// Package prices has the prices of models.
 //
 // A [Table] finds a model's price by the first of these names that it has, for
 // the model gpt-4o-2024-08-06 of the provider openai:

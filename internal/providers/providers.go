@@ -1,7 +1,7 @@
 // Package providers is the table of the model providers that Moorebus knows by
 // name. Adapters, commands, `moorebus doctor`, provider files and the reference
 // in docs/ read it. To add a provider, add a row here, an adapter below pkg/llm,
-// and the adapter's constructor in internal/wire.
+// and the adapter's constructor in internal/compose/providerfile.
 //
 // A second table, table.json, says what model servers take and want for each model
 // ([Capabilities]). An adapter has no knowledge of servers of its own.

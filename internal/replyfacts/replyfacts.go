@@ -1,5 +1,5 @@
-// Package replyfacts carries what is known of a model's reply between the port to models
-// and the log: its ending, its reasoning, and what it was asked with.
+// Package replyfacts carries the metadata of a model's reply between the port to models and the
+// log: its ending, its reasoning, and the settings of its request.
 package replyfacts
 
 import (

@@ -1,8 +1,8 @@
 // Package retry says when failed work is tried again, and tries it.
 //
 // A [Policy] is the rule as data. [Policy.Do] is the one loop that follows it, and
-// [Policy.Delay] is the same rule for attempts that are counted elsewhere, such as in
-// a run's log. Work that knows better says so in its error: [Stop] ends the loop, and
+// [Policy.Delay] is the same rule for attempts that are counted in another place, such as a
+// run's log. An error of the work may overrule the policy: [Stop] ends the loop, and
 // [After] says "later, not before": a Retry-After header, a rate limit, a breaker that
 // cools down, a delivery that is handed back with a delay. [Wait] is the one pause.
 package retry

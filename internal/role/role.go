@@ -1,5 +1,5 @@
 // Package role runs a role as a process: its flags, the connection to the bus, logs, metrics and
-// probes. The roles themselves are below, each with only what it needs.
+// probes. The packages below have the command of each role, with only what it needs.
 package role
 
 import (

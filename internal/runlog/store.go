@@ -1,5 +1,5 @@
-// Package runlog holds runs in memory as their logs stand. It loads them, keeps the
-// recently used ones, and is the one way to append to them.
+// Package runlog holds runs in memory, as folded from their logs. It loads them, caches the
+// recently used ones, and is the only way to append to them.
 //
 // A [Run] is used under its lock, so within a process one thing at a time happens to a
 // run's memory. Between processes the log's condition decides: [Run.Commit] drafts its

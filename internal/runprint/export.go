@@ -30,7 +30,7 @@ func (x *Exporter) Command() *cobra.Command {
 for byte, and {blob, data} for each large result that an event refers to. A fork comes
 after its parent, which is written too. If the parent was not named and has not ended,
 its subjects wake no worker, so an import does not continue it. With --all it is the
-whole log, or that of --namespace.
+entire log, or that of --namespace.
 
 A file gets its name only when it is complete and on disk. moorebus import restores
 it; replay --file reads it as it is. moorebus export and replay export write the same

@@ -276,7 +276,7 @@ func (r Result) Outcome() (events.Payload, error) {
 	case r.failure != nil:
 		return nil, errors.New(r.failure.Message)
 	case len(r.payloads) == 0:
-		return nil, errors.New("the work goes on elsewhere")
+		return nil, errors.New("the work continues in another process")
 	}
 	return r.payloads[len(r.payloads)-1], nil
 }

@@ -134,7 +134,7 @@ func (t *Table) checkRow(row Row) error {
 	case row.Event == "" || !events.ValidToken(string(row.To)) || (row.From != "" && !events.ValidToken(string(row.From))):
 		return fmt.Errorf("transition %s + %s -> %s: states are [a-z0-9][a-z0-9_-]{0,62} and the event has a name", row.From, row.Event, row.To)
 	case row.Event == events.TypeForked:
-		return fmt.Errorf("transition %s + %s: a fork goes on in the state that its parent was in, and has no row", row.From, row.Event)
+		return fmt.Errorf("transition %s + %s: a fork continues in the state that its parent was in, and has no row", row.From, row.Event)
 	case reserved(row.From) || reserved(row.To):
 		return fmt.Errorf("transition %s + %s -> %s: %s and %s are no states", row.From, row.Event, row.To, events.Control, events.Nobody)
 	case t.terminal[row.From]:

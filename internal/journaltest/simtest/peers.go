@@ -66,7 +66,7 @@ func (p *Process) borrower(l ports.Loan, run events.Run, attempt int) *offer {
 func (p *Process) Lend(ctx context.Context, d journal.Delivery, l ports.Loan) (time.Duration, error) {
 	held, ok := d.(*delivery)
 	if !ok {
-		return 0, fmt.Errorf("lend %s: %w: the delivery is borrowed itself", l.Name, ports.ErrNoPeer)
+		return 0, fmt.Errorf("lend %s: %w: the delivery is itself borrowed", l.Name, ports.ErrNoPeer)
 	}
 	if err := p.alive(); err != nil {
 		return 0, err

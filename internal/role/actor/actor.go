@@ -1,4 +1,4 @@
-// Package actor is the command of the role actor. Of the adapters it links those of tools.
+// Package actor is the command of the role actor. It links only the adapters of tools.
 package actor
 
 import (

@@ -1,5 +1,5 @@
-// Package gateway is the command of the role gateway. It links the HTTP API and no tool. It writes
-// requests as models are sent them, so it has their formats, and it has no keys.
+// Package gateway is the command of the role gateway. It links the HTTP API and no tool. It rebuilds
+// requests to models, so it links their adapters, and it has no keys.
 package gateway
 
 import (

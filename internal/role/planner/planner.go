@@ -1,4 +1,4 @@
-// Package planner is the command of the role planner. Of the adapters it links those of models.
+// Package planner is the command of the role planner. It links only the adapters of models.
 package planner
 
 import (

@@ -70,10 +70,10 @@ export function actions(page, run) {
         },
       }]);
     },
-    pause: () => ask("Pause", "No new work begins until somebody resumes the run. Calls that run already go on to their end.", "pause", "The run is paused."),
-    resume: () => ask("Resume", "The run goes on where it was paused.", "resume", "The run goes on."),
+    pause: () => ask("Pause", "No new work begins until somebody resumes the run. Calls in flight finish.", "pause", "The run is paused."),
+    resume: () => ask("Resume", "The run continues where it was paused.", "resume", "The run continues."),
     close: () => ask("Close", "The conversation ends. It cannot be opened again, but it can be forked.", "close", "The conversation is closed."),
-    cancel: () => ask("Cancel the run", "The run ends now, and its sub-runs with it. It cannot go on afterwards, but it can be forked.", "cancel", "The run is cancelled.", "danger"),
+    cancel: () => ask("Cancel the run", "The run ends now, and its sub-runs with it. It cannot continue afterwards, but it can be forked.", "cancel", "The run is cancelled.", "danger"),
     budget: () => open(page, "Change the budget", budgetForm(newest.budget ?? {}, newest.total_usage), [{
       label: "Change", run: async fields => {
         const changes = budgetChanges(newest.budget ?? {}, fields);

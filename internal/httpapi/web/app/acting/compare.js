@@ -155,7 +155,7 @@ function play(page, c, a, b, box) {
   });
   for (const { history } of runs) {
     history.onchange = () => move(end ? most() : at);
-    history.onstate = live => { if (!page.signal.aborted) interrupted(live ? "" : "The gateway cannot be reached. The page goes on by itself."); };
+    history.onstate = live => { if (!page.signal.aborted) interrupted(live ? "" : "The gateway cannot be reached. The page continues by itself."); };
     history.start().catch(err => { if (!page.signal.aborted) put(box, h("h2", null, "Side by side"), failed(err)); });
   }
 }

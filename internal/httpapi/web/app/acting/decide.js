@@ -109,7 +109,7 @@ export function decisionForm(run, call, signal, ended = () => {}) {
   const trouble = h("div", { role: "alert" }), result = h("div", { role: "status" });
   const args = h("div", { role: "group", "aria-label": "Arguments" });
   const reason = /** @type {HTMLTextAreaElement} */ (h("textarea", { class: "two" }));
-  const why = h("div", { hidden: true }, field("Why you reject it (optional)", reason, "The model is told."));
+  const why = h("div", { hidden: true }, field("Why you reject it (optional)", reason, "The model sees it."));
   const answer = /** @type {HTMLTextAreaElement} */ (h("textarea", { class: "two" }));
   /** @type {{el: HTMLElement, value: () => string} | undefined} */
   let changing;

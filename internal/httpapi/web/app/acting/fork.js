@@ -80,7 +80,7 @@ export function forkDialog(page, run, memory, n) {
     h("span", { class: "is-good", "aria-hidden": "true" }, "✓"), name, runLink(id), compareLink(run, id, "compare with the origin"), i > 0 && compareLink(forks[0].id, id, `compare with ${forks[0].name.toLowerCase()}`)))));
 
   const box = open(page, `Fork after event ${n}`, h("div", { class: "stack" },
-    h("p", { class: "soft" }, "A fork has everything up to this event, and goes on by itself. This run stays as it is. Work in flight at this event begins again in the fork, and tools may act again."), list, h("div", null, more), finished),
+    h("p", { class: "soft" }, "A fork has everything up to this event, and continues by itself. This run does not change. Work in flight at this event begins again in the fork, and tools may act again."), list, h("div", null, more), finished),
   [{
     label: "Fork", run: async () => {
       for (const v of [...variants]) {

@@ -203,6 +203,6 @@ export default async function inbox(page) {
       clearTimeout(soon);
       soon = setTimeout(() => void read(), 150);
     },
-    onState: live => { interrupted(live ? "" : "The gateway cannot be reached. The inbox goes on by itself; a decision that is being sent is sent again."); if (live) void read(); },
+    onState: live => { interrupted(live ? "" : "The gateway cannot be reached. The inbox continues by itself; a decision in flight is sent again."); if (live) void read(); },
   }).catch(err => { if (!page.signal.aborted) put(trouble, failed(err)); });
 }

@@ -86,7 +86,7 @@ export default async function page(page) {
     tell();
     if (done.length === 1 && done[0].fork) return go("/runs/" + done[0].fork);
     choose(dead, false);
-    dialog("Retried", h("ul", null, done.map(one => h("li", null, runLink(one.run), one.fork ? [" goes on as ", runLink(one.fork)] : failed(one.err)))))
+    dialog("Retried", h("ul", null, done.map(one => h("li", null, runLink(one.run), one.fork ? [" continues as ", runLink(one.fork)] : failed(one.err)))))
       .addEventListener("click", event => { if (/** @type {Element} */ (event.target).closest("a")) /** @type {HTMLDialogElement} */ (event.currentTarget).close(); });
     await read().catch(() => {});
   };

@@ -259,7 +259,7 @@ export default async function page(page) {
       soon();
     },
     onState: (live, reason) => {
-      interrupted(live ? "" : `No connection to the gateway: ${reason}. The list goes on by itself.`);
+      interrupted(live ? "" : `No connection to the gateway: ${reason}. The list continues by itself.`);
       if (live) soon();
     },
   }).catch(err => { if (!signal.aborted) interrupted(`The list is not live: ${err.message}`); });

@@ -44,7 +44,7 @@ function meaning(one, workers) {
 
 /** @param {import("./parts.js").Stats} stats */
 function backlog({ backlog, backlog_reason, workers }) {
-  if (!backlog) return h("p", null, `The backlog is not known: ${backlog_reason ?? "the bus does not tell it"}.`);
+  if (!backlog) return h("p", null, `The backlog is not known: ${backlog_reason ?? "the bus does not report it"}.`);
   if (!backlog.length) return h("p", { class: "soft" }, "No state has work.");
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Work that waits" }, h("table", { class: "narrow backlog" },
     h("thead", null, h("tr", null, ["State", "Pool"].map(text => h("th", { scope: "col" }, text)), ["Waits", "In flight"].map(text => h("th", { scope: "col", class: "number" }, text)), h("th", { scope: "col" }, "Meaning"))),

@@ -63,7 +63,7 @@ const advice = {
   run_purged: "Its events were deleted by `moorebus purge`. They cannot be shown again.",
   conflict: "Somebody else changed the run meanwhile. Look again, and repeat it if it is still wanted.",
   already_decided: "Somebody else decided first. Their decision counts.",
-  run_ended: "The run has ended. Fork it to go on from one of its events.",
+  run_ended: "The run has ended. Fork it to continue from one of its events.",
   too_many_streams: "Close other tabs of this console.",
   unavailable: "Try again in a moment.",
 };

@@ -170,7 +170,7 @@ export function conversation(history, signal, inner) {
       marks.filter(m => m.kind === "asked" || m.kind === "decided").map(marked).flat(),
       (talk.agents.has(item.text) || d.run) && sub("Open the sub-run", item, d.run ?? ""),
       result && (answer.length > 1500 ? folded(`Result (${count(answer.length)} characters)`, () => code(answer)) : answer && h("div", { class: "code result" }, pretty(answer))),
-      d.ref && parts([{ ...d.ref, name: "The whole result" }]), parts(d.attachments));
+      d.ref && parts([{ ...d.ref, name: "The complete result" }]), parts(d.attachments));
   };
 
   /** @param {Item} item @param {import("./talk.js").Mark[]} marks @returns {HTMLElement} */

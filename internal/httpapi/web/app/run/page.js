@@ -67,7 +67,7 @@ export default function page(page) {
     dvr.draw();
   };
   history.onstate = (live, reason) => {
-    if (!page.signal.aborted) interrupted(live ? "" : `Not connected: ${reason}. What is shown may be old. The console goes on by itself.`);
+    if (!page.signal.aborted) interrupted(live ? "" : `Not connected: ${reason}. What is shown may be old. The console continues by itself.`);
     dvr.draw();
   };
   history.start().catch(err => { if (!page.signal.aborted) put(page.root, h("h1", null, "Run ", shortID(id)), failed(err), h("p", null, h("a", { href: "/" }, "Show all runs"))); });
