@@ -74,6 +74,11 @@ func (c *census) add(w *world) {
 			one["firing: "+string(f.Outcome)] = true
 		}
 	}
+	for _, r := range w.receivers {
+		one["notice: "+noticeCame] = one["notice: "+noticeCame] || len(r.got) > 0
+		one["notice: "+noticeAgain] = one["notice: "+noticeAgain] || r.repeats > 0
+		one["notice: "+noticeFailed] = one["notice: "+noticeFailed] || r.tries > len(r.got)+r.repeats
+	}
 	if !w.plan.Fetches {
 		c.fetched[fetchHidden]++
 		one["fetch: "+fetchHidden] = true
@@ -145,6 +150,13 @@ var followedKinds = []effects.Kind{effects.KindObserve, effects.KindJoin}
 // firingOutcomes are what firings of schedules have to come to.
 var firingOutcomes = []schedules.Outcome{schedules.Started, schedules.WasMissed, schedules.Skipped, schedules.Waiting}
 
+// What notices of webhooks have to come to.
+const (
+	noticeCame   = "came"
+	noticeAgain  = "came again"
+	noticeFailed = "failed"
+)
+
 // sought are the things that scenarios have to come to, each with how many
 // scenarios it takes on average until one comes to it, rounded up.
 func sought() map[string]int {
@@ -164,6 +176,9 @@ func sought() map[string]int {
 	for _, outcome := range firingOutcomes {
 		all["firing: "+string(outcome)] = common
 	}
+	for _, what := range []string{noticeCame, noticeAgain, noticeFailed} {
+		all["notice: "+what] = common
+	}
 	for _, kind := range followedKinds {
 		all["followed: "+string(kind)] = common
 	}
@@ -181,6 +196,7 @@ var rare = map[string]int{
 	"batch: " + simtest.BatchStored: 40, "batch: " + simtest.BatchRefused: 70,
 	"batch: " + simtest.BatchUnknown: 70, "batch: " + simtest.BatchLost: 70,
 	"firing: " + string(schedules.WasMissed): 105, "firing: " + string(schedules.Skipped): 105, "firing: " + string(schedules.Waiting): 105,
+	"notice: " + noticeAgain: 60, "notice: " + noticeFailed: 30,
 	"batch: " + simtest.BatchCrashedBefore: 70, "batch: " + simtest.BatchCrashedAfter: 105,
 }
 

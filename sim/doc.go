@@ -10,7 +10,8 @@
 // done has a delivery outstanding that is responsible for it (or was lost: then
 // the run's timer drives it again), that every run which has not ended has its
 // timer, that nothing runs twice or unapproved, that snapshots are the fold. At the end
-// the firings of schedules are compared with the times at which they were due. A
+// the firings of schedules are compared with the times at which they were due, and what
+// receivers of webhooks got with the log. A
 // scenario that fails is written to a file, which can be run again:
 //
 //	go test ./sim -run TestSeeds -sim.seeds 10000

@@ -17,13 +17,16 @@ const mostForks = 5
 // is in the log, also where whoever made it has no answer.
 func (w *world) populate(ctx context.Context) {
 	living, left := 0, make(chan struct{})
-	join := func(p *person) {
-		w.people[p.plan.ID] = p
+	lives := func(live func(ctx context.Context)) {
 		living++
 		go func() {
-			p.live(ctx)
+			live(ctx)
 			left <- struct{}{}
 		}()
+	}
+	join := func(p *person) {
+		w.people[p.plan.ID] = p
+		lives(p.live)
 	}
 	for i := range w.plan.Runs {
 		join(newPerson(w, &w.plan.Runs[i]))
@@ -31,11 +34,10 @@ func (w *world) populate(ctx context.Context) {
 	for i := range w.plan.Schedules {
 		o := newOwner(w, &w.plan.Schedules[i])
 		w.owners = append(w.owners, o)
-		living++
-		go func() {
-			o.live(ctx)
-			left <- struct{}{}
-		}()
+		lives(o.live)
+	}
+	for _, r := range w.receivers {
+		lives(r.live)
 	}
 	for {
 		for _, f := range w.audit.fresh() {

@@ -48,6 +48,7 @@ type scenario struct {
 	Runs         []runPlan     `json:"runs"`
 	// Schedules start runs beside them.
 	Schedules []schedulePlan `json:"schedules,omitempty"`
+	Hooks     []hookPlan     `json:"hooks,omitempty"`
 }
 
 // processPlan is one process, which comes back after it died.
@@ -161,6 +162,7 @@ func newScenario(seed uint64) *scenario {
 	s.ofClients(draw{rand.New(rand.NewPCG(seed, 9))})
 	s.Queues = draw{rand.New(rand.NewPCG(seed, 10))}.oneIn(6)
 	s.schedule(draw{rand.New(rand.NewPCG(seed, 11))})
+	s.hook(draw{rand.New(rand.NewPCG(seed, 12))})
 	return s
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/feature/all"
 	quotas "github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/feature/schedules"
+	"github.com/moorebus/moorebus/internal/feature/webhooks"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/observer"
@@ -81,6 +82,8 @@ type world struct {
 	forks  int
 	// owners are those who put schedules.
 	owners []*owner
+	// receivers are those of webhooks.
+	receivers []*receiver
 }
 
 // process is one process while it lives.
@@ -89,8 +92,9 @@ type process struct {
 	plan    *processPlan
 	sim     *simtest.Process
 	gateway *control.Controller
-	// scheduler is a gateway's, in scenarios with schedules.
+	// scheduler and hooks are a gateway's.
 	scheduler *schedules.Scheduler
+	hooks     *webhooks.Hooks
 	// observer decides what follows, if the process does so.
 	observer *observer.Observer
 	// life counts how often it was started, ids the ids that it made.
@@ -120,6 +124,9 @@ func newWorld(plan *scenario) *world {
 	})
 	for i := range w.places {
 		w.places[i] = make(chan killPlan)
+	}
+	for i := range plan.Hooks {
+		w.receivers = append(w.receivers, newReceiver(w, &plan.Hooks[i]))
 	}
 	if plan.Queues {
 		_, err := w.journal.Put(context.Background(), quotas.Bucket, kv.Item{Key: quotas.Bucket.Keys, Value: []byte(`{"_":{"active":1}}`)})
@@ -176,6 +183,7 @@ func (w *world) run(meanwhile func(ctx context.Context)) {
 		w.storeAgents(ctx)
 		meanwhile(ctx)
 		w.awaitSubruns(ctx)
+		w.awaitNotices(ctx)
 		w.awaitAcks(ctx)
 	}()
 	select {
@@ -317,7 +325,7 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 			Base: base, Timers: p.sim, KV: p.sim,
 			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait,
 		}
-		if p.w.plan.Queues {
+		if p.w.plan.Queues || len(p.w.plan.Hooks) > 0 {
 			config.Leases = p.sim
 		}
 		if len(p.w.plan.Schedules) > 0 {
@@ -325,8 +333,9 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 		}
 		p.gateway, err = control.New(config)
 		p.w.require(err)
-		p.scheduler = schedules.New(p.gateway) // for requests
-		features := all.Features().On(p.gateway)
+		settings := webhooks.Settings{Retries: again, Transport: posting{p}}
+		p.scheduler, p.hooks = schedules.New(p.gateway), webhooks.New(p.gateway, settings) // for requests
+		features := all.Features().With("webhooks", webhooks.Made(settings)).On(p.gateway)
 		return func(ctx context.Context) error { return worker.RunAll(ctx, p.gateway.Run, features.Run) }
 	case roleSubagent:
 		made, err = p.subagents(base)

@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -49,6 +50,8 @@ type Settings struct {
 	// Retries are the pauses after each failed attempt. A notice is given up after
 	// one attempt more. Default: that of Standard Webhooks, three days.
 	Retries []time.Duration
+	// Transport carries the messages. Default: HTTP to allowed addresses.
+	Transport http.RoundTripper
 }
 
 // Retries returns the default of [Settings.Retries].
@@ -89,7 +92,11 @@ func New(c *control.Controller, s Settings) *Hooks {
 		s.Retries = Retries()
 	}
 	s.ConsoleURL = strings.TrimRight(s.ConsoleURL, "/")
-	h := &Hooks{Settings: s, cfg: c.Config(), runs: c.Editor, sender: NewSender(s.Allowed), facts: newFacts(c.Editor), most: maxPending, changed: make(chan struct{}, 1)}
+	sender := NewSender(s.Allowed)
+	if s.Transport != nil {
+		sender.client.Transport = s.Transport
+	}
+	h := &Hooks{Settings: s, cfg: c.Config(), runs: c.Editor, sender: sender, facts: newFacts(c.Editor), most: maxPending, changed: make(chan struct{}, 1)}
 	if to := c.Store.Meter(); to != nil {
 		to.Read(func(_ context.Context, emit meter.Emit) {
 			emit(row.Waiting, float64(h.queued.Load()), meter.Values{})
