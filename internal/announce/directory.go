@@ -32,6 +32,14 @@ type Directory struct {
 	announced map[[2]string]uint64
 	// said has the warnings that were logged.
 	said map[string]bool
+	// read has the announcements of tools that were read last, by bucket and key.
+	read map[string]map[string]decoded
+}
+
+// decoded is an announcement of tools.
+type decoded struct {
+	value []byte
+	tools []events.ToolSpec
 }
 
 // NewDirectory returns the directory of a bus. log gets warnings about announcements; nil: slog's default.
@@ -39,7 +47,7 @@ func NewDirectory(store kv.Store, log *slog.Logger) *Directory {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &Directory{store: store, log: log, announced: map[[2]string]uint64{}, said: map[string]bool{}}
+	return &Directory{store: store, log: log, announced: map[[2]string]uint64{}, said: map[string]bool{}, read: map[string]map[string]decoded{}}
 }
 
 // Announce says that an instance runs these tools, all of one pool.
@@ -166,6 +174,33 @@ func each[T any](ctx context.Context, d *Directory, of kv.Bucket, fn func(it kv.
 	return nil
 }
 
+// eachTools is each for the tools of a pool. Live instances repeat the same announcement every few
+// seconds, and it may be large, so it is decoded once.
+func (d *Directory) eachTools(ctx context.Context, of kv.Bucket, fn func(it kv.Item, tools []events.ToolSpec)) error {
+	d.mu.Lock()
+	was, now := d.read[of.Name], map[string]decoded{}
+	d.mu.Unlock()
+	for it, err := range d.store.Each(ctx, of, ">") {
+		if err != nil {
+			return err
+		}
+		known, again := was[it.Key]
+		if !again || !bytes.Equal(known.value, it.Value) {
+			known = decoded{value: it.Value}
+			if err := json.Unmarshal(it.Value, &known.tools); err != nil {
+				d.unreadable(of, it, err)
+				continue
+			}
+		}
+		now[it.Key] = known
+		fn(it, known.tools)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.read[of.Name] = now
+	return nil
+}
+
 func (d *Directory) unreadable(of kv.Bucket, it kv.Item, err error) {
 	d.log.Warn("an announcement cannot be read", "bucket", of.Name, "instance", it.Key, "reason", err)
 }
@@ -218,7 +253,7 @@ func (d *Directory) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 // PoolTools returns the live tools of one pool, sorted by name.
 func (d *Directory) PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error) {
 	var all []events.ToolSpec
-	err := each(ctx, d, buckets.Tools(pool), func(_ kv.Item, tools []events.ToolSpec) {
+	err := d.eachTools(ctx, buckets.Tools(pool), func(_ kv.Item, tools []events.ToolSpec) {
 		for _, t := range tools {
 			// Who writes to a pool's bucket speaks for that pool alone.
 			if t.Pool == pool && !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return reflect.DeepEqual(o, t) }) {
@@ -348,7 +383,7 @@ func (d *Directory) Workers(ctx context.Context) ([]Worker, error) {
 		return nil, fmt.Errorf("list workers: %w", err)
 	}
 	err = d.eachPool(ctx, "workers", func(pool string) error {
-		err := each(ctx, d, buckets.Tools(pool), func(it kv.Item, tools []events.ToolSpec) {
+		err := d.eachTools(ctx, buckets.Tools(pool), func(it kv.Item, tools []events.ToolSpec) {
 			w := Worker{Role: "actor", Instance: it.Key, Pool: pool}
 			for _, t := range tools {
 				if t.Pool == pool {
