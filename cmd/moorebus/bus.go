@@ -109,7 +109,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 		}
 		defer raw.Close()
 		if *check { // the limit of a data directory follows its disk, at every start
-			return s.Plan(cmd.Context(), raw.NATS, cmd.OutOrStdout(), format)
+			return s.Changes(cmd.Context(), raw.NATS, cmd.OutOrStdout(), format)
 		}
 		raw.Complete(&s.Init)
 		return s.Run(cmd.Context(), raw.NATS, cmd.OutOrStdout())

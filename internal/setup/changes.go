@@ -13,8 +13,8 @@ import (
 	"github.com/moorebus/moorebus/internal/print"
 )
 
-// plan is what setting up a bus would change.
-type plan struct {
+// changes is what setting up a bus would change.
+type changes struct {
 	Changes []natsbus.Change `json:"changes"`
 	// Notes say what could not be done as is wanted.
 	Notes []string `json:"notes,omitempty"`
@@ -24,21 +24,21 @@ type plan struct {
 
 const permissionsHint = "if roles have their own users: print the permissions for all pools and storage again (moorebus init --print-permissions), and have the servers reload them before roles use what is new"
 
-// Plan writes what [Bus.Run] would change, as text or JSON, and changes nothing. If there is something,
+// Changes writes what [Bus.Run] would change, as text or JSON, and changes nothing. If there is something,
 // the error has the code [cli.ExitChanges] and no message.
-func (s *Bus) Plan(ctx context.Context, conn *nats.Conn, w io.Writer, f print.Format) error {
+func (s *Bus) Changes(ctx context.Context, conn *nats.Conn, w io.Writer, f print.Format) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, initTimeout, nats.ErrTimeout)
 	defer cancel()
 	if err := s.ask(ctx, conn); err != nil {
 		return err
 	}
-	p := plan{Changes: []natsbus.Change{}}
+	p := changes{Changes: []natsbus.Change{}}
 	s.Init.Say = func(line string) { p.Notes = append(p.Notes, line) }
-	changes, err := natsbus.Plan(ctx, conn, s.Init)
+	found, err := natsbus.Plan(ctx, conn, s.Init)
 	if err != nil {
 		return err
 	}
-	for _, c := range changes {
+	for _, c := range found {
 		if p.Changes = append(p.Changes, c); c.Action == "create" {
 			p.Permissions = permissionsHint
 		}
@@ -54,7 +54,7 @@ func (s *Bus) Plan(ctx context.Context, conn *nats.Conn, w io.Writer, f print.Fo
 	return err
 }
 
-func (p *plan) text() string {
+func (p *changes) text() string {
 	var b strings.Builder
 	for _, c := range p.Changes {
 		fmt.Fprintf(&b, "would %s %s", c.Action, c.Thing)
