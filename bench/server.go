@@ -58,7 +58,7 @@ func (t terms) withDefaults() terms {
 	return t
 }
 
-// node is its own server on a fresh data directory, and a connection to it.
+// node is a server of its own on a fresh data directory, and a connection to it.
 type node struct {
 	dir    string
 	server *embedded.Server

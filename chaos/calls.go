@@ -15,7 +15,7 @@ func (a *audit) checkCalls(c *carrier, h *history, say func(string, ...any)) {
 			say("%v", err)
 		}
 	}
-	// A run that was truncated leaves calls behind.
+	// A run that was interrupted leaves calls behind.
 	cut := h.end == nil || h.end.To != "done"
 	for id, f := range all.calls {
 		switch {

@@ -38,7 +38,7 @@ type setup struct {
 	// services makes the actors serve the tools of all NATS services.
 	services bool
 	// subagents are entries of a tool file, in YAML's flow form, whose tools are
-	// agents. If there are any, its own actor serves the pool `agents`.
+	// agents. If there are any, an actor of its own serves the pool `agents`.
 	subagents []string
 	// gatewayArgs are further arguments of gateways.
 	gatewayArgs []string

@@ -152,6 +152,7 @@ func installation(t *testing.T, log *simtest.Journal, model *interlocutor) (*con
 		Base: worker.Base{Instance: "1", Store: store, Queue: p, Feed: p}, Timers: p, KV: p, Validator: validator, CheckApproval: policies.Check,
 	})
 	require.NoError(t, err)
+	g.Admission = control.Unbounded{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for _, run := range []runner{pl.Run, ac.Run, ob.Run, g.Run} {

@@ -2,6 +2,7 @@ package announce_test
 
 import (
 	"encoding/json"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -18,8 +21,28 @@ import (
 
 // TestDirectory reads the announcements of two processes on one bus.
 func TestDirectory(t *testing.T) {
-	bus := simtest.New(simtest.Options{})
-	dir, other := announce.NewDirectory(bus, nil), announce.NewDirectory(bus.NewProcess(), nil)
+	t.Run("simulated", func(t *testing.T) {
+		bus := simtest.New(simtest.Options{})
+		testDirectory(t, announce.NewDirectory(bus, nil), announce.NewDirectory(bus.NewProcess(), nil))
+	})
+	t.Run("NATS", func(t *testing.T) {
+		server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		t.Cleanup(server.Shutdown)
+		process := func() *announce.Directory {
+			conn, err := server.Connect()
+			require.NoError(t, err)
+			t.Cleanup(conn.Close)
+			require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
+			bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			return announce.NewDirectory(bus, nil)
+		}
+		testDirectory(t, process(), process())
+	})
+}
+
+func testDirectory(t *testing.T, dir, other *announce.Directory) {
 	spec := func(name, pool, description string) events.ToolSpec {
 		return events.ToolSpec{Name: name, Description: description, Schema: json.RawMessage(`{"type":"object"}`), Effect: "pure", Pool: pool, Risk: "low"}
 	}

@@ -160,7 +160,8 @@ type Controller struct {
 	*decisions.Decisions
 	*dead.Letters
 
-	// Admission bounds how many runs work at once, and Pushes posts the updates of runs, if features do.
+	// Admission bounds how many runs work at once. No run starts without it. Pushes posts the updates of
+	// runs. Features set both.
 	Admission Admission
 	Pushes    Pushes
 

@@ -13,6 +13,12 @@ type Admission interface {
 	Queues(ctx context.Context, ns, agent string) (bool, error)
 }
 
+// Unbounded admits every run.
+type Unbounded struct{}
+
+// Queues reports that the run does not have to be queued.
+func (Unbounded) Queues(context.Context, string, string) (bool, error) { return false, nil }
+
 // Push is where the client of a protocol has the updates of one run posted to, until the run ends.
 // Only that protocol shows it.
 type Push struct {

@@ -59,6 +59,7 @@ func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
 	tweak(&cfg)
 	c, err := control.New(cfg)
 	require.NoError(t, err)
+	c.Admission = control.Unbounded{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
@@ -135,6 +136,7 @@ func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *si
 	}
 	g, err := control.New(cfg)
 	require.NoError(r.T, err)
+	g.Admission = control.Unbounded{}
 	r.Go(func(ctx context.Context) error {
 		err := g.Run(ctx)
 		select {

@@ -145,6 +145,7 @@ func TestStallTimeOfTheRole(t *testing.T) {
 			Base: worker.Base{Store: r.NewStore(r.Journal), Queue: r.Journal, Feed: r.Journal, Instance: "command"}, Timers: r.Journal, KV: r.Journal, StallAfter: time.Minute,
 		})
 		require.NoError(t, err)
+		command.Admission = control.Unbounded{}
 		r.serve(func(cfg *control.Config) { cfg.StallAfter = 5 * time.Minute })
 		r.lose(events.Planning)
 		run := r.start(command, nil)

@@ -79,10 +79,11 @@ func (c *Controller) Start(ctx context.Context, ns string, req StartRequest) (St
 	if err != nil {
 		return StartResult{}, err
 	}
-	if c.Admission != nil {
-		if start.Queued, err = c.Admission.Queues(ctx, ns, start.Agent.Name); err != nil {
-			return StartResult{}, err
-		}
+	if c.Admission == nil { // what nobody bounds must not start by mistake
+		return StartResult{}, errors.New("control: nothing says how many runs may work at once; set Admission")
+	}
+	if start.Queued, err = c.Admission.Queues(ctx, ns, start.Agent.Name); err != nil {
+		return StartResult{}, err
 	}
 	if start.Queued && req.Priority != events.PriorityNormal {
 		start.Priority = req.Priority

@@ -128,6 +128,7 @@ func watchingOn(t *testing.T, b *simtest.Journal, store kv.Store) (g *control.Co
 		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: store,
 	})
 	require.NoError(t, err)
+	g.Admission = control.Unbounded{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()

@@ -49,14 +49,14 @@ type Part struct {
 // Set is the features of a program.
 type Set []Feature
 
-// With returns the set with one feature made in another way.
+// With returns the set with one feature made in another way. It panics if the set has no such feature.
 func (s Set) With(name string, made New) Set {
 	all := slices.Clone(s)
-	for i := range all {
-		if all[i].Name == name {
-			all[i].New = made
-		}
+	at := slices.IndexFunc(all, func(f Feature) bool { return f.Name == name })
+	if at < 0 {
+		panic("feature: there is none of the name " + name)
 	}
+	all[at].New = made
 	return all
 }
 

@@ -329,7 +329,7 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 }
 
 func (o *Options) features() feature.Set {
-	if o.Features == nil {
+	if len(o.Features) == 0 {
 		return all.Features()
 	}
 	return o.Features

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/ports"
@@ -85,13 +86,15 @@ func testAlarmsAreNoTimers(t *testing.T, j LogAlarms) {
 	b := ring(t, j, 4, nil)
 	key := ports.AlarmKey{Namespace: events.DefaultNamespace, Name: "daily"}
 	require.NoError(t, j.SetAlarm(bounded(t), key, time.Now()))
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(bounded(t))
 	defer stop()
+	rang := false
 	require.NoError(t, j.ConsumeAlarms(ctx, 1, func(a ports.Alarm) {
-		require.Equal(t, key, a.Of)
-		require.NoError(t, a.Ack())
+		rang = a.Of == key
+		assert.NoError(t, a.Ack())
 		stop()
 	}))
+	require.True(t, rang)
 	b.nothing(t, soon/6)
 }
 

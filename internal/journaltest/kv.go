@@ -27,6 +27,9 @@ func KV(t *testing.T, open func(t *testing.T) (kv.Store, kv.Store)) {
 			kvRevisions(t, store, other, of)
 			kvPatterns(t, store, of)
 			kvRefusals(t, store, of)
+			names, err := other.Names(bounded(t), of.Name)
+			require.NoError(t, err)
+			require.Equal(t, []string{of.Name}, names)
 		})
 	}
 	t.Run("one of many is first", func(t *testing.T) { kvRace(t, store, other) })

@@ -85,6 +85,7 @@ func served(t *testing.T, wrap func(journal.Log) journal.Log) *Server {
 	store := runlog.New(runlog.Options{Log: wrap(bus)})
 	g, err := control.New(control.Config{Base: worker.Base{Store: store, Queue: bus, Feed: bus, Instance: "test"}, Timers: bus, KV: bus})
 	require.NoError(t, err)
+	g.Admission = control.Unbounded{}
 	a, err := agentfile.ParseDefinition([]byte(`{"name": "a", "llm": {"provider": "scripted", "script": [{"text": "x"}]}}`), agentfile.JSON, agentfile.Options{})
 	require.NoError(t, err)
 	s, err := New(t.Context(), Options{Log: bus, Store: store, Control: g, Namespace: "default", Agent: &a})

@@ -34,7 +34,7 @@ const (
 )
 
 // storageSign keeps which streams refused something for want of storage. It sends no
-// its own requests.
+// requests.
 type storageSign struct {
 	// any says that there is a refusal.
 	any atomic.Bool

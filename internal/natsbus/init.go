@@ -247,7 +247,7 @@ func (o *InitOptions) addExistingPools(ctx context.Context, js jetstream.JetStre
 
 // existingShards returns how many shards the streams say there are, 0 if there
 // is none, and on how many servers they lie, and checks what is asked of them. What others
-// have reserved it takes from Storable. After an init that was truncated only the last streams
+// have reserved it takes from Storable. After an init that was interrupted only the last streams
 // exist, so all names are checked.
 func (o *InitOptions) existingShards(ctx context.Context, js jetstream.JetStream) (shards, replicas int, err error) {
 	reserved := int64(0)

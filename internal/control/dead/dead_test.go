@@ -35,6 +35,7 @@ func newGraveyard(t *testing.T) *graveyard {
 		Base: worker.Base{Store: runlog.New(runlog.Options{Log: j}), Queue: j, Feed: j, Instance: "test"}, Timers: j, KV: j,
 	})
 	require.NoError(t, err)
+	c.Admission = control.Unbounded{}
 	return &graveyard{t, j, runlog.New(runlog.Options{Log: j}), c}
 }
 

@@ -36,6 +36,7 @@ func newRig(t testing.TB, b controltest.Bus) *rig {
 		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: b,
 	})
 	require.NoError(t, err)
+	c.Admission = control.Unbounded{}
 	require.NoError(t, announce.NewDirectory(b, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	return &rig{controltest.NewWorld(t, b), c}
 }

@@ -1,7 +1,10 @@
 package all_test
 
 import (
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,4 +24,25 @@ func TestEveryFeatureHasItsRow(t *testing.T) {
 		}
 	}
 	require.Equal(t, rows.All(), of)
+}
+
+// A metric that is in no row is in no registry, so counting it would fail.
+func TestEveryMetricIsInARow(t *testing.T) {
+	files, err := filepath.Glob("../*/row/*.go")
+	require.NoError(t, err)
+	exported := regexp.MustCompile(`(?m)^(?:var |\t)([A-Z]\w*) += (?:&meter\.Metric\{|metric\()`)
+	defined := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, name := range exported.FindAllStringSubmatch(string(text), -1) {
+			defined++
+			require.Regexp(t, `Metrics: \[\]\*meter\.Metric\{[^}]*\b`+name[1]+`\b`, string(text), "%s: %s", file, name[1])
+		}
+	}
+	listed := 0
+	for _, r := range rows.All() {
+		listed += len(r.Metrics)
+	}
+	require.Equal(t, listed, defined)
 }

@@ -110,7 +110,7 @@ func removeCommand(open feature.Open) *cobra.Command {
 	return cmd
 }
 
-// show prints  What no quota bounds is a dash, and so is what the process does not know.
+// show prints quotas. What no quota bounds is a dash, and so is what the process does not know.
 func show(c *feature.Client, all []Info) error {
 	if c.Format != print.Table {
 		return print.Write(c.Out, c.Format, all)

@@ -61,6 +61,7 @@ func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
 	}
 	c, err := control.New(cfg)
 	require.NoError(t, err)
+	c.Admission = control.Unbounded{}
 	s := schedules.New(c)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -70,7 +70,7 @@ func TestGuide(t *testing.T) {
 		require.NoError(t, os.WriteFile(guide, []byte(want), 0o644))
 		return
 	}
-	require.Equal(t, want, string(data), "run: go test ./internal/control/webhooks -run TestGuide -update")
+	require.Equal(t, want, string(data), "run: go test ./internal/feature/webhooks -run TestGuide -update")
 	for typ := range headlines {
 		require.Contains(t, before, "`"+typ+"`", "the table has every type")
 	}

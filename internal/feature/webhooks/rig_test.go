@@ -61,6 +61,7 @@ func (r *rig) gateway(t *testing.T, settings webhooks.Settings, tweak ...func(*w
 		Timers: r.bus, KV: r.bus, Leases: r.bus,
 	})
 	require.NoError(t, err)
+	c.Admission = control.Unbounded{}
 	h = webhooks.New(c, settings)
 	for _, tweak := range tweak {
 		tweak(h)

@@ -152,7 +152,7 @@ func (s *sandbox) started() {
 
 // admit maps the user of a keeper that was started in a user namespace, and lets it continue. [os/exec]
 // would do so before the keeper's program runs. Until then the keeper is a copy of this process, and if
-// that hides its memory, see [Conceal], the files in /proc belong to root. So it waits for the keeper's
+// that hides its memory, the files in /proc belong to root. So it waits for the keeper's
 // first words.
 func (s *sandbox) admit(cmd *exec.Cmd) error {
 	if s.gate == nil {
