@@ -31,7 +31,7 @@ var memoryCases = []*livenessCase{
 	{row: rowObserved, event: events.TypeNeedsPaging, from: events.Observing, agent: small, script: script(adding), then: itself},
 	{row: rowDone, event: events.TypePageDone, from: events.Paging, agent: small, script: script(adding), then: itself},
 	{row: rowDone, name: "while storage is away", event: events.TypePageDone, from: events.Paging, agent: small, script: script(adding), then: itself,
-		plan: func(s *scenario) { s.Faults.Storage = 0.8 }},
+		plan: func(s *scenario) { s.Faults.Bucket = 0.3 }},
 	{row: rowRemembered, event: events.TypeWorkingMemoryAdded, from: events.Acting, script: script(adding), then: held},
 	{row: rowRemembered, event: events.TypeWorkingMemoryRemoved, from: events.Acting, script: script(adding, remember("working_memory_remove", "note", "")), then: held},
 	{row: rowRemembered, event: events.TypeStorageSaved, from: events.Acting, script: script(saving), then: held},

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
@@ -111,7 +111,7 @@ func (w *world) remembered() *violation {
 			all = append(all, slices.Concat(p.Paged, p.Dropped)...)
 		}
 	}
-	of := journal.StorageOf{Namespace: events.DefaultNamespace, Agent: w.plan.Runs[0].Agent.Name}
+	of := entrystore.Owner{Namespace: events.DefaultNamespace, Agent: w.plan.Runs[0].Agent.Name}
 	for _, entry := range all {
 		if err := w.stored(of, entry.Tags); err != nil {
 			return &violation{Invariant: "storage", Detail: "of " + of.String() + ": " + strings.Join(entry.Tags, " ") + ": " + err.Error()}
@@ -121,10 +121,10 @@ func (w *world) remembered() *violation {
 }
 
 // stored looks an entry up, however often the storage does not answer.
-func (w *world) stored(of journal.StorageOf, tags []string) error {
+func (w *world) stored(of entrystore.Owner, tags []string) error {
 	for {
-		_, err := w.journal.NewProcess().StoredEntry(context.Background(), of, tags)
-		if !errors.Is(err, simtest.ErrStorageAway) {
+		_, err := entrystore.New(w.journal.NewProcess()).Get(context.Background(), of, tags)
+		if !errors.Is(err, simtest.ErrAway) {
 			return err
 		}
 	}

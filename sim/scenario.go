@@ -191,7 +191,7 @@ func (s *scenario) strike(d draw) {
 	}
 	s.CrashBatches = s.GroupCommit && d.oneIn(2)
 	if d.oneIn(6) {
-		s.Faults.Storage = 0.7 + 0.2*d.Float64()
+		s.Faults.Bucket = 0.25 + 0.1*d.Float64()
 	}
 }
 
@@ -258,7 +258,7 @@ func (d draw) faults() simtest.Faults {
 	}
 	return simtest.Faults{
 		Delay: some(), Duplicate: some(), Reorder: some(), LoseAck: some(), UnknownOutcome: some(), Lost: some(),
-		Storage: some(), MaxDelay: time.Second + d.upTo(20*time.Second),
+		Bucket: some() / 4, MaxDelay: time.Second + d.upTo(20*time.Second),
 	}
 }
 

@@ -312,12 +312,12 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 		})
 	case roleActor:
 		made, err = actor.New(actor.Config{
-			Base: base, KV: p.sim, Blobs: p.sim, Storage: p.sim,
+			Base: base, KV: p.sim, Blobs: p.sim,
 			Tools: p.tools(), Pools: p.plan.Pools, Peers: p.sim, Approval: policies,
 		})
 	case roleObserver:
 		p.observer, err = observer.New(observer.Config{
-			Base: base, Snapshots: p.snapshots(), SnapshotEvery: p.w.plan.SnapshotEvery, Storage: p.sim,
+			Base: base, Snapshots: p.snapshots(), SnapshotEvery: p.w.plan.SnapshotEvery, KV: p.sim,
 		})
 		made = p.observer
 	case roleGateway:

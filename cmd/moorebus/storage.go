@@ -10,8 +10,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
-	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -133,7 +133,7 @@ func putStorageCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		value := args[2]
 		if value == "-" {
-			data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), journalcheck.MaxValueBytes+1))
+			data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), entrystore.MaxValueBytes+1))
 			if err != nil {
 				return err
 			}

@@ -27,6 +27,7 @@ import (
 	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -46,7 +47,7 @@ type Results = toolcall.Results
 // Config configures an [Actor].
 type Config struct {
 	worker.Base
-	// KV is where the tools are announced. Required.
+	// KV is where the tools are announced, and keeps what agents save. Required.
 	KV kv.Store
 	// Peers lends calls of tools that this actor does not have to actors of the same pool
 	// that do. Default: Queue, if it can lend.
@@ -58,8 +59,6 @@ type Config struct {
 	Pools []string
 	// Blobs takes results that are too large; nil cuts them.
 	Blobs journal.Blobs
-	// Storage keeps what agents save. Nil: calls of storage fail, since there is none.
-	Storage journal.Storage
 	// Results bounds and cleans results.
 	Results Results
 	// Approval evaluates approval policies. Default: those of package approval.
@@ -68,7 +67,7 @@ type Config struct {
 
 // On returns the configuration with all that a bus gives an actor.
 func (c Config) On(bus journal.Bus) Config {
-	c.Queue, c.Feed, c.KV, c.Blobs, c.Storage = bus, bus, bus, bus, bus
+	c.Queue, c.Feed, c.KV, c.Blobs = bus, bus, bus, bus
 	return c
 }
 
@@ -76,6 +75,7 @@ func (c Config) On(bus journal.Bus) Config {
 type Actor struct {
 	cfg       Config
 	directory *announce.Directory
+	storage   *entrystore.Store
 	guard     *toolcall.Guard
 	worker    *worker.Worker
 	// elsewhere lends calls of tools that this actor does not have.
@@ -119,7 +119,7 @@ func New(cfg Config) (*Actor, error) {
 	if cfg.Peers == nil {
 		cfg.Peers = toolcall.PeersOf(cfg.Queue)
 	}
-	a := &Actor{cfg: cfg, directory: announce.NewDirectory(cfg.KV, cfg.Logger), anyPool: anyPool, announcing: make(chan struct{}, 1), left: map[string][]string{}}
+	a := &Actor{cfg: cfg, directory: announce.NewDirectory(cfg.KV, cfg.Logger), storage: entrystore.New(cfg.KV), anyPool: anyPool, announcing: make(chan struct{}, 1), left: map[string][]string{}}
 	a.elsewhere = toolcall.NewElsewhere(a.directory, cfg.Logger)
 	if a.guard, err = toolcall.NewGuard(cfg.Store, cfg.Approval, definitions(cfg.Tools)); err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/codes"
-	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -32,7 +32,7 @@ func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Wo
 		return nil
 	}
 	m := memory{
-		of: journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.StorageAgent}, storage: a.cfg.Storage, results: a.cfg.Results,
+		of: entrystore.Owner{Namespace: run.Namespace, Agent: mem.Control.StorageAgent}, storage: a.storage, results: a.cfg.Results,
 		working: reducer.Memory{WorkingMemory: slices.Clone(mem.WorkingMemory)},
 	}
 	return func(ctx context.Context) worker.Result {
@@ -48,8 +48,8 @@ func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Wo
 // memory is what one call acts on: working memory, and the agent's storage, nil if the
 // actor has none.
 type memory struct {
-	of      journal.StorageOf
-	storage journal.Storage
+	of      entrystore.Owner
+	storage *entrystore.Store
 	results Results
 	working reducer.Memory
 }
@@ -118,9 +118,9 @@ func checkAction(v callctx.Verb, e events.Entry) error {
 	var err error
 	switch {
 	case v == callctx.Add || v == callctx.Save:
-		err = journalcheck.Entry(e)
+		err = entrystore.CheckEntry(e)
 	case v != callctx.Search || len(e.Tags) > 0:
-		err = journalcheck.Tags(e.Tags)
+		err = entrystore.CheckTags(e.Tags)
 	}
 	if err != nil {
 		return tool.Failf(tool.CodeInvalidArguments, "%v", err)
@@ -150,10 +150,7 @@ func (m memory) remove(tags []string) (string, events.Payload, error) {
 }
 
 func (m memory) save(ctx context.Context, e events.Entry) (string, events.Payload, error) {
-	if m.storage == nil {
-		return "", nil, errNoStorage
-	}
-	if err := m.storage.SaveEntry(ctx, m.of, journal.WrittenByActor, e); err != nil {
+	if err := m.storage.Save(ctx, m.of, entrystore.Actor, e); err != nil {
 		return "", nil, storageFailure(err)
 	}
 	return "Saved in storage under " + named(e.Tags) + ".", &events.StorageSaved{Entry: e}, nil
@@ -162,7 +159,7 @@ func (m memory) save(ctx context.Context, e events.Entry) (string, events.Payloa
 // load copies the found entries into working memory. The model also sees them in the
 // result.
 func (m memory) load(ctx context.Context, tags []string) (string, events.Payload, error) {
-	found, err := m.find(ctx, journal.StorageQuery{Tags: tags})
+	found, err := m.find(ctx, entrystore.Query{Tags: tags})
 	if err != nil {
 		return "", nil, err
 	}
@@ -196,7 +193,7 @@ func (m memory) kept(found []events.Entry) string {
 }
 
 func (m memory) search(ctx context.Context, e events.Entry) (string, events.Payload, error) {
-	found, err := m.find(ctx, journal.StorageQuery{Tags: e.Tags, Value: e.Value, MaxBytes: 20 * journalcheck.DefaultMaxBytes})
+	found, err := m.find(ctx, entrystore.Query{Tags: e.Tags, Value: e.Value, MaxBytes: 20 * entrystore.DefaultMaxBytes})
 	if err != nil {
 		return "", nil, err
 	}
@@ -217,13 +214,10 @@ func (m memory) search(ctx context.Context, e events.Entry) (string, events.Payl
 }
 
 // find searches the storage. Its values may be older than a secret, so they are redacted.
-func (m memory) find(ctx context.Context, q journal.StorageQuery) (journal.Found, error) {
-	if m.storage == nil {
-		return journal.Found{}, errNoStorage
-	}
-	found, err := m.storage.FindEntries(ctx, m.of, q)
+func (m memory) find(ctx context.Context, q entrystore.Query) (entrystore.Found, error) {
+	found, err := m.storage.Find(ctx, m.of, q)
 	if err != nil {
-		return journal.Found{}, storageFailure(err)
+		return entrystore.Found{}, storageFailure(err)
 	}
 	for i := range found.Entries {
 		found.Entries[i].Value = m.results.Redact(found.Entries[i].Value)
@@ -232,15 +226,13 @@ func (m memory) find(ctx context.Context, q journal.StorageQuery) (journal.Found
 }
 
 // more says how many entries there are beyond those found, and how to see them.
-func more(found journal.Found, what string) string {
+func more(found entrystore.Found, what string) string {
 	rest := found.Total - len(found.Entries)
 	if rest <= 0 {
 		return ""
 	}
 	return fmt.Sprintf("\n[moorebus: %d more %s: give more tags to have fewer; storage_search lists what there is]", rest, what)
 }
-
-var errNoStorage = tool.Failf(codes.Storage, "this actor has no storage")
 
 // storageFailure returns what the model sees. An outage may pass.
 func storageFailure(err error) error {

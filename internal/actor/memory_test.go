@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,9 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/codes"
-	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -40,7 +43,6 @@ func memoryTools(t *testing.T) []tool.Tool {
 func remembering(t *testing.T, r *rig, change ...func(*actor.Config)) (events.Run, *simtest.Process) {
 	t.Helper()
 	p := r.spawn(memoryTools(t), func(c *actor.Config) {
-		c.Storage = r.Journal
 		for _, ch := range change {
 			ch(c)
 		}
@@ -85,8 +87,8 @@ func TestLoadLeavesWhatWasNotSaved(t *testing.T) {
 	})
 }
 
-func of(r *rig, run events.Run) journal.StorageOf {
-	return journal.StorageOf{Namespace: run.Namespace, Agent: r.Memory(run).Control.Agent.Name}
+func of(r *rig, run events.Run) entrystore.Owner {
+	return entrystore.Owner{Namespace: run.Namespace, Agent: r.Memory(run).Control.Agent.Name}
 }
 
 func TestActionsOnMemory(t *testing.T) {
@@ -126,7 +128,7 @@ func TestActionsOnMemory(t *testing.T) {
 func TestActionsThatCannotBe(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		run, _ := remembering(t, r)
-		long, many := strings.Repeat("v", journalcheck.MaxValueBytes), strings.Repeat("x", journalcheck.MaxTagBytes+1)
+		long, many := strings.Repeat("v", entrystore.MaxValueBytes), strings.Repeat("x", entrystore.MaxTagBytes+1)
 		for _, c := range []struct{ name, arguments, want string }{
 			{"working_memory_add", `{"tags":"a"}`, "working_memory_add needs a value"},
 			{"storage_save", `{"tags":"a","value":""}`, "storage_save needs a value"},
@@ -160,7 +162,7 @@ func TestLoadsAreBounded(t *testing.T) {
 		run, _ := remembering(t, r)
 		for i := range 50 {
 			e := events.Entry{Tags: []string{"all", fmt.Sprintf("n%02d", i)}, Value: strings.Repeat("\x01", 500)}
-			require.NoError(t, r.Journal.SaveEntry(t.Context(), of(r, run), journal.WrittenByObserver, e))
+			require.NoError(t, entrystore.New(r.Journal).Save(t.Context(), of(r, run), entrystore.Observer, e))
 		}
 		o := r.calls(run, "storage_load", `{"tags":"all"}`)
 		require.Contains(t, o.Observation, "Found 50; in working memory now:\n[all, n00]")
@@ -181,7 +183,7 @@ const builtinShown = 200
 func TestSecretsDoNotReachMemory(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		run, _ := remembering(t, r, func(c *actor.Config) { c.Results.Secrets = []string{"hunter2-hunter2"} })
-		require.NoError(t, r.Journal.SaveEntry(t.Context(), of(r, run), journal.WrittenByActor, events.Entry{Tags: []string{"old"}, Value: "was hunter2-hunter2"}))
+		require.NoError(t, entrystore.New(r.Journal).Save(t.Context(), of(r, run), entrystore.Actor, events.Entry{Tags: []string{"old"}, Value: "was hunter2-hunter2"}))
 		require.True(t, r.calls(run, "working_memory_add", `{"tags":"a","value":"it is hunter2-hunter2"}`).Success)
 		require.True(t, r.calls(run, "storage_save", `{"tags":"hunter2-hunter2","value":"hunter2-hunter2"}`).Success)
 		require.Equal(t, "SUCCESS: Found 1; in working memory now:\n[old] was [REDACTED]", r.calls(run, "storage_load", `{"tags":"old"}`).Observation)
@@ -193,7 +195,7 @@ func TestSecretsDoNotReachMemory(t *testing.T) {
 				require.NotContains(t, string(body), "hunter2")
 			}
 		}
-		got, err := r.Journal.StoredEntry(t.Context(), of(r, run), []string{"[REDACTED]"})
+		got, err := entrystore.New(r.Journal).Get(t.Context(), of(r, run), []string{"[REDACTED]"})
 		require.NoError(t, err)
 		require.Equal(t, "[REDACTED]", got.Value)
 	})
@@ -201,39 +203,40 @@ func TestSecretsDoNotReachMemory(t *testing.T) {
 
 // refusing is storage that answers with an error, and counts.
 type refusing struct {
-	journal.Storage
+	kv.Store
 	err   error
 	asked *int
 }
 
-func (s refusing) SaveEntry(context.Context, journal.StorageOf, journal.Writer, events.Entry) error {
+func (s refusing) Put(ctx context.Context, of kv.Bucket, it kv.Item) (uint64, error) {
+	if strings.HasPrefix(of.Name, buckets.ToolsPrefix) {
+		return s.Store.Put(ctx, of, it)
+	}
 	*s.asked++
-	return s.err
+	return 0, s.err
 }
 
-func (s refusing) FindEntries(context.Context, journal.StorageOf, journal.StorageQuery) (journal.Found, error) {
-	*s.asked++
-	return journal.Found{}, s.err
+func (s refusing) Each(context.Context, kv.Bucket, string) iter.Seq2[kv.Item, error] {
+	return func(yield func(kv.Item, error) bool) {
+		*s.asked++
+		yield(kv.Item{}, s.err)
+	}
 }
 
 func TestStorageThatDoesNotServe(t *testing.T) {
 	denied := fmt.Errorf("make it with `moorebus init --storage default/a`: %w", journal.ErrDenied)
 	for _, c := range []struct {
-		storage journal.Storage
-		err     error
-		want    string
-		asked   int
+		err   error
+		want  string
+		asked int
 	}{
-		{err: nil, want: "this actor has no storage"},
 		{err: denied, want: "moorebus init --storage default/a", asked: 1},
-		{err: simtest.ErrStorageAway, want: "does not answer", asked: 3},
+		{err: simtest.ErrAway, want: "does not answer", asked: 3},
 	} {
 		bubble(t, func(t *testing.T, r *rig) {
 			asked := 0
 			run, _ := remembering(t, r, func(cfg *actor.Config) {
-				if cfg.Storage = nil; c.err != nil {
-					cfg.Storage = refusing{err: c.err, asked: &asked}
-				}
+				cfg.KV = refusing{Store: cfg.KV, err: c.err, asked: &asked}
 			})
 			for name, arguments := range map[string]string{
 				"storage_save": `{"tags":"a","value":"v"}`, "storage_load": `{"tags":"a"}`, "storage_search": `{}`,
@@ -256,7 +259,7 @@ func TestTheBreakerOfStorageOpens(t *testing.T) {
 		run, _ := remembering(t, r, func(c *actor.Config) {
 			gated, err := toolset.NewWith(toolset.Options{Breakers: true}, memoryTools(t)...)
 			require.NoError(t, err)
-			c.Tools, c.Storage = gated, refusing{err: simtest.ErrStorageAway, asked: &asked}
+			c.Tools, c.KV = gated, refusing{Store: c.KV, err: simtest.ErrAway, asked: &asked}
 		})
 		for range 2 {
 			require.Equal(t, codes.Storage, r.calls(run, "storage_load", `{"tags":"a"}`).Code)
@@ -284,7 +287,7 @@ func TestActionsInABatch(t *testing.T) {
 		}
 		require.Len(t, r.Memory(run).WorkingMemory, 10)
 		require.Equal(t, 10, r.Count(run, events.TypeStorageSaved))
-		found, err := r.Journal.FindEntries(t.Context(), of(r, run), journal.StorageQuery{Limit: 100})
+		found, err := entrystore.New(r.Journal).Find(t.Context(), of(r, run), entrystore.Query{Limit: 100})
 		require.NoError(t, err)
 		require.Equal(t, 10, found.Total)
 	})
@@ -311,7 +314,7 @@ func TestActionsWaitForApproval(t *testing.T) {
 		start.Tools, start.Agent.Approval = r.specs, &events.Approval{Policy: events.ApproveTools, Tools: []string{"storage_save"}}
 		run := r.Start(start)
 		require.Equal(t, codes.NotApproved, r.calls(run, "storage_save", `{"tags":"a","value":"v"}`).Code)
-		_, err := r.Journal.StoredEntry(t.Context(), of(r, run), []string{"a"})
+		_, err := entrystore.New(r.Journal).Get(t.Context(), of(r, run), []string{"a"})
 		require.ErrorIs(t, err, journal.ErrNotFound)
 		require.Zero(t, r.Count(run, events.TypeStorageSaved))
 	})
@@ -319,12 +322,23 @@ func TestActionsWaitForApproval(t *testing.T) {
 
 // belated is storage whose first answer comes while the second one is waited for.
 type belated struct {
-	journal.Storage
+	kv.Store
 	asked  *atomic.Int32
 	second chan struct{}
 }
 
-func (s belated) FindEntries(context.Context, journal.StorageOf, journal.StorageQuery) (journal.Found, error) {
+func (s belated) Each(_ context.Context, of kv.Bucket, _ string) iter.Seq2[kv.Item, error] {
+	return func(yield func(kv.Item, error) bool) {
+		if !strings.HasPrefix(of.Name, "paged_") {
+			yield(kv.Item{Key: "tag.a", Value: []byte(`["a"]`)}, nil)
+		}
+	}
+}
+
+func (s belated) Get(_ context.Context, of kv.Bucket, _ string) (kv.Item, error) {
+	if strings.HasPrefix(of.Name, "paged_") {
+		return kv.Item{}, journal.ErrNotFound
+	}
 	n := s.asked.Add(1)
 	if n == 1 {
 		<-s.second
@@ -332,8 +346,8 @@ func (s belated) FindEntries(context.Context, journal.StorageOf, journal.Storage
 		close(s.second)
 		time.Sleep(time.Second) // in the bubble
 	}
-	e := events.Entry{Tags: []string{"a"}, Value: fmt.Sprint("answer ", n)}
-	return journal.Found{Entries: []events.Entry{e}, Total: 1}, nil
+	body, err := json.Marshal(events.Entry{Tags: []string{"a"}, Value: fmt.Sprint("answer ", n)})
+	return kv.Item{Value: body, Stored: time.Now()}, err
 }
 
 // What the log says that was loaded is what the model is told: that of the attempt
@@ -341,7 +355,7 @@ func (s belated) FindEntries(context.Context, journal.StorageOf, journal.Storage
 func TestTheLastAttemptCounts(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		run, _ := remembering(t, r, func(c *actor.Config) {
-			c.Storage = belated{asked: new(atomic.Int32), second: make(chan struct{})}
+			c.KV = belated{Store: c.KV, asked: new(atomic.Int32), second: make(chan struct{})}
 		})
 		o := r.calls(run, "storage_load", `{"tags":"a"}`)
 		require.True(t, o.Success)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/kv"
@@ -186,9 +187,9 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 	return s.stream(w, r, follower{run: run, t: NewTranslator(s.Control.Table, id, nil), after: after, head: head, joins: true})
 }
 
-func (s *server) storageOf(r *http.Request) (journal.StorageOf, error) {
+func (s *server) storageOf(r *http.Request) (entrystore.Owner, error) {
 	ns, err := s.Control.CheckNamespace(route.Namespace(r))
-	of := journal.StorageOf{Namespace: ns, Agent: r.PathValue("agent")}
+	of := entrystore.Owner{Namespace: ns, Agent: r.PathValue("agent")}
 	if err == nil && !events.ValidToken(of.Agent) {
 		err = refusal.New(refusal.NotFound, refusal.CodeAgentNotFound, "there is no agent %.100q in this namespace", of.Agent)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	schedules "github.com/moorebus/moorebus/internal/feature/schedules/row"
 	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/kv"
@@ -160,9 +161,9 @@ func TestAllThatIsBeside(t *testing.T) {
 	one.await(large, events.Done)
 	purged := one.start(agent("[" + answer + "]"))
 	one.await(purged, events.Done)
-	of := journal.StorageOf{Namespace: "default", Agent: "a"}
+	of := entrystore.Owner{Namespace: "default", Agent: "a"}
 	entry := events.Entry{Tags: []string{"b", "c"}, Value: "kept"}
-	require.NoError(t, one.bus.SaveEntry(t.Context(), of, journal.WrittenByActor, entry))
+	require.NoError(t, entrystore.New(one.bus).Save(t.Context(), of, entrystore.Actor, entry))
 	_, err := one.bus.Put(t.Context(), buckets.Threads, kv.Item{Key: "default.a.thread", Value: []byte("1")})
 	require.NoError(t, err)
 	_, err = one.bus.Put(t.Context(), buckets.Dropped, kv.Item{Key: "key"})
@@ -193,7 +194,7 @@ func TestAllThatIsBeside(t *testing.T) {
 	_, err = tombstones.Get(t.Context(), two.bus, two.here(purged))
 	require.NoError(t, err)
 	require.Empty(t, two.bodies(purged))
-	found, err := two.bus.StoredEntry(t.Context(), of, entry.Tags)
+	found, err := entrystore.New(two.bus).Get(t.Context(), of, entry.Tags)
 	require.NoError(t, err)
 	require.Equal(t, "kept", found.Value)
 	thread, err := two.bus.Get(t.Context(), buckets.Threads, "default.a.thread")

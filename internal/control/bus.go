@@ -7,7 +7,7 @@ import (
 
 // On returns the configuration with all that a bus gives a controller.
 func (c Config) On(bus journal.Bus) Config {
-	c.Queue, c.Feed, c.KV, c.Blobs, c.Storage, c.Timers = bus, bus, bus, bus, bus, bus
+	c.Queue, c.Feed, c.KV, c.Blobs, c.Timers = bus, bus, bus, bus, bus
 	c.Questions, _ = bus.(ports.Questions)
 	c.Leases, _ = bus.(ports.Leases)
 	c.Alarms, _ = bus.(ports.Alarms)

@@ -33,6 +33,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/control/timers"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runstart"
@@ -61,8 +62,8 @@ type Config struct {
 	// Base is what the process gives each of its roles. Concurrency is also how many timers
 	// are processed at once.
 	worker.Base
-	// Timers wake the controller, KV has the announced tools and providers, and definitions. Both are
-	// required.
+	// Timers wake the controller, KV has the announced tools and providers, definitions and the entries of
+	// agents. Both are required.
 	Timers journal.Timers
 	KV     kv.Store
 	// Blobs keeps images and files of messages, and large results of clients' tools. Nil:
@@ -70,8 +71,6 @@ type Config struct {
 	Blobs journal.Blobs
 	// Results bounds and cleans the results of clients' tools.
 	Results toolcall.Results
-	// Storage has the entries that agents keep. Nil: commands on storage fail.
-	Storage journal.Storage
 	// Tombstones are those of purged runs, which cannot start again. Nil: runs are not
 	// purged.
 	Tombstones kv.Store
@@ -165,8 +164,9 @@ type Controller struct {
 	Admission Admission
 	Pushes    Pushes
 
-	cfg    Config
-	worker *worker.Worker
+	cfg     Config
+	storage *entrystore.Store
+	worker  *worker.Worker
 	// clients takes what goes out to clients, and joins the batches that they end.
 	clients *worker.Worker
 	timers  *timers.Timers
@@ -202,7 +202,7 @@ func New(cfg Config) (*Controller, error) {
 	var c *Controller
 	lister := list.New(a, func(ctx context.Context) map[string]time.Time { return c.pools.Unserved(ctx) })
 	c = &Controller{
-		cfg: cfg, Editor: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
+		cfg: cfg, storage: entrystore.New(cfg.KV), Editor: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
 	c.Letters = dead.New(a, c.Forker)

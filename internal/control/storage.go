@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -24,10 +24,7 @@ func (c *Controller) Storages(ctx context.Context, ns string) ([]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	if c.cfg.Storage == nil {
-		return nil, noStorage()
-	}
-	all, err := c.cfg.Storage.StorageOf(ctx)
+	all, err := c.storage.Owners(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -40,40 +37,33 @@ func (c *Controller) Storages(ctx context.Context, ns string) ([]string, error) 
 	return names, nil
 }
 
-func noStorage() error {
-	return refusal.New(refusal.Unavailable, refusal.CodeUnavailable, "this gateway has no storage of agents")
-}
-
 // storageOf returns an agent's storage, and tags as the set that they are.
-func (c *Controller) storageOf(ns, agent string, tags []string) (journal.StorageOf, []string, error) {
+func (c *Controller) storageOf(ns, agent string, tags []string) (entrystore.Owner, []string, error) {
 	ns, err := c.CheckNamespace(ns)
 	if err != nil {
-		return journal.StorageOf{}, nil, err
-	}
-	if c.cfg.Storage == nil {
-		return journal.StorageOf{}, nil, noStorage()
+		return entrystore.Owner{}, nil, err
 	}
 	if !events.ValidToken(agent) {
-		return journal.StorageOf{}, nil, refusal.New(refusal.Invalid, refusal.CodeBadAgent, "%q is not an agent's name; use [a-z0-9][a-z0-9_-]{0,62}", agent)
+		return entrystore.Owner{}, nil, refusal.New(refusal.Invalid, refusal.CodeBadAgent, "%q is not an agent's name; use [a-z0-9][a-z0-9_-]{0,62}", agent)
 	}
-	return journal.StorageOf{Namespace: ns, Agent: agent}, reducer.NormalTags(tags), nil
+	return entrystore.Owner{Namespace: ns, Agent: agent}, reducer.NormalTags(tags), nil
 }
 
 // Stored returns entries of an agent's storage that have all of the tags and hold the value, those
 // with the fewest tags first. A limit of 0 is [MaxEntries].
-func (c *Controller) Stored(ctx context.Context, ns, agent string, q journal.StorageQuery) (journal.Found, error) {
+func (c *Controller) Stored(ctx context.Context, ns, agent string, q entrystore.Query) (entrystore.Found, error) {
 	of, tags, err := c.storageOf(ns, agent, q.Tags)
 	if err != nil {
-		return journal.Found{}, err
+		return entrystore.Found{}, err
 	}
 	if q.Limit < 0 || q.Limit > MaxEntries {
-		return journal.Found{}, refusal.New(refusal.Invalid, refusal.CodeBadParameter, "limit: must be 1 to %d", MaxEntries)
+		return entrystore.Found{}, refusal.New(refusal.Invalid, refusal.CodeBadParameter, "limit: must be 1 to %d", MaxEntries)
 	}
 	if q.Limit == 0 {
 		q.Limit = MaxEntries
 	}
 	q.Tags, q.MaxBytes = tags, MaxEntryBytes
-	return c.cfg.Storage.FindEntries(ctx, of, q)
+	return c.storage.Find(ctx, of, q)
 }
 
 // StoredEntry returns the entry with exactly these tags. None is a CodeEntryNotFound.
@@ -82,7 +72,7 @@ func (c *Controller) StoredEntry(ctx context.Context, ns, agent string, tags []s
 	if err != nil {
 		return events.Entry{}, err
 	}
-	e, err := c.cfg.Storage.StoredEntry(ctx, of, tags)
+	e, err := c.storage.Get(ctx, of, tags)
 	return e, notStored(of, tags, err)
 }
 
@@ -94,10 +84,10 @@ func (c *Controller) SaveStored(ctx context.Context, ns, agent string, e events.
 		return events.Entry{}, err
 	}
 	e.Tags = tags
-	if err := journalcheck.Entry(e); err != nil {
+	if err := entrystore.CheckEntry(e); err != nil {
 		return events.Entry{}, refusal.New(refusal.Invalid, refusal.CodeBadEntry, "%s", err.Error())
 	}
-	return e, c.cfg.Storage.SaveEntry(ctx, of, journal.WrittenByActor, e)
+	return e, c.storage.Save(ctx, of, entrystore.Actor, e)
 }
 
 // DeleteStored removes the entry with exactly these tags. None is a CodeEntryNotFound.
@@ -106,14 +96,14 @@ func (c *Controller) DeleteStored(ctx context.Context, ns, agent string, tags []
 	if err != nil {
 		return err
 	}
-	return notStored(of, tags, c.cfg.Storage.DeleteEntry(ctx, of, tags))
+	return notStored(of, tags, c.storage.Delete(ctx, of, tags))
 }
 
 // entry is storageOf for the tags of one entry.
-func (c *Controller) entry(ns, agent string, tags []string) (journal.StorageOf, []string, error) {
+func (c *Controller) entry(ns, agent string, tags []string) (entrystore.Owner, []string, error) {
 	of, tags, err := c.storageOf(ns, agent, tags)
 	if err == nil {
-		err = journalcheck.Tags(tags)
+		err = entrystore.CheckTags(tags)
 		if err != nil {
 			err = refusal.New(refusal.Invalid, refusal.CodeBadEntry, "tags: %s", err.Error())
 		}
@@ -121,7 +111,7 @@ func (c *Controller) entry(ns, agent string, tags []string) (journal.StorageOf, 
 	return of, tags, err
 }
 
-func notStored(of journal.StorageOf, tags []string, err error) error {
+func notStored(of entrystore.Owner, tags []string, err error) error {
 	if errors.Is(err, journal.ErrNotFound) {
 		return refusal.Wrap(err, refusal.NotFound, refusal.CodeEntryNotFound, "the storage of %s has no entry with exactly the tags %q", of, tags)
 	}

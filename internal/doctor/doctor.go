@@ -23,6 +23,7 @@ import (
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/diskspace"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/permissions"
@@ -150,6 +151,11 @@ func (d *Checks) remote(ctx context.Context, o natsconn.ConnectOptions, r *Repor
 	bus, err := natsbus.Open(ctx, conn, d.Bus)
 	if err != nil {
 		return // the check has said why
+	}
+	if all, err := entrystore.New(bus).Owners(ctx); err == nil { // who may not list buckets uses them without
+		for _, of := range all {
+			r.Add(AreaBus, finding(natsbus.Good, "", "storage of %s", of))
+		}
 	}
 	r.Add(AreaRoles, Roles(ctx, announce.NewDirectory(bus, nil))...)
 }

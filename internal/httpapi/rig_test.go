@@ -87,7 +87,7 @@ func newRig(t testing.TB, b controltest.Bus, tweak func(*config)) *rig {
 	require.NoError(t, r.Directory.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
 	registry := metrics.New()
 	cfg := config{http: httpapi.Config{Metrics: registry.Handler()}, Config: control.Config{
-		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b, Meter: registry}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: b, Blobs: b, Storage: b,
+		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b, Meter: registry}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: b, Blobs: b,
 		Validator: schema.New(schema.Options{}),
 		CheckScript: func(script json.RawMessage) error {
 			if !bytes.HasPrefix(script, []byte("[")) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
-	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -71,7 +71,7 @@ func (m *memory) add(n *strict.Node, path, key, tag string) {
 	}
 	e := events.Entry{Tags: reducer.NormalTags(tags), Value: plain(n)}
 	id := strings.Join(e.Tags, ",")
-	err := journalcheck.Entry(e)
+	err := entrystore.CheckEntry(e)
 	if line := m.byTags[id]; line > 0 {
 		err = fmt.Errorf("has the tags of line %d", line)
 	}

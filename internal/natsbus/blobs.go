@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -324,4 +325,12 @@ func (b *Bus) Snapshotted(ctx context.Context) ([]events.Run, error) {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
 	return runs, nil
+}
+
+// createPool makes what a pool of tools has beside its consumer.
+func (b *Bus) createPool(ctx context.Context, pool string) error {
+	return errors.Join(
+		b.createBucket(ctx, buckets.Tools(pool)),
+		b.createStore(ctx, resultsConfig(pool, b.Replicas)),
+	)
 }

@@ -69,10 +69,6 @@ type Options struct {
 	// itself; 0: 15 s and 20000.
 	AckWait       time.Duration
 	MaxAckPending int
-	// MaxStorages is how many agents' storage there may be before this process
-	// creates no more by itself: anyone who may start a run names its agent. The operator may
-	// create any number. 0: 1000.
-	MaxStorages int
 	// GroupCommit says whether appends of several runs are stored as one batch.
 	GroupCommit GroupCommit
 	// Monitor is where [Check] asks the server's monitoring, such as
@@ -99,9 +95,6 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.AckWait, defaultAckWait)
 	if o.MaxAckPending <= 0 {
 		o.MaxAckPending = defaultMaxAckPending
-	}
-	if o.MaxStorages <= 0 {
-		o.MaxStorages = 1000
 	}
 	return o
 }

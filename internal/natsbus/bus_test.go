@@ -171,7 +171,6 @@ func TestConformance(t *testing.T) {
 				journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return bus })
 			})
 			t.Run("Purger", func(t *testing.T) { journaltest.Purger(t, func(*testing.T) journaltest.LogPurger { return bus }) })
-			t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return bus }) })
 			t.Run("Runless", func(t *testing.T) {
 				journaltest.Runless(t, func(*testing.T) (journaltest.LogRunless, func(int, string, string)) {
 					return bus, func(_ int, subject, body string) {

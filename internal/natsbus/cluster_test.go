@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/natstest"
@@ -70,8 +71,8 @@ func setUpCluster(t *testing.T, servers []*natstest.Server, o InitOptions) *Bus 
 // another code and reads can lag. Group commit goes both ways: its first append is alone.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	of := journal.StorageOf{Namespace: "default", Agent: "keeper"}
-	_, bus := openCluster(t, InitOptions{Storage: []journal.StorageOf{of}})
+	of := entrystore.Owner{Namespace: "default", Agent: "keeper"}
+	_, bus := openCluster(t, InitOptions{Buckets: entrystore.Buckets(of)})
 	grouping := patient(t, bus, GroupCommitOn)
 	t.Run("Log", func(t *testing.T) { journaltest.Log(t, func(*testing.T) journal.Log { return grouping }) })
 	t.Run("Follow", func(t *testing.T) { journaltest.Follow(t, func(*testing.T) journal.Log { return grouping }) })
@@ -131,19 +132,19 @@ func requireReplicas(t *testing.T, conn *nats.Conn, want int) {
 
 // testStorageOnReplicas: what was just saved is found by its tags and by its value,
 // whichever server answers.
-func testStorageOnReplicas(t *testing.T, bus *Bus, of journal.StorageOf) {
+func testStorageOnReplicas(t *testing.T, bus *Bus, of entrystore.Owner) {
 	for i := range 60 {
 		tag, value := fmt.Sprint("t", i), fmt.Sprintf("value %d.", i)
-		require.NoError(t, bus.SaveEntry(t.Context(), of, journal.WrittenByActor, events.Entry{Tags: []string{tag}, Value: value}))
-		bucket := storageBucket(of, journal.WrittenByActor)
-		end, err := bus.LeaderEnd(t.Context(), kvStreamPrefix+bucket, kvSubjectPrefix+bucket+"."+tagKey(tag)+"*")
+		require.NoError(t, entrystore.New(bus).Save(t.Context(), of, entrystore.Actor, events.Entry{Tags: []string{tag}, Value: value}))
+		bucket := entrystore.Bucket(of, entrystore.Actor).Name
+		end, err := bus.LeaderEnd(t.Context(), kvStreamPrefix+bucket, kvSubjectPrefix+bucket+".tag.*.*")
 		require.NoError(t, err)
 		require.Equal(t, uint64(2*i+1), end, "a pointer and an entry each: the read has to come to this pointer")
-		for _, q := range []journal.StorageQuery{{Tags: []string{tag}}, {Value: value}} {
+		for _, q := range []entrystore.Query{{Tags: []string{tag}}, {Value: value}} {
 			if q.Value != "" && i%20 > 0 {
 				continue // it reads all
 			}
-			found, err := bus.FindEntries(t.Context(), of, q)
+			found, err := entrystore.New(bus).Find(t.Context(), of, q)
 			require.NoError(t, err)
 			require.Len(t, found.Entries, 1, "%+v", q)
 		}

@@ -141,7 +141,6 @@ func (e *examiner) checkStreams(ctx context.Context) {
 		e.checkConsumers(ctx, shard, pools)
 	}
 	e.checkTimers(ctx)
-	e.checkStorage(ctx)
 	e.checkReplicas(first)
 	e.checkDurability(ctx, first)
 }

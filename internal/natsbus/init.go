@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -52,9 +53,8 @@ type InitOptions struct {
 	// takes the place of the one that it has; an empty one takes that away. Pools that
 	// are not named keep theirs.
 	PoolTools map[string][]string
-	// Storage are the agents whose storage is made; others make theirs when they
-	// first write to it, if they may.
-	Storage []journal.StorageOf
+	// Buckets are made beside those that every installation has.
+	Buckets []kv.Bucket
 	// Alone says that no other process has had the bus since its server started, and
 	// none has it now: what was delivered before and not finished comes again at once,
 	// and what was announced before is forgotten.
@@ -171,10 +171,7 @@ func (o *InitOptions) run(ctx context.Context, js jetstream.JetStream) error {
 	if err := o.initTimers(ctx, js); err != nil {
 		return err
 	}
-	if err := o.initBuckets(ctx, js); err != nil {
-		return err
-	}
-	return o.initStorage(ctx, js)
+	return o.initBuckets(ctx, js)
 }
 
 // resolve checks the options against what exists and fills in the rest.
@@ -198,11 +195,6 @@ func (o *InitOptions) resolve(ctx context.Context, js jetstream.JetStream) error
 		}
 		if pool == events.ClientPool {
 			return fmt.Errorf("pool %q is reserved for the tools of runs' clients, and is always there", pool)
-		}
-	}
-	for _, of := range o.Storage {
-		if err := of.Check(); err != nil {
-			return err
 		}
 	}
 	if err := checkStates(o.States); err != nil {
@@ -405,7 +397,7 @@ func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) e
 			return fmt.Errorf("object store %s: %w", cfg.Bucket, err)
 		}
 	}
-	for _, of := range all {
+	for _, of := range append(all, o.Buckets...) {
 		if _, err := putStream(ctx, js, bucketStream(of, o.Replicas)); err != nil {
 			return fmt.Errorf("bucket %s: %w", of.Name, err)
 		}

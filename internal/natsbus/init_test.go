@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -66,7 +67,7 @@ func TestInitWritesNothingAgain(t *testing.T) {
 		return all
 	}
 	options := func(storable int64) InitOptions {
-		return InitOptions{Shards: 2, Pools: []string{"web"}, Storable: storable, Storage: []journal.StorageOf{{Namespace: events.DefaultNamespace, Agent: "clerk"}}}
+		return InitOptions{Shards: 2, Pools: []string{"web"}, Storable: storable, Buckets: entrystore.Buckets(entrystore.Owner{Namespace: events.DefaultNamespace, Agent: "clerk"})}
 	}
 	require.NoError(t, Init(ctx, conn, options(10<<30)))
 	before := written()

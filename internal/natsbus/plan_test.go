@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
@@ -31,7 +31,7 @@ func TestPlan(t *testing.T) {
 		require.NoError(t, err)
 		return changes
 	}
-	whole := InitOptions{Shards: 2, Pools: []string{"web", events.AgentsPool}, Storage: []journal.StorageOf{{Namespace: "default", Agent: "keeper"}}, Sync: SyncAlways}
+	whole := InitOptions{Shards: 2, Pools: []string{"web", events.AgentsPool}, Buckets: entrystore.Buckets(entrystore.Owner{Namespace: "default", Agent: "keeper"}), Sync: SyncAlways}
 	all := plan(whole)
 	require.Empty(t, streams())
 	made := map[string]bool{}

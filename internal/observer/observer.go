@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/entrystore"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -28,9 +30,8 @@ type Config struct {
 	// 0: none are taken.
 	Snapshots     ports.Snapshots
 	SnapshotEvery int
-	// Storage takes what is paged out of working memory. Nil: a run whose working memory
-	// is full ends.
-	Storage journal.Storage
+	// KV takes what is paged out of working memory. Nil: a run whose working memory is full ends.
+	KV kv.Store
 	// Estimators measure working memory, by the names that agents use for them.
 	// [tokens.Bytes4] is always available.
 	Estimators tokens.Set
@@ -38,7 +39,7 @@ type Config struct {
 
 // On returns the configuration with all that a bus gives an observer, but for snapshots.
 func (c Config) On(bus journal.Bus) Config {
-	c.Queue, c.Feed, c.Storage = bus, bus, bus
+	c.Queue, c.Feed, c.KV = bus, bus, bus
 	return c
 }
 
@@ -64,7 +65,10 @@ func New(cfg Config) (*Observer, error) {
 	}
 	o := &Observer{
 		snapshotter: newSnapshotter(cfg), source: worker.Source(role, cfg.Instance),
-		pager: pager{storage: cfg.Storage, estimators: cfg.Estimators, logger: cfg.Logger},
+		pager: pager{estimators: cfg.Estimators, logger: cfg.Logger},
+	}
+	if cfg.KV != nil {
+		o.pager.storage = entrystore.New(cfg.KV)
 	}
 	o.worker, err = worker.New(worker.Config{
 		Role: role, Base: cfg.Base,

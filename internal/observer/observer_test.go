@@ -28,7 +28,7 @@ func bubble(t *testing.T, test func(t *testing.T, b *workertest.Bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := workertest.New(t, simtest.Options{}, nil)
 		p := b.Journal.NewProcess()
-		o, err := observer.New(observer.Config{Base: worker.Base{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p}, Storage: p})
+		o, err := observer.New(observer.Config{Base: worker.Base{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p}, KV: p})
 		require.NoError(t, err)
 		b.Go(o.Run)
 		test(t, b)
@@ -191,7 +191,7 @@ func TestNewChecksItsConfig(t *testing.T) {
 func TestStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := workertest.New(t, simtest.Options{}, nil)
-		o, err := observer.New(observer.Config{Base: worker.Base{Instance: "1", Store: b.Store, Queue: b.Journal, Feed: b.Journal}, Storage: b.Journal})
+		o, err := observer.New(observer.Config{Base: worker.Base{Instance: "1", Store: b.Store, Queue: b.Journal, Feed: b.Journal}, KV: b.Journal})
 		require.NoError(t, err)
 		run := begin(b, func(c *events.Config) { c.PagingLimit = 1 })
 		b.Append(run, events.Planning, entry("x", 100))

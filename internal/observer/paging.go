@@ -11,7 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -29,7 +29,7 @@ const (
 
 // pager decides what leaves working memory, and stores it.
 type pager struct {
-	storage    journal.Storage
+	storage    *entrystore.Store
 	estimators tokens.Set
 	logger     *slog.Logger
 }
@@ -139,7 +139,7 @@ func (p pager) page(run events.Run, mem *reducer.Memory, e effects.Effect) worke
 	entries, size := p.measure(mem)
 	paged, dropped := choose(mem, entries, size)
 	done, stored := pageDone(paged, dropped)
-	of := journal.StorageOf{Namespace: run.Namespace, Agent: mem.Control.StorageAgent}
+	of := entrystore.Owner{Namespace: run.Namespace, Agent: mem.Control.StorageAgent}
 	last := e.Failed.Handler >= effects.MaxHandlerFailures
 	return func(ctx context.Context) worker.Result {
 		for _, entry := range stored {
@@ -158,10 +158,10 @@ func pageDone(paged, dropped []sized) (*events.PageDone, []reducer.MemoryEntry) 
 	size := 0
 	for i, s := range slices.Concat(paged, dropped) {
 		entry := events.Entry{Tags: s.Tags, Value: s.Value}
-		if size+journalcheck.EntryBytes(entry) > valueBytes {
+		if size+entrystore.EntryBytes(entry) > valueBytes {
 			entry.Value = ""
 		}
-		if size += journalcheck.EntryBytes(entry); size > doneBytes {
+		if size += entrystore.EntryBytes(entry); size > doneBytes {
 			break
 		}
 		all = append(all, s.MemoryEntry)
@@ -178,22 +178,22 @@ func pageDone(paged, dropped []sized) (*events.PageDone, []reducer.MemoryEntry) 
 // storage is there already, maybe with a newer value; it is stored only if it is missing,
 // as in an imported log. An entry that is there unchanged, after a crash, is not stored
 // again, since another run may replace it meanwhile.
-func (p pager) store(ctx context.Context, of journal.StorageOf, entry reducer.MemoryEntry) error {
+func (p pager) store(ctx context.Context, of entrystore.Owner, entry reducer.MemoryEntry) error {
 	if p.storage == nil {
 		return fmt.Errorf("this observer has no storage: %w", journal.ErrNotReady)
 	}
 	return worker.Outlast(ctx, func(ctx context.Context) error { return p.storeOnce(ctx, of, entry) }, nil)
 }
 
-func (p pager) storeOnce(ctx context.Context, of journal.StorageOf, entry reducer.MemoryEntry) error {
-	there, err := p.storage.StoredEntry(ctx, of, entry.Tags)
+func (p pager) storeOnce(ctx context.Context, of entrystore.Owner, entry reducer.MemoryEntry) error {
+	there, err := p.storage.Get(ctx, of, entry.Tags)
 	switch {
 	case err == nil && (entry.Loaded || there.Value == entry.Value):
 		return nil
 	case err != nil && !errors.Is(err, journal.ErrNotFound):
 		return err
 	}
-	return p.storage.SaveEntry(ctx, of, journal.WrittenByObserver, events.Entry{Tags: entry.Tags, Value: entry.Value})
+	return p.storage.Save(ctx, of, entrystore.Observer, events.Entry{Tags: entry.Tags, Value: entry.Value})
 }
 
 // failed counts an attempt. If a retry cannot help, or this was the last, the run ends and

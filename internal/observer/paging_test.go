@@ -12,7 +12,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/tokens"
@@ -25,19 +27,21 @@ import (
 
 // storage counts what is stored, and answers with an error if there is one.
 type storage struct {
-	journal.Storage
+	kv.Store
 	saves atomic.Int64
 	fails func() error
 }
 
-func (s *storage) SaveEntry(ctx context.Context, of journal.StorageOf, by journal.Writer, e events.Entry) error {
-	s.saves.Add(1)
+func (s *storage) Put(ctx context.Context, of kv.Bucket, it kv.Item) (uint64, error) {
+	if !strings.Contains(it.Key, ".") { // it is the entry, and not what leads to it
+		s.saves.Add(1)
+	}
 	if s.fails != nil {
 		if err := s.fails(); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return s.Storage.SaveEntry(ctx, of, by, e)
+	return s.Store.Put(ctx, of, it)
 }
 
 // pagingBubble is bubble with storage and settings of the test's own.
@@ -46,8 +50,8 @@ func pagingBubble(t *testing.T, o simtest.Options, change func(*observer.Config,
 	synctest.Test(t, func(t *testing.T) {
 		b := workertest.New(t, o, nil)
 		p := b.Journal.NewProcess()
-		s := &storage{Storage: b.Journal}
-		cfg := observer.Config{Base: worker.Base{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p}, Storage: s}
+		s := &storage{Store: b.Journal}
+		cfg := observer.Config{Base: worker.Base{Instance: "1", Store: b.NewStore(p), Queue: p, Feed: p}, KV: s}
 		if change != nil {
 			change(&cfg, s)
 		}
@@ -112,8 +116,8 @@ func left(mem *reducer.Memory) string {
 	return strings.Join(all, " ")
 }
 
-func own(b *workertest.Bench, run events.Run) journal.StorageOf {
-	return journal.StorageOf{Namespace: run.Namespace, Agent: b.Memory(run).Control.Agent.Name}
+func own(b *workertest.Bench, run events.Run) entrystore.Owner {
+	return entrystore.Owner{Namespace: run.Namespace, Agent: b.Memory(run).Control.Agent.Name}
 }
 
 func TestPagingPriorities(t *testing.T) {
@@ -153,7 +157,7 @@ func TestPagingPriorities(t *testing.T) {
 				require.Equal(t, c.dropped, tagsOf(done.Dropped))
 				require.Equal(t, c.left, left(mem))
 				for _, e := range append(done.Paged, done.Dropped...) {
-					got, err := b.Journal.StoredEntry(t.Context(), own(b, run), e.Tags)
+					got, err := entrystore.New(b.Journal).Get(t.Context(), own(b, run), e.Tags)
 					require.NoError(t, err, "nothing is lost")
 					require.Equal(t, e, got)
 				}
@@ -205,14 +209,14 @@ func TestLoadedEntriesDoNotGoBack(t *testing.T) {
 	pagingBubble(t, simtest.Options{}, nil, func(t *testing.T, b *workertest.Bench, s *storage) {
 		run := begin(b, limits(100, 0))
 		newer := events.Entry{Tags: []string{"there"}, Value: "newer"}
-		require.NoError(t, b.Journal.SaveEntry(t.Context(), own(b, run), journal.WrittenByActor, newer))
+		require.NoError(t, entrystore.New(b.Journal).Save(t.Context(), own(b, run), entrystore.Actor, newer))
 		stepWith(b, run, "a", loaded("there", 800), loaded("missing", 800))
 		require.Equal(t, "there missing", tagsOf(lastPageDone(t, b, run).Paged))
 		require.EqualValues(t, 1, s.saves.Load())
-		got, err := b.Journal.StoredEntry(t.Context(), own(b, run), newer.Tags)
+		got, err := entrystore.New(b.Journal).Get(t.Context(), own(b, run), newer.Tags)
 		require.NoError(t, err)
 		require.Equal(t, newer, got)
-		_, err = b.Journal.StoredEntry(t.Context(), own(b, run), []string{"missing"})
+		_, err = entrystore.New(b.Journal).Get(t.Context(), own(b, run), []string{"missing"})
 		require.NoError(t, err)
 	})
 }
@@ -229,9 +233,9 @@ func TestCrashBetweenStorageAndEvent(t *testing.T) {
 		var counted []*storage
 		for i := range 2 {
 			p := b.Journal.NewProcess()
-			s := &storage{Storage: p}
+			s := &storage{Store: p}
 			counted = append(counted, s)
-			made, err := observer.New(observer.Config{Base: worker.Base{Instance: fmt.Sprint(i), Store: b.NewStore(p), Queue: p, Feed: p}, Storage: s})
+			made, err := observer.New(observer.Config{Base: worker.Base{Instance: fmt.Sprint(i), Store: b.NewStore(p), Queue: p, Feed: p}, KV: s})
 			require.NoError(t, err)
 			b.Go(func(ctx context.Context) error {
 				err := made.Run(ctx)
@@ -256,7 +260,7 @@ func TestStorageIsAwayForAWhile(t *testing.T) {
 	away := func(_ *observer.Config, s *storage) {
 		s.fails = func() error {
 			if times++; times < 20 {
-				return simtest.ErrStorageAway
+				return simtest.ErrAway
 			}
 			return nil
 		}
@@ -275,13 +279,13 @@ func TestStorageStaysAway(t *testing.T) {
 		attempts int
 		want     string
 	}{
-		{simtest.ErrStorageAway, effects.MaxHandlerFailures, "does not answer"},
+		{simtest.ErrAway, effects.MaxHandlerFailures, "does not answer"},
 		{denied, 0, "moorebus init --storage default/a"},
 		{nil, 0, "this observer has no storage"},
 	} {
 		change := func(cfg *observer.Config, s *storage) {
 			if s.fails = func() error { return c.err }; c.err == nil {
-				cfg.Storage = nil
+				cfg.KV = nil
 			}
 		}
 		pagingBubble(t, simtest.Options{}, change, func(t *testing.T, b *workertest.Bench, _ *storage) {
@@ -314,7 +318,7 @@ func TestPageDoneFitsIntoTheLog(t *testing.T) {
 		require.Empty(t, done.Paged[39].Value)
 		recs := b.Records(run)
 		require.Less(t, len(recs[len(recs)-1].Body), 400<<10)
-		got, err := b.Journal.StoredEntry(t.Context(), own(b, run), done.Paged[39].Tags)
+		got, err := entrystore.New(b.Journal).Get(t.Context(), own(b, run), done.Paged[39].Tags)
 		require.NoError(t, err)
 		require.Len(t, got.Value, 60_000)
 	})
@@ -347,17 +351,17 @@ func TestPagingAfterAHandOff(t *testing.T) {
 		run := b.Start(start)
 		heir := start.Agent
 		heir.Name = "heir"
-		first := journal.StorageOf{Namespace: "default", Agent: start.Agent.Name}
-		second := journal.StorageOf{Namespace: "default", Agent: "heir"}
-		require.NoError(t, b.Journal.SaveEntry(t.Context(), second, journal.WrittenByActor, events.Entry{Tags: []string{"plan"}, Value: "the heir's own plan"}))
+		first := entrystore.Owner{Namespace: "default", Agent: start.Agent.Name}
+		second := entrystore.Owner{Namespace: "default", Agent: "heir"}
+		require.NoError(t, entrystore.New(b.Journal).Save(t.Context(), second, entrystore.Actor, events.Entry{Tags: []string{"plan"}, Value: "the heir's own plan"}))
 		big := strings.Repeat("A", 200)
 		b.Append(run, events.Planning, &events.StorageLoaded{Tags: []string{"plan"}, Entries: []events.Entry{{Tags: []string{"plan"}, Value: big}}})
 		b.Append(run, events.Planning, &events.LLMToolCall{ToolCallReply: events.ToolCallReply{Confidence: 1, Calls: []events.Call{{ID: "h", Name: "go", Arguments: "{}"}}}})
 		b.Append(run, events.Acting, &events.HandedOff{Agent: heir, AgentHash: "x", Tools: start.Tools, CallID: "h"})
 		b.Append(run, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "h", Success: true, Observation: "SUCCESS: x", Code: "ok"}})
 		require.Empty(t, b.AwaitType(run, events.TypePageDone).WorkingMemory)
-		for of, want := range map[journal.StorageOf]string{first: big, second: "the heir's own plan"} {
-			got, err := b.Journal.StoredEntry(t.Context(), of, []string{"plan"})
+		for of, want := range map[entrystore.Owner]string{first: big, second: "the heir's own plan"} {
+			got, err := entrystore.New(b.Journal).Get(t.Context(), of, []string{"plan"})
 			require.NoError(t, err, of)
 			require.Equal(t, want, got.Value, of)
 		}

@@ -9,16 +9,16 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/backup"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // The user backup reads everything, buckets that come later too, and changes nothing.
 func TestBackupUser(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, agentstore.Put(t.Context(), r.log, "default", "x", []byte(`{}`)))
-	require.NoError(t, r.log.SaveEntry(t.Context(), journal.StorageOf{Namespace: "default", Agent: "later"}, journal.WrittenByActor, events.Entry{Tags: []string{"a"}, Value: "b"}))
+	require.NoError(t, entrystore.New(r.log).Save(t.Context(), entrystore.Owner{Namespace: "default", Agent: "later"}, entrystore.Actor, events.Entry{Tags: []string{"a"}, Value: "b"}))
 	_, err := r.log.PutBlob(t.Context(), "gpu", []byte("large"))
 	require.NoError(t, err)
 	require.NoError(t, r.log.PutValue(t.Context(), timerOfNoRun()))

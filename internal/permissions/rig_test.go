@@ -18,11 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/freeport"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func TestMain(m *testing.M) {
@@ -39,7 +40,7 @@ var (
 	quiet  = slog.New(slog.DiscardHandler)
 	layout = Layout{
 		Pools:    []string{"web", "gpu", events.AgentsPool},
-		Storage:  []journal.StorageOf{{Namespace: "default", Agent: "keeper"}},
+		Storage:  []entrystore.Owner{{Namespace: "default", Agent: "keeper"}},
 		Services: []Service{{"text", []string{"text.>"}}, {"echo", []string{"echo", "say.*"}}},
 	}
 )
@@ -72,7 +73,7 @@ func newRigOf(t *testing.T, servers int) *rig {
 		r.url = serveCluster(t, dir, c, servers)
 	}
 	r.operator = r.connect(t, Operator, nil)
-	o := natsbus.InitOptions{Pools: layout.Pools, Storage: layout.Storage, Memory: true, Replicas: servers}
+	o := natsbus.InitOptions{Pools: layout.Pools, Buckets: storageOf(layout), Memory: true, Replicas: servers}
 	wait := time.Second // who asks before there is a leader is not answered
 	require.Eventually(t, func() bool {
 		wait *= 2
@@ -197,4 +198,12 @@ func (r *refusals) has(subject string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.subjects[subject]
+}
+
+// storageOf returns the buckets of the agents of a layout.
+func storageOf(l Layout) (all []kv.Bucket) {
+	for _, of := range l.Storage {
+		all = append(all, entrystore.Buckets(of)...)
+	}
+	return all
 }

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -69,7 +70,7 @@ type Layout struct {
 	// Pools are the pools of tools; `default` is always among them.
 	Pools []string
 	// Storage are the agents whose storage actors and the observer may use.
-	Storage []journal.StorageOf
+	Storage []entrystore.Owner
 	// Services are the NATS services whose tools actors call.
 	Services []Service
 	// Table is the transition table; nil: the built-in one.
@@ -246,7 +247,7 @@ func (l Layout) actor(g *natsbus.Grants, pool string) {
 		return
 	}
 	for _, of := range l.Storage {
-		g.UseStorage(of, journal.WrittenByActor)
+		useStorage(g, of, entrystore.Actor)
 	}
 	if len(l.Services) > 0 {
 		g.CallServices(inboxOf(ActorPrefix + pool))
@@ -276,7 +277,7 @@ func (l Layout) observer(g *natsbus.Grants) {
 	g.Consume(inbox(events.DefaultPool, owned[Observer]...))
 	g.StoreSnapshots()
 	for _, of := range l.Storage {
-		g.UseStorage(of, journal.WrittenByObserver)
+		useStorage(g, of, entrystore.Observer)
 	}
 	for _, state := range l.Table.States() {
 		if l.Table.Terminal(state) || state == events.WaitingForUser {
@@ -338,8 +339,8 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.Timers()
 	g.UseLease(ports.RoleKey{Role: Gateway, Name: "timers"}) // to notice that somebody removed them
 	for _, of := range l.Storage {                           // people edit it, what was paged out too
-		g.UseStorage(of, journal.WrittenByActor)
-		g.UseStorage(of, journal.WrittenByObserver)
+		useStorage(g, of, entrystore.Actor)
+		useStorage(g, of, entrystore.Observer)
 	}
 }
 
@@ -379,4 +380,12 @@ func (l Layout) custom() []User {
 func (l Layout) own() []events.State {
 	builtIn := reducer.DefaultTable().States()
 	return slices.DeleteFunc(l.Table.States(), func(s events.State) bool { return l.Table.Terminal(s) || slices.Contains(builtIn, s) })
+}
+
+// useStorage allows to read the storage of an agent, and to write to it as the writer.
+func useStorage(g *natsbus.Grants, of entrystore.Owner, by entrystore.Writer) {
+	for _, bucket := range entrystore.Buckets(of) {
+		g.ReadBucket(bucket)
+	}
+	g.WriteKeys(entrystore.Bucket(of, by), ">")
 }

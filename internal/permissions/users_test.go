@@ -11,7 +11,9 @@ import (
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/journaltest"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -72,37 +74,37 @@ func TestStorageIsWrittenByTwo(t *testing.T) {
 	of := layout.Storage[0]
 	actor, observer := r.open(t, ActorPrefix+"web"), r.open(t, Observer)
 	saved, paged := events.Entry{Tags: []string{"a"}, Value: "saved"}, events.Entry{Tags: []string{"a", "b"}, Value: "paged"}
-	require.NoError(t, actor.SaveEntry(t.Context(), of, journal.WrittenByActor, saved))
-	require.NoError(t, observer.SaveEntry(t.Context(), of, journal.WrittenByObserver, paged))
-	require.ErrorIs(t, actor.SaveEntry(t.Context(), of, journal.WrittenByObserver, saved), journal.ErrDenied)
-	require.ErrorIs(t, observer.SaveEntry(t.Context(), of, journal.WrittenByActor, paged), journal.ErrDenied)
-	for _, bus := range []journal.Storage{actor, observer} {
-		for _, q := range []journal.StorageQuery{{Tags: []string{"a"}}, {Value: "A"}} {
-			found, err := bus.FindEntries(t.Context(), of, q)
+	require.NoError(t, entrystore.New(actor).Save(t.Context(), of, entrystore.Actor, saved))
+	require.NoError(t, entrystore.New(observer).Save(t.Context(), of, entrystore.Observer, paged))
+	require.ErrorIs(t, entrystore.New(actor).Save(t.Context(), of, entrystore.Observer, saved), journal.ErrDenied)
+	require.ErrorIs(t, entrystore.New(observer).Save(t.Context(), of, entrystore.Actor, paged), journal.ErrDenied)
+	for _, bus := range []*natsbus.Bus{actor, observer} {
+		for _, q := range []entrystore.Query{{Tags: []string{"a"}}, {Value: "A"}} {
+			found, err := entrystore.New(bus).Find(t.Context(), of, q)
 			require.NoError(t, err)
 			require.Equal(t, []events.Entry{saved, paged}, found.Entries)
 		}
-		got, err := bus.StoredEntry(t.Context(), of, paged.Tags)
+		got, err := entrystore.New(bus).Get(t.Context(), of, paged.Tags)
 		require.NoError(t, err)
 		require.Equal(t, paged, got)
 	}
-	_, err := r.open(t, Planner).FindEntries(t.Context(), of, journal.StorageQuery{})
+	_, err := entrystore.New(r.open(t, Planner)).Find(t.Context(), of, entrystore.Query{})
 	require.ErrorIs(t, err, journal.ErrDenied)
 
 	// Storage that the operator did not create.
-	other := journal.StorageOf{Namespace: "default", Agent: "other"}
+	other := entrystore.Owner{Namespace: "default", Agent: "other"}
 	const command = "moorebus init --storage default/other"
-	require.ErrorContains(t, actor.SaveEntry(t.Context(), other, journal.WrittenByActor, saved), command)
-	_, err = observer.StoredEntry(t.Context(), other, saved.Tags)
+	require.ErrorContains(t, entrystore.New(actor).Save(t.Context(), other, entrystore.Actor, saved), command)
+	_, err = entrystore.New(observer).Get(t.Context(), other, saved.Tags)
 	require.ErrorContains(t, err, command)
-	_, err = actor.FindEntries(t.Context(), other, journal.StorageQuery{Tags: []string{"a"}})
+	_, err = entrystore.New(actor).Find(t.Context(), other, entrystore.Query{Tags: []string{"a"}})
 	require.ErrorContains(t, err, command)
 	require.ErrorIs(t, err, journal.ErrDenied)
 }
 
 func TestStorageOfALayoutIsChecked(t *testing.T) {
 	t.Parallel()
-	_, err := Users(Layout{Storage: []journal.StorageOf{{Namespace: "Default", Agent: "a"}}})
+	_, err := Users(Layout{Storage: []entrystore.Owner{{Namespace: "Default", Agent: "a"}}})
 	require.ErrorContains(t, err, `"Default/a" is not NAMESPACE/AGENT`)
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/journalcheck"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/permissions"
@@ -32,6 +32,7 @@ type Bus struct {
 	Init natsbus.InitOptions
 	// Storage are the agents whose storage is created, as NAMESPACE/AGENT.
 	Storage []string
+	storage []entrystore.Owner
 	// PoolTools assign tools to pools, each as POOL=TOOL,TOOL.
 	PoolTools []string
 	// Wait waits until a bus that answers is ready.
@@ -55,7 +56,10 @@ func (s *Bus) Check() error {
 	if err != nil {
 		return err
 	}
-	s.Init.Storage = storage
+	s.storage = storage
+	for _, of := range storage {
+		s.Init.Buckets = append(s.Init.Buckets, entrystore.Buckets(of)...)
+	}
 	if err := s.readPoolTools(); err != nil {
 		return err
 	}
@@ -127,7 +131,7 @@ func (s *Bus) Run(ctx context.Context, conn *nats.Conn, w io.Writer) error {
 		}
 		lines = append(lines, line)
 	}
-	for _, of := range s.Init.Storage {
+	for _, of := range s.storage {
 		lines = append(lines, "storage of "+of.String()+" is there")
 	}
 	if len(lines) == 0 {
@@ -226,10 +230,10 @@ func ackWaits(ctx context.Context, bus *natsbus.Bus, pools []string) []string {
 	return slices.Compact(things)
 }
 
-func parseStorage(names []string) ([]journal.StorageOf, error) {
-	all := make([]journal.StorageOf, 0, len(names))
+func parseStorage(names []string) ([]entrystore.Owner, error) {
+	all := make([]entrystore.Owner, 0, len(names))
 	for _, name := range names {
-		of, err := journalcheck.ParseStorageOf(name)
+		of, err := entrystore.ParseOwner(name)
 		if err != nil {
 			return nil, cli.Usage("--storage: %v", err)
 		}

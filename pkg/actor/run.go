@@ -69,7 +69,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Concurrency: o.Concurrency, Drain: o.Drain, Logger: o.Logger,
 	}
 	a, err := actor.New(actor.Config{
-		Base: base, KV: o.Bus, Blobs: o.Bus, Storage: o.Bus, Tools: tools, Pools: o.Pools,
+		Base: base, KV: o.Bus, Blobs: o.Bus, Tools: tools, Pools: o.Pools,
 		Results: toolcall.Results{Secrets: o.Secrets, Patterns: o.Patterns},
 	})
 	if err != nil {

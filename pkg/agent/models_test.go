@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/tokens"
@@ -246,10 +247,10 @@ func TestMemoryBeyondEveryLimit(t *testing.T) {
 	}
 	require.Greater(t, pagings, 20)
 	require.Greater(t, len(saved), 200)
-	of := journal.StorageOf{Namespace: run.Namespace, Agent: "keeper"}
+	of := entrystore.Owner{Namespace: run.Namespace, Agent: "keeper"}
 	for tags, value := range saved {
 		set := strings.Fields(tags)
-		there, err := bus.FindEntries(t.Context(), of, journal.StorageQuery{Tags: set})
+		there, err := entrystore.New(bus).Find(t.Context(), of, entrystore.Query{Tags: set})
 		require.NoError(t, err)
 		if held := slices.IndexFunc(mem.WorkingMemory, func(e reducer.MemoryEntry) bool { return slices.Equal(e.Tags, set) }); held >= 0 {
 			require.Equal(t, value, mem.WorkingMemory[held].Value)

@@ -267,7 +267,6 @@ type Bus interface {
 	Queue
 	Timers
 	Blobs
-	Storage
 	kv.Store
 }
 

@@ -36,7 +36,6 @@ type Bus interface {
 	journal.Timers
 	kv.Store
 	journal.Blobs
-	journal.Storage
 }
 
 // NATS starts a server for the test and opens a bus on it. Streams are in memory.

@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // storageCodes are of requests about an agent's storage.
@@ -67,7 +67,7 @@ var (
 			e, err := c.StoredEntry(ctx, in.Namespace, in.Name, tags)
 			return FoundEntries{[]events.Entry{e}, 1}, err
 		}
-		all, err := c.Stored(ctx, in.Namespace, in.Name, journal.StorageQuery{Tags: tags, Value: in.Text, Limit: in.Limit})
+		all, err := c.Stored(ctx, in.Namespace, in.Name, entrystore.Query{Tags: tags, Value: in.Text, Limit: in.Limit})
 		return FoundEntries(all), err
 	})
 	PutStored = route.Define(route.Route{

@@ -74,9 +74,9 @@ type Faults struct {
 	Lost float64
 	// BatchUnknown and BatchLost are UnknownOutcome and Lost for a batch of several runs.
 	BatchUnknown, BatchLost float64
-	// Storage fails what is asked of an agent's storage; half of the saves that
-	// fail are stored.
-	Storage float64
+	// Bucket fails what is asked of a bucket that its first writer made, but for those of tools; half of
+	// the writes that fail are done.
+	Bucket float64
 	// Fetch fails what is fetched by its number.
 	Fetch float64
 	// Lease takes a lease from the process that has it, within four ack waits.

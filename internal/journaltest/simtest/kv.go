@@ -24,6 +24,36 @@ type bucketSet struct {
 	// revision counts all writes.
 	revision uint64
 	born     time.Time
+	// stored is when the last value was put: each has a time of its own.
+	stored time.Time
+	// declared has the buckets of every installation. tries counts what was asked of others, so that what
+	// is repeated meets another fate.
+	declared map[string]bool
+	tries    map[string]int
+}
+
+// ErrAway is what a bucket answers by [Faults.Bucket].
+var ErrAway = errors.New("simulated fault: the bucket does not answer")
+
+// away decides whether a bucket answers. The lock is held.
+func (j *Journal) away(of kv.Bucket, what string) bool {
+	b, key := &j.stores.buckets, of.Name+" "+what
+	if b.declared[of.Name] || strings.HasPrefix(of.Name, buckets.ToolsPrefix) {
+		return false
+	}
+	b.tries[key]++
+	return j.opts.happens(j.opts.Faults.Bucket, "bucket", key, b.tries[key])
+}
+
+// write does what is asked of a bucket, unless it is away. Then it may do it all the same.
+func (j *Journal) write(of kv.Bucket, what string, do func() error) error {
+	if !j.away(of, what) {
+		return do()
+	}
+	if j.opts.chance("bucket written", of.Name, what, j.stores.buckets.tries[of.Name+" "+what]) >= 0.5 {
+		_ = do()
+	}
+	return ErrAway
 }
 
 // kept is what a key has until it ends, if that is not zero.
@@ -33,9 +63,9 @@ type kept struct {
 }
 
 func newBuckets() bucketSet {
-	b := bucketSet{keys: map[string]map[string]kept{}, born: time.Now().UTC()}
+	b := bucketSet{keys: map[string]map[string]kept{}, born: time.Now().UTC(), declared: map[string]bool{}, tries: map[string]int{}}
 	for _, of := range buckets.All([]string{events.DefaultPool}) {
-		b.keys[of.Name] = map[string]kept{}
+		b.keys[of.Name], b.declared[of.Name] = map[string]kept{}, true
 	}
 	return b
 }
@@ -75,6 +105,9 @@ func (p *Process) Get(ctx context.Context, of kv.Bucket, key string) (it kv.Item
 		return it, err
 	}
 	err = p.inBucket(ctx, of, func(_ *bucketSet, keys map[string]kept) error {
+		if p.j.away(of, "get "+key) {
+			return ErrAway
+		}
 		k := keys[key]
 		if len(k.Value) == 0 {
 			it.Revision = k.Revision
@@ -119,21 +152,33 @@ func (p *Process) put(ctx context.Context, of kv.Bucket, it kv.Item, may func(ha
 		return 0, err
 	}
 	err = p.inBucket(ctx, of, func(b *bucketSet, keys map[string]kept) error {
-		if !may(keys[it.Key]) {
-			return journal.ErrConflict
-		}
-		b.revision++
-		revision = b.revision
-		k := kept{Item: it}
-		k.Item = k.copy()
-		k.Revision, k.Stored, k.Lifetime = revision, time.Now().UTC(), 0
-		if lifetime := max(of.Lifetime, it.Lifetime); lifetime > 0 {
-			k.ends = k.Stored.Add(lifetime)
-		}
-		keys[it.Key] = k
-		return nil
+		return p.j.write(of, "put "+it.Key, func() error {
+			if !may(keys[it.Key]) {
+				return journal.ErrConflict
+			}
+			revision = b.put(of, keys, it)
+			return nil
+		})
 	})
 	return revision, err
+}
+
+// put keeps a value, later than any other one, and returns its revision.
+func (b *bucketSet) put(of kv.Bucket, keys map[string]kept, it kv.Item) uint64 {
+	b.revision++
+	if now := time.Now().UTC(); now.After(b.stored) {
+		b.stored = now
+	} else {
+		b.stored = b.stored.Add(1)
+	}
+	k := kept{Item: it}
+	k.Item = k.copy()
+	k.Revision, k.Stored, k.Lifetime = b.revision, b.stored, 0
+	if lifetime := max(of.Lifetime, it.Lifetime); lifetime > 0 {
+		k.ends = k.Stored.Add(lifetime)
+	}
+	keys[it.Key] = k
+	return b.revision
 }
 
 // Delete removes what has the revision.
@@ -142,12 +187,14 @@ func (p *Process) Delete(ctx context.Context, of kv.Bucket, key string, revision
 		return err
 	}
 	return p.inBucket(ctx, of, func(b *bucketSet, keys map[string]kept) error {
-		if keys[key].Revision != revision {
-			return journal.ErrConflict
-		}
-		b.revision++
-		keys[key] = kept{Item: kv.Item{Key: key, Revision: b.revision}} // the mark
-		return nil
+		return p.j.write(of, "delete "+key, func() error {
+			if keys[key].Revision != revision {
+				return journal.ErrConflict
+			}
+			b.revision++
+			keys[key] = kept{Item: kv.Item{Key: key, Revision: b.revision}} // the mark
+			return nil
+		})
 	})
 }
 
@@ -156,6 +203,9 @@ func (p *Process) Each(ctx context.Context, of kv.Bucket, pattern string) iter.S
 	return func(yield func(kv.Item, error) bool) {
 		var all []kv.Item
 		err := p.inBucket(ctx, of, func(_ *bucketSet, keys map[string]kept) error {
+			if p.j.away(of, "each "+pattern) {
+				return ErrAway
+			}
 			for key, k := range keys {
 				if len(k.Value) > 0 && matches(pattern, key) {
 					all = append(all, k.copy())

@@ -45,7 +45,6 @@ func TestConformance(t *testing.T) {
 			})
 			t.Run("Blobs", func(t *testing.T) { journaltest.Blobs(t, func(*testing.T) journal.Blobs { return j }) })
 			t.Run("Snapshots", func(t *testing.T) { journaltest.Snapshots(t, func(*testing.T) journaltest.LogSnapshots { return j }) })
-			t.Run("Storage", func(t *testing.T) { journaltest.Storage(t, func(*testing.T) journal.Storage { return j }) })
 			t.Run("Runless", func(t *testing.T) {
 				journaltest.Runless(t, func(*testing.T) (journaltest.LogRunless, func(int, string, string)) {
 					return j, func(shard int, subject, body string) { j.Inject(shard, subject, []byte(body)) }

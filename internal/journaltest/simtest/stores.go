@@ -18,7 +18,6 @@ type stores struct {
 	// snapshots are JSON by run.
 	snapshots map[string][]byte
 	leases    map[ports.RoleKey]held
-	storage   storage
 	buckets   bucketSet
 }
 
@@ -27,7 +26,6 @@ func newStores() stores {
 		blobs:     make(map[string][]byte),
 		snapshots: make(map[string][]byte),
 		leases:    make(map[ports.RoleKey]held),
-		storage:   newStorage(),
 		buckets:   newBuckets(),
 	}
 }
