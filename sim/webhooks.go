@@ -164,20 +164,29 @@ func (r *receiver) take(h http.Header, body []byte) {
 	if err := json.Unmarshal(body, &n); err != nil {
 		r.fail("notice %s: %v", id, err)
 	}
+	if wrong := r.note(id, body, n); wrong != "" {
+		r.fail("%s", wrong)
+	}
+}
+
+// note notes a notice, and returns what is wrong with it beside those before. The audit locks itself
+// before it reads what is noted, so nothing is reported in here.
+func (r *receiver) note(id string, body []byte, n webhooks.Notice) (wrong string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if was, known := r.got[id]; known {
 		r.repeats++
 		if !bytes.Equal(was, body) {
-			r.fail("notice %s came again with another body: %s, then %s", id, was, body)
+			return fmt.Sprintf("notice %s came again with another body: %s, then %s", id, was, body)
 		}
-		return
+		return ""
 	}
 	r.got[id] = body
 	if order := r.order[n.Data.Run]; len(order) > 0 && order[len(order)-1] > n.Data.N {
-		r.fail("the notice of event %d of run %s came after %v", n.Data.N, n.Data.Run, order)
+		wrong = fmt.Sprintf("the notice of event %d of run %s came after %v", n.Data.N, n.Data.Run, order)
 	}
 	r.order[n.Data.Run] = append(r.order[n.Data.Run], n.Data.N)
+	return wrong
 }
 
 // missing returns the notices that have to come and have not, and checks that each of those that

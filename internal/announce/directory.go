@@ -216,7 +216,7 @@ func claimsOf(it kv.Item) (c claims, err error) {
 // Claims returns what every live instance means by its names, sorted by instance.
 func (d *Directory) Claims(ctx context.Context) ([]journal.Claim, error) {
 	var all []journal.Claim
-	err := each(ctx, d, buckets.Providers, func(it kv.Item, _ json.RawMessage) { // claims count whatever the body is
+	err := each(ctx, d, buckets.Providers, func(it kv.Item, _ json.RawMessage) { // claims count whatever JSON the body is
 		said, err := claimsOf(it)
 		if err != nil {
 			d.unreadable(buckets.Providers, it, err)

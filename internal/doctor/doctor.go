@@ -152,12 +152,17 @@ func (d *Checks) remote(ctx context.Context, o natsconn.ConnectOptions, r *Repor
 	if err != nil {
 		return // the check has said why
 	}
-	if all, err := entrystore.New(bus).Owners(ctx); err == nil { // who may not list buckets uses them without
-		for _, of := range all {
-			r.Add(AreaBus, finding(natsbus.Good, "", "storage of %s", of))
-		}
-	}
+	r.Add(AreaBus, storages(ctx, bus)...)
 	r.Add(AreaRoles, Roles(ctx, announce.NewDirectory(bus, nil))...)
+}
+
+// storages names the agents that have storage. A user who may not list buckets sees none.
+func storages(ctx context.Context, bus *natsbus.Bus) (found []natsbus.Finding) {
+	all, _ := entrystore.New(bus).Owners(ctx)
+	for _, of := range all {
+		found = append(found, finding(natsbus.Good, "", "storage of %s", of))
+	}
+	return found
 }
 
 // soonEnds is how long before its end a certificate is to be renewed.
@@ -366,7 +371,11 @@ func (d *Checks) embedded(ctx context.Context, dir string, setUp bool) ([]natsbu
 	}
 	o := d.Bus
 	o.Flush = server.Flush
-	return embeddedFindings(natsbus.Check(ctx, conn, o)), nil
+	found := embeddedFindings(natsbus.Check(ctx, conn, o))
+	if bus, err := natsbus.Open(ctx, conn, o); err == nil { // else the check has said why
+		found = append(found, storages(ctx, bus)...)
+	}
+	return found, nil
 }
 
 // oneServer is how the warning about a log on one server begins. The embedded server flushes

@@ -16,6 +16,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/diskspace"
+	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
@@ -189,11 +190,18 @@ func TestDoctorOnNoDirectory(t *testing.T) {
 func TestDoctorOnDirectories(t *testing.T) {
 	dir := t.TempDir()
 	s := server(t, embedded.Options{Dir: dir, Listen: "127.0.0.1:0", Token: "sesame"})
-	require.NoError(t, natsbus.Init(context.Background(), connect(t, s), natsbus.InitOptions{}))
+	conn := connect(t, s)
+	require.NoError(t, natsbus.Init(context.Background(), conn, natsbus.InitOptions{}))
+	bus, err := natsbus.Open(context.Background(), conn, natsbus.Options{Logger: quiet})
+	require.NoError(t, err)
+	entry := events.Entry{Tags: []string{"a"}, Value: "v"}
+	require.NoError(t, entrystore.New(bus).Save(context.Background(), entrystore.Owner{Namespace: "default", Agent: "clerk"}, entrystore.Actor, entry))
+	const storage = "storage of default/clerk"
 	var served Report
 	checks(nil).Embedded(context.Background(), dir, &served)
 	text := written(t, &served)
 	require.Contains(t, text, "is served by process")
+	require.Contains(t, text, storage)
 	require.Contains(t, text, "no actor announces tools")
 	require.Contains(t, text, "no planner announces a model provider")
 	require.Zero(t, served.Bad, text)
@@ -211,6 +219,7 @@ func TestDoctorOnDirectories(t *testing.T) {
 	var free Report
 	checks(nil).Embedded(context.Background(), dir, &free)
 	require.Contains(t, written(t, &free), "is free")
+	require.Contains(t, written(t, &free), storage)
 	require.Zero(t, free.Bad)
 
 	file := filepath.Join(t.TempDir(), "file")

@@ -48,6 +48,8 @@ func TestStorageOfAgentsIsBounded(t *testing.T) {
 	names, err := bus.Names(t.Context(), storedPrefix)
 	require.NoError(t, err)
 	require.Equal(t, []string{"storage_default_A_one"}, names)
+	store.most = 1
+	require.NoError(t, save("two", Observer), "what is there can be written to")
 	store.most = 3
 	require.NoError(t, save("three", Actor))
 }

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/buckets"
@@ -104,8 +103,6 @@ const mostStorages = 1000
 type Store struct {
 	kv   kv.Store
 	most int
-	// there has the buckets that exist, by name.
-	there sync.Map
 }
 
 // New returns the storage on a bus.
@@ -146,7 +143,7 @@ func (s *Store) save(ctx context.Context, of Owner, by Writer, e events.Entry) e
 		return err
 	}
 	bucket, key := Bucket(of, by), tagsKey(e.Tags)
-	if err := s.roomFor(ctx, of, bucket); err != nil {
+	if err := s.roomFor(ctx, of, bucket, key); err != nil {
 		return err
 	}
 	for _, tag := range e.Tags {
@@ -235,11 +232,12 @@ func (s *Store) delete(ctx context.Context, bucket kv.Bucket, tags []string) (bo
 	return false, fmt.Errorf("the entry is being stored all the time; try again: %w", journal.ErrConflict)
 }
 
-// roomFor reports whether storage may be made for one more agent. It asks once for each bucket. Those
-// who may not list buckets may make none either, and hear that from the server.
-func (s *Store) roomFor(ctx context.Context, of Owner, bucket kv.Bucket) error {
-	if _, there := s.there.Load(bucket.Name); there {
-		return nil
+// roomFor reports whether an entry may be stored in a bucket: one that is missing may be made only while
+// few agents have storage. Those who may not list buckets may make none either, and hear that from the
+// server.
+func (s *Store) roomFor(ctx context.Context, of Owner, bucket kv.Bucket, key string) error {
+	if _, err := s.kv.Get(ctx, bucket, key); !errors.Is(err, buckets.ErrMissing) {
+		return nil // of any other error the write tells
 	}
 	all, err := s.Owners(ctx)
 	switch {
@@ -249,7 +247,6 @@ func (s *Store) roomFor(ctx context.Context, of Owner, bucket kv.Bucket) error {
 	case err != nil:
 		return err
 	}
-	s.there.Store(bucket.Name, true)
 	return nil
 }
 

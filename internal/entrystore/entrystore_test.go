@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,8 @@ import (
 	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/assert"
@@ -28,7 +31,23 @@ func owner(t testing.TB) entrystore.Owner {
 func tagged(value string, tags ...string) events.Entry { return events.Entry{Tags: tags, Value: value} }
 
 func TestStore(t *testing.T) {
-	storage := entrystore.New(simtest.New(simtest.Options{}))
+	t.Run("simulated", func(t *testing.T) { testStore(t, entrystore.New(simtest.New(simtest.Options{}))) })
+	t.Run("NATS", func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: quiet})
+		require.NoError(t, err)
+		t.Cleanup(server.Shutdown)
+		conn, err := server.Connect()
+		require.NoError(t, err)
+		t.Cleanup(conn.Close)
+		require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
+		bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
+		require.NoError(t, err)
+		testStore(t, entrystore.New(bus))
+	})
+}
+
+func testStore(t *testing.T, storage *entrystore.Store) {
 	t.Run("entries", func(t *testing.T) { storageEntries(t, storage) })
 	t.Run("bounds", func(t *testing.T) { storageBounds(t, storage) })
 	t.Run("refusals", func(t *testing.T) { storageRefusals(t, storage) })

@@ -141,8 +141,10 @@ func (in *installation) serve() {
 		Validator: schema.New(schema.Options{}), CheckApproval: approval.New().Check, Ready: bus.Ready,
 		PoolWait: 300 * time.Millisecond,
 	})
+	require.NoError(in.t, err)
+	g.Admission = control.Unbounded{}
 	in.gateway = g
-	in.start(g.Run, err)
+	in.start(g.Run, nil)
 }
 
 // withdrawPool removes the announcement of pool gpu, as if it had expired.
