@@ -226,9 +226,10 @@ func TestInstallation(t *testing.T) {
 	for _, edge := range []string{"control.parallel_acting.gpu", "control.observing.default", "control.none.default"} {
 		require.Contains(t, in.edges(whole), edge, "the gateway stood in for pool gpu")
 	}
+	// One is due at every fifth event. What fails, as while a stream has no leader, is not tried again.
 	require.Eventually(t, func() bool {
 		s, err := in.tap.Snapshot(t.Context(), whole)
-		return err == nil && s.N >= 15
+		return err == nil && s.N >= 5
 	}, patience, 10*time.Millisecond)
 	for name, bus := range in.buses {
 		s, err := bus.Snapshot(t.Context(), whole)
@@ -248,9 +249,11 @@ func TestInstallation(t *testing.T) {
 	require.Positive(t, sizes[0].Bytes)
 	_, err = in.operator.Request("moore.0.nonsense", []byte("x"), patience)
 	require.NoError(t, err)
-	strays, err := in.gateway.Dead(t.Context(), "", dead.Options{})
-	require.NoError(t, err)
-	require.Len(t, strays, 1)
+	var strays []dead.Dead
+	require.Eventually(t, func() bool { // a replica may lag
+		strays, err = in.gateway.Dead(t.Context(), "", dead.Options{})
+		return err == nil && len(strays) == 1
+	}, patience, 10*time.Millisecond)
 	require.NoError(t, in.gateway.DropDead(t.Context(), "", []string{strays[0].Stray}))
 	require.Eventually(t, func() bool { // a replica may lag
 		strays, err := in.gateway.Dead(t.Context(), "", dead.Options{})
