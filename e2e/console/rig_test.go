@@ -39,6 +39,10 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	// They share a browser, and some of them measure how fast it is.
+	if err := flag.Set("test.parallel", "2"); err != nil {
+		panic(err)
+	}
 	code := 1
 	func() {
 		for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
