@@ -256,7 +256,7 @@ func (d *Directory) PoolTools(ctx context.Context, pool string) ([]events.ToolSp
 	err := d.eachTools(ctx, buckets.Tools(pool), func(_ kv.Item, tools []events.ToolSpec) {
 		for _, t := range tools {
 			// Who writes to a pool's bucket speaks for that pool alone.
-			if t.Pool == pool && !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return reflect.DeepEqual(o, t) }) {
+			if t.Pool == pool && !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return o.Name == t.Name && reflect.DeepEqual(o, t) }) {
 				all = append(all, t)
 			}
 		}
