@@ -132,7 +132,7 @@ func (o *offers) names() []string {
 	return slices.Sorted(maps.Keys(o.all))
 }
 
-// mute is a bus that takes no announcement while it is told so.
+// mute is a bus that can be made to refuse announcements.
 type mute struct {
 	kv.Store
 	on atomic.Bool

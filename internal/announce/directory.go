@@ -313,8 +313,8 @@ func (d *Directory) Providers(ctx context.Context) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// eachPool calls fn for every pool of tools that was ever set up or announced, in order, but for those
-// that this user may not read: they came after its permissions were given.
+// eachPool calls fn for every pool of tools that exists, in order. It skips the pools that this user may
+// not read, and logs them: they are newer than the user's permissions.
 func (d *Directory) eachPool(ctx context.Context, what string, fn func(pool string) error) error {
 	names, err := d.store.Names(ctx, buckets.ToolsPrefix)
 	if err != nil {

@@ -2,7 +2,6 @@ package announce_test
 
 import (
 	"encoding/json"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -10,10 +9,10 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/require"
@@ -26,19 +25,8 @@ func TestDirectory(t *testing.T) {
 		testDirectory(t, announce.NewDirectory(bus, nil), announce.NewDirectory(bus.NewProcess(), nil))
 	})
 	t.Run("NATS", func(t *testing.T) {
-		server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
-		require.NoError(t, err)
-		t.Cleanup(server.Shutdown)
-		process := func() *announce.Directory {
-			conn, err := server.Connect()
-			require.NoError(t, err)
-			t.Cleanup(conn.Close)
-			require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
-			bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: slog.New(slog.DiscardHandler)})
-			require.NoError(t, err)
-			return announce.NewDirectory(bus, nil)
-		}
-		testDirectory(t, process(), process())
+		bus := controltest.NATS(t, natsbus.InitOptions{})
+		testDirectory(t, announce.NewDirectory(bus, nil), announce.NewDirectory(bus, nil))
 	})
 }
 

@@ -70,7 +70,7 @@ var ErrMissing = fmt.Errorf("%w: a bucket is missing: run `moorebus init`", jour
 // Missing is ErrMissing with the name of the bucket.
 func Missing(name string) error { return fmt.Errorf("bucket %s: %w", name, ErrMissing) }
 
-// OrNone makes [journal.ErrNotFound] of ErrMissing, for a bucket that whoever writes first makes.
+// OrNone makes [journal.ErrNotFound] of ErrMissing, for a bucket that its first writer makes.
 func OrNone(err error) error {
 	if errors.Is(err, ErrMissing) {
 		return fmt.Errorf("%w: %w", journal.ErrNotFound, err)

@@ -1,7 +1,7 @@
 // Package entrystore keeps what agents store beyond their runs, by agent.
 //
-// An agent's storage is two buckets, one for each writer: on a bus, whoever may write one key of a
-// bucket can empty all of it. An entry lies under the key of its tags ([tagsKey]). In addition, each of
+// An agent's storage is two buckets, one for each writer, since a user who may write one key of a bucket
+// can empty all of it. An entry lies under the key of its tags ([tagsKey]). In addition, each of
 // its tags leads to it by a key `tag.<digest of the tag>.<key of the entry>`, so that a load reads only
 // what has the tag. That is written first: a pointer to an entry that is not there is harmless, and the
 // same save writes both again.
@@ -87,12 +87,12 @@ func ownerOf(name string) (of Owner, ok bool) {
 	return of, known && of.Check() == nil
 }
 
-// mostStorages is how many agents' storage there may be before this process makes no more by itself:
-// whoever may start a run names its agent. What the operator makes has no bound.
+// mostStorages bounds the agents for which processes make storage, since anybody who may start a run can
+// name a new agent. What the operator makes has no bound.
 const mostStorages = 1000
 
 // Store keeps entries by agent. An entry is known by its set of tags: storing under the same set again
-// replaces the value, whoever writes, and reading gives the value that was stored last. Make it with
+// replaces the value of any writer, and reading returns the value that was stored last. Make it with
 // [New]. It is safe for concurrent use.
 //
 // Tags come and go as a set: sorted, each once, without spaces, at most [MaxTags] of at most
@@ -176,9 +176,9 @@ func (s *Store) keepTags(ctx context.Context, bucket kv.Bucket, of []string, tag
 // mostDeletions is how often a deletion begins again because the entry is being stored.
 const mostDeletions = 5
 
-// Delete removes the entry with exactly these tags, whoever wrote it, or returns
-// [journal.ErrNotFound]. An entry that is being stored meanwhile is kept. In each, the index keys go first and the entry
-// last, if it is still the one that was read. A save writes in the opposite order and then looks
+// Delete removes the entry with exactly these tags from the buckets of all writers, or returns
+// [journal.ErrNotFound]. An entry that is being stored meanwhile is kept. In each bucket, the index keys
+// go first. The entry goes last, if it is still the one that was read. A save writes in the opposite order and then looks
 // whether its index keys are there. So whichever of the two is last finds what the other did.
 func (s *Store) Delete(ctx context.Context, of Owner, tags []string) error {
 	if err := errors.Join(of.Check(), CheckTags(tags)); err != nil {

@@ -4,17 +4,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/stretchr/testify/assert"
@@ -32,19 +31,7 @@ func tagged(value string, tags ...string) events.Entry { return events.Entry{Tag
 
 func TestStore(t *testing.T) {
 	t.Run("simulated", func(t *testing.T) { testStore(t, entrystore.New(simtest.New(simtest.Options{}))) })
-	t.Run("NATS", func(t *testing.T) {
-		quiet := slog.New(slog.DiscardHandler)
-		server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: quiet})
-		require.NoError(t, err)
-		t.Cleanup(server.Shutdown)
-		conn, err := server.Connect()
-		require.NoError(t, err)
-		t.Cleanup(conn.Close)
-		require.NoError(t, natsbus.Init(t.Context(), conn, natsbus.InitOptions{Memory: true}))
-		bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
-		require.NoError(t, err)
-		testStore(t, entrystore.New(bus))
-	})
+	t.Run("NATS", func(t *testing.T) { testStore(t, entrystore.New(controltest.NATS(t, natsbus.InitOptions{}))) })
 }
 
 func testStore(t *testing.T, storage *entrystore.Store) {

@@ -54,7 +54,7 @@ func (s Set) With(name string, made New) Set {
 	all := slices.Clone(s)
 	at := slices.IndexFunc(all, func(f Feature) bool { return f.Name == name })
 	if at < 0 {
-		panic("feature: there is none of the name " + name)
+		panic("feature: the set has no feature " + name)
 	}
 	all[at].New = made
 	return all
