@@ -238,7 +238,7 @@ func (s *Scheduler) RunSchedule(ctx context.Context, ns, name string) (Firing, e
 		return Firing{}, err
 	}
 	f := Firing{At: s.a.Store.Now().UTC().Truncate(time.Millisecond), RunID: s.a.Store.NewID(), Outcome: Starting, Manual: true}
-	_, err = s.change(ctx, key, func(st *state) (bool, error) {
+	st, err := s.change(ctx, key, func(st *state) (bool, error) {
 		if slices.ContainsFunc(st.Pending, func(p Firing) bool { return p.RunID == f.RunID }) {
 			return false, nil // the outcome was unknown
 		}
@@ -252,13 +252,15 @@ func (s *Scheduler) RunSchedule(ctx context.Context, ns, name string) (Firing, e
 		// Should this process die, a gateway starts the run.
 		err = s.setAlarm(ctx, key, f.At.Add(runGrace))
 	}
+	if err == nil { // the other firings are the alarm's: there may be many, and a person waits for this one
+		err = s.begin(ctx, key, st, f)
+	}
 	if err == nil {
-		err = s.work(ctx, key)
+		err = s.arm(ctx, key)
 	}
-	if err != nil {
-		return f, missing(key, err)
+	if err == nil {
+		st, _, err = s.read(ctx, key)
 	}
-	st, _, err := s.read(ctx, key)
 	if err != nil {
 		return f, missing(key, err)
 	}

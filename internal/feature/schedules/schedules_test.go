@@ -197,6 +197,20 @@ func TestScheduleFires(t *testing.T) {
 	require.Empty(t, left)
 }
 
+// Who runs a schedule waits for that run alone, not for those that are due.
+func TestRunNowComesFirst(t *testing.T) {
+	t.Parallel()
+	r := scheduling(t, natsBus(t))
+	s := r.put("ticks", every(time.Second))
+	r.stop()
+	before := r.runs()
+	<-time.After(time.Until(s.Next[schedules.DefaultNext-1])) // now several are due
+	manual, err := r.RunSchedule(t.Context(), "", "ticks")
+	require.NoError(t, err)
+	require.Equal(t, schedules.Started, manual.Outcome)
+	require.Equal(t, before+1, r.runs())
+}
+
 // Firings that were due while no gateway was there are in the history, also when the schedule is
 // then paused or gets other times.
 func TestChangesWhileGatewaysAreAway(t *testing.T) {

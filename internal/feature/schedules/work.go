@@ -153,11 +153,7 @@ func (s *Scheduler) work(ctx context.Context, key ports.AlarmKey) error {
 				continue
 			}
 			more = true
-			f = s.start(ctx, key, st, f)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if _, err := s.change(ctx, key, func(st *state) (bool, error) { return st.settle(f), nil }); err != nil {
+			if err := s.begin(ctx, key, st, f); err != nil {
 				return err
 			}
 		}
@@ -166,6 +162,16 @@ func (s *Scheduler) work(ctx context.Context, key ports.AlarmKey) error {
 		}
 	}
 	return s.arm(ctx, key)
+}
+
+// begin starts the run of a firing and stores what became of it.
+func (s *Scheduler) begin(ctx context.Context, key ports.AlarmKey, st *state, f Firing) error {
+	f = s.start(ctx, key, st, f)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	_, err := s.change(ctx, key, func(st *state) (bool, error) { return st.settle(f), nil })
+	return err
 }
 
 // decide stores what a schedule decides now. It returns the schedule, or nil if there is none,
