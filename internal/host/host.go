@@ -125,7 +125,6 @@ type Host struct {
 	features feature.Parts
 	// threads forgets threads of AG-UI.
 	threads func(context.Context) error
-	feed    journal.Feed
 	// next gets the roles that Run is to run besides the present ones.
 	next  chan *crew
 	ended chan struct{}
@@ -198,7 +197,7 @@ func New(o Options) (*Host, error) {
 		return nil, errors.New("host: Bus and Tools are required")
 	}
 	process := o.prepare(o.Snapshots)
-	h := &Host{store: process.Store, feed: o.Bus, next: make(chan *crew), ended: make(chan struct{})}
+	h := &Host{store: process.Store, next: make(chan *crew), ended: make(chan struct{})}
 	if err := h.addGateway(process, o); err != nil {
 		return nil, err
 	}
@@ -352,8 +351,10 @@ func (h *Host) Handler() http.Handler { return h.http.Handler() }
 // Model returns the model of a run for handlers, see planner.Planner.Caller.
 func (h *Host) Model(mem *reducer.Memory) llm.Caller { return h.crewNow().planner.Caller(mem) }
 
-// Feed returns the feed of live text.
-func (h *Host) Feed() journal.Feed { return h.feed }
+// Speak begins a message of a handler, see [planner.Planner.Speak].
+func (h *Host) Speak(run events.Run) (say func(text string), end func()) {
+	return h.crewNow().planner.Speak(run)
+}
 
 func (h *Host) crewNow() *crew {
 	h.mu.Lock()

@@ -3,10 +3,12 @@
 package livetext
 
 import (
+	"cmp"
 	"encoding/json"
 	"hash"
 	"hash/fnv"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/moorebus/moorebus/pkg/events"
@@ -44,8 +46,10 @@ type Listener struct {
 	feed journal.Feed
 	run  events.Run
 
-	mu              sync.Mutex
-	text, reasoning heard
+	mu sync.Mutex
+	// heard is what was heard of the messages, of each text and reasoning on its own. Several can be in
+	// flight: a handler around a state says something, too.
+	heard []*heard
 	// asked says that the missing text was asked for, and did not come yet;
 	// useless counts the chunks since then that were of no use.
 	asked   bool
@@ -56,14 +60,17 @@ type Listener struct {
 
 // heard is how much was heard of a message's text, or of its reasoning.
 type heard struct {
-	message string
-	again   int
+	message, kind string
+	again         int
 	// next is how many bytes of the message were heard, and sum their hash.
 	next int
 	sum  hash.Hash64
 	// lost says that what was heard is not the beginning of what is being said.
 	lost bool
 }
+
+// maxHeard is how many texts a listener knows. It forgets those that began first.
+const maxHeard = 16
 
 // NewListener returns a listener that has heard nothing. Give it the chunks of
 // [journal.Feed].WatchChunks, and begin with Ask.
@@ -125,8 +132,8 @@ func (l *Listener) Rest(message, text string) ([]byte, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.over = message
-	h := &l.text
-	if h.message != message || h.lost || h.next == 0 || h.next >= len(text) {
+	h := l.find(message, KindText)
+	if h == nil || h.lost || h.next == 0 || h.next >= len(text) {
 		return nil, false
 	}
 	whole := fnv.New64a()
@@ -149,15 +156,14 @@ func (l *Listener) Hear(data []byte) (Chunk, bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var h *heard
-	switch c.Kind {
-	case "", KindText:
-		h, c.Kind = &l.text, KindText
-	case KindReasoning:
-		h = &l.reasoning
-	}
-	if h == nil || c.MessageID == l.over {
+	c.Kind = cmp.Or(c.Kind, KindText)
+	if c.Kind != KindText && c.Kind != KindReasoning || c.MessageID == l.over {
 		return Chunk{}, false
+	}
+	h := l.find(c.MessageID, c.Kind)
+	if h == nil {
+		h = &heard{message: c.MessageID, kind: c.Kind, lost: true}
+		l.heard = append(l.heard[max(0, len(l.heard)-maxHeard+1):], h)
 	}
 	news, missed := h.news(c)
 	switch {
@@ -172,13 +178,21 @@ func (l *Listener) Hear(data []byte) (Chunk, bool) {
 	return news, true
 }
 
+// find returns what was heard of a message's text or reasoning, nil if that is nothing.
+func (l *Listener) find(message, kind string) *heard {
+	if i := slices.IndexFunc(l.heard, func(h *heard) bool { return h.message == message && h.kind == kind }); i >= 0 {
+		return l.heard[i]
+	}
+	return nil
+}
+
 // news returns what a chunk says that was not heard before. missed says that something
 // before it was not heard.
 func (h *heard) news(c Chunk) (news Chunk, missed bool) {
-	other := c.MessageID != h.message || c.Again != h.again || h.lost
+	other := c.Again != h.again || h.lost
 	switch {
 	case c.Offset == 0 && (other || !c.CatchUp):
-		*h = heard{message: c.MessageID, again: c.Again, sum: fnv.New64a()}
+		*h = heard{message: c.MessageID, kind: c.Kind, again: c.Again, sum: fnv.New64a()}
 	case other, c.Offset > h.next:
 		return Chunk{}, true
 	case c.CatchUp:

@@ -65,6 +65,9 @@ func TestListener(t *testing.T) {
 		{"it begins again", []livetext.Chunk{part("m", 0, "ab"), part("m", 0, "xyz"), part("m", 3, "!")}, "0:ab 0:xyz 3:!", 0},
 		{"it begins again unheard", []livetext.Chunk{part("m", 0, "abc"), part("m", 1, "y"), part("m", 2, "z"), again("m", 0, "xyz"), part("m", 3, "!")}, "0:abc 0:xyz 3:!", 1},
 		{"in the middle of the next one", []livetext.Chunk{part("m", 0, "ab"), part("n", 2, "z"), again("n", 0, "xyz")}, "0:ab 0:xyz", 1},
+		{"two at once, one of them late", []livetext.Chunk{
+			part("m", 0, "a"), part("n", 1, "y"), again("m", 0, "a"), again("n", 0, "xy"), part("m", 1, "b"), part("n", 2, "z"),
+		}, "0:a 0:xy 1:b 2:z", 1},
 		{"a catch-up without its beginning", []livetext.Chunk{again("m", 2, "cd"), again("m", 0, "abcd")}, "0:abcd", 1},
 		{"no chunks at all", []livetext.Chunk{part("", 0, "a"), part("m", -1, "a"), part("m", 0, "")}, "", 0},
 	} {

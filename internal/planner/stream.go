@@ -36,37 +36,38 @@ const (
 	maxKept = journal.MaxBody
 )
 
-// streams are the calls in flight by run. Late listeners ask for their text, and other
-// planners ask whether there is one.
+// streams are the calls in flight by run, and the handlers of the application's own that speak. Late
+// listeners ask for their text, and other planners ask whether there is one.
 type streams struct {
 	mu    sync.Mutex
-	byRun map[events.Run]*streamer
+	byRun map[events.Run][]*streamer
 }
 
 func (s *streams) add(t *streamer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byRun == nil {
-		s.byRun = map[events.Run]*streamer{}
+		s.byRun = map[events.Run][]*streamer{}
 	}
-	s.byRun[t.run] = t
+	s.byRun[t.run] = append(s.byRun[t.run], t)
 }
 
 func (s *streams) remove(t *streamer) {
 	s.mu.Lock()
-	if s.byRun[t.run] == t {
+	s.byRun[t.run] = slices.DeleteFunc(s.byRun[t.run], func(o *streamer) bool { return o == t })
+	if len(s.byRun[t.run]) == 0 {
 		delete(s.byRun, t.run)
 	}
 	s.mu.Unlock()
 	t.finish()
 }
 
-// answer repeats the text so far for a listener of a run, if its call is in flight here.
+// answer repeats the texts so far for a listener of a run, if they are in flight here.
 func (s *streams) answer(run events.Run) {
 	s.mu.Lock()
-	t := s.byRun[run]
+	all := slices.Clone(s.byRun[run])
 	s.mu.Unlock()
-	if t != nil {
+	for _, t := range all {
 		t.catchUp()
 	}
 }
@@ -128,6 +129,14 @@ func (p *Planner) streamer(run events.Run, messageID string, records bool) *stre
 		feed: p.cfg.Feed, run: run, messageID: messageID, now: p.cfg.Store.Now, records: records,
 		quiet: p.cfg.NoStream, unstreamed: p.cfg.NoStream && !records,
 	}
+}
+
+// Speak begins a message of a handler of the application's own, which is published as a reply is. say is
+// safe for concurrent use, and says nothing after end.
+func (p *Planner) Speak(run events.Run) (say func(text string), end func()) {
+	s := &streamer{feed: p.cfg.Feed, run: run, messageID: p.cfg.Store.NewID(), now: p.cfg.Store.Now}
+	p.streams.add(s)
+	return func(text string) { s.chunk(llm.Chunk{Kind: llm.ChunkText, Text: text}) }, func() { p.streams.remove(s) }
 }
 
 // begin notes when the call began, the first one of a reply that takes two.

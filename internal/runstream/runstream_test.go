@@ -183,6 +183,25 @@ func TestApprovedCallsStartThen(t *testing.T) {
 	require.Equal(t, 1, started)
 }
 
+// The feed is faster than the log: what a later state says may come before the reply that led to it.
+func TestTextAfterAReplyThatComesBeforeIt(t *testing.T) {
+	t.Parallel()
+	r := tell(t)
+	r.do(events.Idle, reducertest.StartOf("find it", events.ModeTask))
+	_, e, err := r.Append(events.Planning, &events.LLMToolCall{ToolCallReply: reply("m1", events.Call{ID: "a", Name: "alpha", Arguments: `{}`})})
+	require.NoError(t, err)
+	const before, after = "00000000-0000-7000-8000-000000000000", "ffffffff-ffff-7fff-bfff-ffffffffffff"
+	for _, id := range []string{before, after} {
+		r.stream.Chunk([]byte(`{"message_id":"` + id + `","offset":0,"text":"a"}`))
+	}
+	r.stream.Event(r.Mem, e)
+	r.take()
+	for _, id := range []string{before, after} {
+		r.stream.Chunk([]byte(`{"message_id":"` + id + `","offset":1,"text":"b"}`))
+	}
+	require.Equal(t, []string{`{"kind":"llm_token","run":"r","message_id":"` + after + `","offset":1,"text":"b"}`}, r.take())
+}
+
 // Reasoning comes piece by piece from the feed, and whole from the log before its reply.
 func TestOutputsOfReasoning(t *testing.T) {
 	t.Parallel()

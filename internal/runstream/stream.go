@@ -80,7 +80,7 @@ func (s *Stream) Event(mem *reducer.Memory, e *events.Event) {
 		}
 	}
 	if e.From == events.Planning && s.table.Transition(e.From, e.Type()) {
-		s.reply()
+		s.reply(e.ID)
 	}
 	if id != "" {
 		s.said[id] = true
@@ -90,12 +90,16 @@ func (s *Stream) Event(mem *reducer.Memory, e *events.Event) {
 	}
 }
 
-// reply closes every message that was begun: its chunks come too late from now on.
-func (s *Stream) reply() {
+// reply closes every message that was begun before a reply's event: its chunks come too late from now on.
+// A message of what follows the reply may be heard before the event, which comes on another way. The ids of
+// both are ordered by time. Those of a client are not, and only replies have them.
+func (s *Stream) reply(event string) {
 	for id := range s.current {
-		s.said[id] = true
+		if events.CheckID(id) != nil || id < event {
+			s.said[id] = true
+			delete(s.current, id)
+		}
 	}
-	clear(s.current)
 }
 
 // messageOf is the id of the message that the event has whole.

@@ -244,7 +244,9 @@ func (g *Graph) handlers(h *host.Host, tools *toolset.Registry) map[events.State
 			continue
 		}
 		handlers[state] = func(ctx context.Context, v custom.Visit) (events.Payload, error) {
-			return handler(ctx, newWork(h, tools, v))
+			w, end := newWork(h, tools, v)
+			defer end()
+			return handler(ctx, w)
 		}
 	}
 	return handlers

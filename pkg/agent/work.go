@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,7 +9,6 @@ import (
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/custom"
 	"github.com/moorebus/moorebus/internal/host"
-	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -34,26 +32,18 @@ type Work struct {
 	say   func(text string)
 }
 
-func newWork(h *host.Host, tools *toolset.Registry, v custom.Visit) *Work {
-	message, offset := runlog.NewID(), 0
-	var mu sync.Mutex
+// newWork returns the work of a visit. end ends its live text.
+func newWork(h *host.Host, tools *toolset.Registry, v custom.Visit) (w *Work, end func()) {
+	say, end := h.Speak(v.Run)
 	return &Work{
-		Memory: v.Memory, Model: h.Model(v.Memory), CallID: v.CallID, visit: v,
+		Memory: v.Memory, Model: h.Model(v.Memory), CallID: v.CallID, visit: v, say: say,
 		Tools: &Tools{visit: v, registry: tools, agent: v.Memory.Control.Agent.Name, policies: approval.New()},
-		say: func(text string) {
-			mu.Lock()
-			defer mu.Unlock()
-			data, err := json.Marshal(map[string]any{"message_id": message, "kind": "text", "offset": offset, "text": text})
-			if err == nil {
-				_ = h.Feed().PublishChunk(v.Run, data) // live text is best effort
-			}
-			offset += len(text)
-		},
-	}
+	}, end
 }
 
-// Output sends live text to everyone who watches the run now, see [LLMToken]. It does not wait, is
-// best effort, and leaves nothing in the log.
+// Output sends live text to everyone who watches the run, see [LLMToken]. Who begins to watch later gets
+// it from its beginning. It does not wait, is best effort, leaves nothing in the log, and does nothing
+// after the handler has returned.
 func (w *Work) Output(text string) { w.say(text) }
 
 // Next does the own work of a built-in state and returns its event, for a handler that wraps
