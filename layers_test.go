@@ -145,20 +145,21 @@ var lower = map[string][]string{
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
 	"internal/ports":            {"pkg/events", "pkg/journal"},
-	"internal/buckets":          {"internal/feature/rows", "internal/kv", "internal/ports", "pkg/journal"},
+	"internal/buckets":          {"internal/kv", "internal/ports", "pkg/journal"},
 	"internal/tombstones":       {"internal/buckets", "internal/kv", "pkg/events", "pkg/journal"},
-	"internal/entrystore":       {"internal/buckets", "internal/kv", "pkg/events", "pkg/journal"},
 	"internal/agentstore":       {"internal/buckets", "internal/kv", "internal/ports", "pkg/events", "pkg/journal"},
 	"internal/recordline":       {"internal/codec", "pkg/journal"},
 	"internal/buildinfo":        {"pkg/events", "pkg/reducer"},
 	"internal/feature/row":      {"internal/kv", "internal/meter", "internal/refusal"},
+	// What actors and observers know of a feature.
+	"internal/feature/storage/entrystore": {"internal/buckets", "pkg/events", "pkg/journal"},
 }
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
 	"pkg/llm":         {"pkg/llm", "internal/script", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
 	"pkg/tool":        {"internal/codec", "internal/codes", "pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
-	"pkg/journal":     {"pkg/journal", "internal/codec", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/kv", "internal/buckets", "internal/recordline"},
+	"pkg/journal":     {"pkg/journal", "internal/codec", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/kv", "internal/buckets", "internal/feature/rows", "internal/recordline"},
 	"internal/tokens": {"internal/tokens"},
 }
 
@@ -217,7 +218,7 @@ var rolesMay = []string{
 	"internal/agentfile", "internal/agentfile/strict", "internal/approval", "internal/runstream", "internal/runstart", "internal/toolcall", "internal/announce", "internal/contextedit", "internal/retry",
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",
-	"internal/kv", "internal/buckets", "internal/tombstones", "internal/agentstore", "internal/entrystore",
+	"internal/kv", "internal/buckets", "internal/tombstones", "internal/agentstore", "internal/feature/storage/entrystore",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 	"internal/recordline", "internal/buildinfo", "internal/tracecontext",
@@ -243,20 +244,22 @@ var (
 // are made of. They know no other feature.
 var featuresMay = []string{"internal/feature", "internal/feature/row", "internal/control", "internal/httpapi/route", "internal/httpapi/requests", "internal/cli", "internal/print", "internal/terminal"}
 
-// featureRows returns the packages with the rows that features have in tables. Every program knows them,
-// and only gateways and commands know the features.
+// featureRows returns the packages with the rows that features have in tables, and what other roles need of
+// them. Every program knows these, and only gateways and commands know the features.
 func featureRows() []string {
-	all, _ := filepath.Glob("internal/feature/*/row")
-	return all
+	all, _ := filepath.Glob("internal/feature/*/*")
+	return slices.DeleteFunc(all, func(p string) bool { return strings.Contains(path.Base(p), ".") || path.Base(p) == "testdata" })
 }
 
 // ofFeature returns what a feature or its row may import, nil for other packages.
 func ofFeature(dir string) []string {
 	switch {
 	case slices.Contains(featureRows(), dir):
-		return []string{"internal/feature/row", "internal/kv", "internal/meter", "internal/refusal"}
+		return append([]string{"internal/feature/row", "internal/kv", "internal/meter", "internal/refusal"}, lower[dir]...)
 	case path.Dir(dir) == "internal/feature" && dir != "internal/feature/all" && dir != "internal/feature/row" && dir != "internal/feature/rows":
-		return append(ofRole("internal/control"), append(featuresMay, dir+"/row")...)
+		may := append(ofRole("internal/control"), featuresMay...)
+		may = slices.DeleteFunc(may, func(p string) bool { return slices.Contains(featureRows(), p) })
+		return append(may, slices.DeleteFunc(featureRows(), func(p string) bool { return path.Dir(p) != dir })...)
 	}
 	return nil
 }
@@ -305,7 +308,7 @@ func mayImport(dir string) (may []string, everything, known bool) {
 		return ofFeature(dir), false, true
 	case suites[dir] != "":
 		of := suites[dir]
-		return append(slices.Clone(lower[of]), of, "internal/journaltest/simtest", "internal/journalcheck", "internal/effects", "internal/callname", "internal/groupcommit", "internal/ports", "internal/kv", "internal/buckets"), false, lower[of] != nil || slices.Contains(roles, of)
+		return append(slices.Clone(lower[of]), of, "internal/journaltest/simtest", "internal/journalcheck", "internal/effects", "internal/callname", "internal/groupcommit", "internal/ports", "internal/kv", "internal/buckets", "internal/feature/rows"), false, lower[of] != nil || slices.Contains(roles, of)
 	case lower[dir] != nil:
 		return lower[dir], false, true
 	case portOf(dir) != "":
@@ -324,7 +327,7 @@ func mayImport(dir string) (may []string, everything, known bool) {
 		}
 		return may, false, true
 	case dir == "internal/feature/rows":
-		return append(featureRows(), "internal/feature/row", "internal/meter", "internal/refusal"), false, true
+		return append(featureRows(), "internal/feature/row", "internal/buckets", "internal/kv", "internal/meter", "internal/refusal"), false, true
 	case under(dir, top), dir == ".":
 		return nil, true, true
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature/storage"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/lkj"
 	"github.com/moorebus/moorebus/internal/print"
@@ -243,7 +244,7 @@ func readMemory(stdin io.Reader, file string) ([]events.Entry, []string, error) 
 
 func (c *client) storeAll(ctx context.Context, agent string, entries []events.Entry) error {
 	for i, e := range entries {
-		if _, err := c.putStored(ctx, agent, e); err != nil {
+		if _, err := storage.Put(ctx, c.api, agent, e); err != nil {
 			return fmt.Errorf("after %d of %d entries were stored: %w", i, len(entries), err)
 		}
 	}

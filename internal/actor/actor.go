@@ -27,7 +27,6 @@ import (
 	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -75,7 +74,6 @@ func (c Config) On(bus journal.Bus) Config {
 type Actor struct {
 	cfg       Config
 	directory *announce.Directory
-	storage   *entrystore.Store
 	guard     *toolcall.Guard
 	worker    *worker.Worker
 	// elsewhere lends calls of tools that this actor does not have.
@@ -119,7 +117,7 @@ func New(cfg Config) (*Actor, error) {
 	if cfg.Peers == nil {
 		cfg.Peers = toolcall.PeersOf(cfg.Queue)
 	}
-	a := &Actor{cfg: cfg, directory: announce.NewDirectory(cfg.KV, cfg.Logger), storage: entrystore.New(cfg.KV), anyPool: anyPool, announcing: make(chan struct{}, 1), left: map[string][]string{}}
+	a := &Actor{cfg: cfg, directory: announce.NewDirectory(cfg.KV, cfg.Logger), anyPool: anyPool, announcing: make(chan struct{}, 1), left: map[string][]string{}}
 	a.elsewhere = toolcall.NewElsewhere(a.directory, cfg.Logger)
 	if a.guard, err = toolcall.NewGuard(cfg.Store, cfg.Approval, definitions(cfg.Tools)); err != nil {
 		return nil, err

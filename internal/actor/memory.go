@@ -10,7 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/codes"
-	"github.com/moorebus/moorebus/internal/entrystore"
+	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/truncate"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -32,7 +32,7 @@ func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Wo
 		return nil
 	}
 	m := memory{
-		of: entrystore.Owner{Namespace: run.Namespace, Agent: mem.Control.StorageAgent}, storage: a.storage, results: a.cfg.Results,
+		of: entrystore.Owner{Namespace: run.Namespace, Agent: mem.Control.StorageAgent}, storage: entrystore.New(a.cfg.KV), results: a.cfg.Results,
 		working: reducer.Memory{WorkingMemory: slices.Clone(mem.WorkingMemory)},
 	}
 	return func(ctx context.Context) worker.Result {
@@ -45,8 +45,7 @@ func (a *Actor) remembers(run events.Run, mem *reducer.Memory, c call) worker.Wo
 	}
 }
 
-// memory is what one call acts on: working memory, and the agent's storage, nil if the
-// actor has none.
+// memory is what one call acts on: working memory, and the agent's storage.
 type memory struct {
 	of      entrystore.Owner
 	storage *entrystore.Store

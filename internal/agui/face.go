@@ -11,7 +11,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
-	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/kv"
@@ -97,7 +96,7 @@ func (s *server) post(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	of, err := s.storageOf(r)
+	of, err := s.ownerOf(r)
 	if err != nil {
 		return err
 	}
@@ -142,7 +141,7 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	of, err := s.storageOf(r)
+	of, err := s.ownerOf(r)
 	if err != nil {
 		return err
 	}
@@ -187,9 +186,9 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 	return s.stream(w, r, follower{run: run, t: NewTranslator(s.Control.Table, id, nil), after: after, head: head, joins: true})
 }
 
-func (s *server) storageOf(r *http.Request) (entrystore.Owner, error) {
+func (s *server) ownerOf(r *http.Request) (owner, error) {
 	ns, err := s.Control.CheckNamespace(route.Namespace(r))
-	of := entrystore.Owner{Namespace: ns, Agent: r.PathValue("agent")}
+	of := owner{Namespace: ns, Agent: r.PathValue("agent")}
 	if err == nil && !events.ValidToken(of.Agent) {
 		err = refusal.New(refusal.NotFound, refusal.CodeAgentNotFound, "there is no agent %.100q in this namespace", of.Agent)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/runs"
-	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -52,12 +51,17 @@ type place struct {
 	again bool
 }
 
+// owner is the agent of a thread.
+type owner struct{ Namespace, Agent string }
+
+func (o owner) String() string { return o.Namespace + "/" + o.Agent }
+
 // threadKey is the key of a thread. A client's name may be any text, so its digest is used.
-func threadKey(of entrystore.Owner, id string) string {
+func threadKey(of owner, id string) string {
 	return of.Namespace + "." + of.Agent + "." + events.Hash([]byte(id))
 }
 
-func (s *server) thread(ctx context.Context, of entrystore.Owner, id string) (t thread, revision uint64, err error) {
+func (s *server) thread(ctx context.Context, of owner, id string) (t thread, revision uint64, err error) {
 	it, err := s.KV.Get(ctx, buckets.Threads, threadKey(of, id))
 	switch {
 	case errors.Is(buckets.OrNone(err), journal.ErrNotFound):
@@ -73,7 +77,7 @@ func (s *server) thread(ctx context.Context, of entrystore.Owner, id string) (t 
 
 // open finds or opens the turn of a request. Opening appends what the request brings. It may
 // be repeated at any point.
-func (s *server) open(ctx context.Context, of entrystore.Owner, in *request) (place, error) {
+func (s *server) open(ctx context.Context, of owner, in *request) (place, error) {
 	if _, err := s.Control.Agent(ctx, of.Namespace, of.Agent); err != nil {
 		return place{}, err
 	}
@@ -86,7 +90,7 @@ func (s *server) open(ctx context.Context, of entrystore.Owner, in *request) (pl
 	return place{}, refusal.New(refusal.Conflict, refusal.CodeTurnOpen, "other requests change the thread all the time; try again")
 }
 
-func (s *server) tryOpen(ctx context.Context, of entrystore.Owner, in *request) (place, error) {
+func (s *server) tryOpen(ctx context.Context, of owner, in *request) (place, error) {
 	t, revision, err := s.thread(ctx, of, in.ThreadID)
 	if err != nil {
 		return place{}, err
@@ -193,7 +197,7 @@ func (s *server) turns(ctx context.Context, ns, id string) (map[string]uint64, e
 }
 
 // start starts the newest run of a thread.
-func (s *server) start(ctx context.Context, of entrystore.Owner, t thread, in *request) (place, error) {
+func (s *server) start(ctx context.Context, of owner, t thread, in *request) (place, error) {
 	id := t.Runs[len(t.Runs)-1]
 	known := map[string]bool{}
 	for _, earlier := range t.Runs[:len(t.Runs)-1] {

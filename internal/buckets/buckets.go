@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -46,12 +45,10 @@ func Positions(role string) kv.Bucket {
 // PositionsPrefix begins the names of such buckets.
 const PositionsPrefix = "positions_"
 
-// All returns the buckets that an installation with these pools has from its beginning.
-func All(pools []string) []kv.Bucket {
-	all := []kv.Bucket{Providers, Agents, Purged, Dropped, Offers, Threads}
-	for _, f := range rows.All() {
-		all = append(all, f.Buckets...)
-	}
+// All returns the buckets of the core and of features that an installation with these pools has from its
+// beginning, in the order in which they are made.
+func All(pools []string, features []kv.Bucket) []kv.Bucket {
+	all := append([]kv.Bucket{Providers, Agents, Purged, Dropped, Offers, Threads}, features...)
 	for _, role := range KeepingRoles {
 		all = append(all, Positions(role))
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -33,7 +34,7 @@ func TestPositions(t *testing.T) {
 // Buckets are told apart by their names.
 func TestNames(t *testing.T) {
 	seen := map[string]bool{}
-	for _, of := range buckets.All([]string{"web", "db"}) {
+	for _, of := range rows.Buckets([]string{"web", "db"}) {
 		require.False(t, seen[of.Name], of.Name)
 		require.NotEmpty(t, of.About)
 		require.NotEmpty(t, of.Keys)

@@ -33,7 +33,6 @@ import (
 	"github.com/moorebus/moorebus/internal/control/subruns"
 	"github.com/moorebus/moorebus/internal/control/timers"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runstart"
@@ -164,9 +163,8 @@ type Controller struct {
 	Admission Admission
 	Pushes    Pushes
 
-	cfg     Config
-	storage *entrystore.Store
-	worker  *worker.Worker
+	cfg    Config
+	worker *worker.Worker
 	// clients takes what goes out to clients, and joins the batches that they end.
 	clients *worker.Worker
 	timers  *timers.Timers
@@ -202,7 +200,7 @@ func New(cfg Config) (*Controller, error) {
 	var c *Controller
 	lister := list.New(a, func(ctx context.Context) map[string]time.Time { return c.pools.Unserved(ctx) })
 	c = &Controller{
-		cfg: cfg, storage: entrystore.New(cfg.KV), Editor: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
+		cfg: cfg, Editor: a, Lister: lister, Reader: record.New(a, lister), Subruns: subruns.New(a), Forker: forking.New(a, cfg.CheckScript),
 		Decisions: decisions.New(a, cfg.Validator), chunks: newChunks(cfg.Feed, cfg.Store.Now()),
 	}
 	c.Letters = dead.New(a, c.Forker)

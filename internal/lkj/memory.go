@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
-	"github.com/moorebus/moorebus/internal/entrystore"
+	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/entrystore"
+	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/nats-io/nats.go/jetstream"

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
@@ -53,7 +53,7 @@ func TestBucketsAreMadeWithoutAskingForTheAccount(t *testing.T) {
 	}
 	bus, err := Open(t.Context(), worker, Options{Logger: quiet, RequestTimeout: time.Minute})
 	require.NoError(t, err)
-	for _, of := range buckets.All(nil) {
+	for _, of := range rows.Buckets(nil) {
 		want := made(of.Name)
 		require.NoError(t, js.DeleteKeyValue(t.Context(), of.Name))
 		_, err := bus.Put(t.Context(), of, kv.Item{Key: "key", Value: []byte("value")})

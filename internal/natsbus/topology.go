@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -212,7 +213,7 @@ func timerConsumerConfig(ackWait time.Duration, maxAckPending int) jetstream.Con
 
 // allBuckets returns every bucket and every object store.
 func allBuckets(pools []string, replicas int) ([]kv.Bucket, []jetstream.ObjectStoreConfig) {
-	all, stores := buckets.All(pools), []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
+	all, stores := rows.Buckets(pools), []jetstream.ObjectStoreConfig{snapshotsConfig(replicas)}
 	for _, role := range buckets.KeepingRoles {
 		all = append(all, leases(role))
 	}

@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/entrystore"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/tokens"
@@ -65,10 +64,7 @@ func New(cfg Config) (*Observer, error) {
 	}
 	o := &Observer{
 		snapshotter: newSnapshotter(cfg), source: worker.Source(role, cfg.Instance),
-		pager: pager{estimators: cfg.Estimators, logger: cfg.Logger},
-	}
-	if cfg.KV != nil {
-		o.pager.storage = entrystore.New(cfg.KV)
+		pager: pager{kv: cfg.KV, estimators: cfg.Estimators, logger: cfg.Logger},
 	}
 	o.worker, err = worker.New(worker.Config{
 		Role: role, Base: cfg.Base,

@@ -11,7 +11,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/entrystore"
+	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -29,7 +30,7 @@ const (
 
 // pager decides what leaves working memory, and stores it.
 type pager struct {
-	storage    *entrystore.Store
+	kv         kv.Store
 	estimators tokens.Set
 	logger     *slog.Logger
 }
@@ -179,21 +180,22 @@ func pageDone(paged, dropped []sized) (*events.PageDone, []reducer.MemoryEntry) 
 // as in an imported log. An entry that is there unchanged, after a crash, is not stored
 // again, since another run may replace it meanwhile.
 func (p pager) store(ctx context.Context, of entrystore.Owner, entry reducer.MemoryEntry) error {
-	if p.storage == nil {
+	if p.kv == nil {
 		return fmt.Errorf("this observer has no storage: %w", journal.ErrNotReady)
 	}
 	return worker.Outlast(ctx, func(ctx context.Context) error { return p.storeOnce(ctx, of, entry) }, nil)
 }
 
 func (p pager) storeOnce(ctx context.Context, of entrystore.Owner, entry reducer.MemoryEntry) error {
-	there, err := p.storage.Get(ctx, of, entry.Tags)
+	storage := entrystore.New(p.kv)
+	there, err := storage.Get(ctx, of, entry.Tags)
 	switch {
 	case err == nil && (entry.Loaded || there.Value == entry.Value):
 		return nil
 	case err != nil && !errors.Is(err, journal.ErrNotFound):
 		return err
 	}
-	return p.storage.Save(ctx, of, entrystore.Observer, events.Entry{Tags: entry.Tags, Value: entry.Value})
+	return storage.Save(ctx, of, entrystore.Observer, events.Entry{Tags: entry.Tags, Value: entry.Value})
 }
 
 // failed counts an attempt. If a retry cannot help, or this was the last, the run ends and

@@ -9,7 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/backup"
-	"github.com/moorebus/moorebus/internal/entrystore"
+	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 )

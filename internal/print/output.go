@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -180,10 +179,9 @@ func WriteTable(w io.Writer, headings []string, rows [][]string) error {
 	return t.Flush()
 }
 
-// The widths of texts in tables, in characters.
+// The widths of texts in tables, in characters: of tasks and values, and of sentences.
 const (
-	taskWidth = 48
-	// DescriptionWidth is that of sentences.
+	TaskWidth        = 48
 	DescriptionWidth = 72
 )
 
@@ -205,30 +203,6 @@ func Agents(w io.Writer, f Format, agents []control.AgentInfo) error {
 		rows[i] = []string{a.Name, a.Hash}
 	}
 	return WriteTable(w, []string{"NAME", "HASH"}, rows)
-}
-
-// Storages writes the names of agents that have storage.
-func Storages(w io.Writer, f Format, agents []string) error {
-	if f != Table {
-		return Write(w, f, agents)
-	}
-	rows := make([][]string, len(agents))
-	for i, name := range agents {
-		rows[i] = []string{name}
-	}
-	return WriteTable(w, []string{"AGENT"}, rows)
-}
-
-// Stored writes entries of storage.
-func Stored(w io.Writer, f Format, entries []events.Entry) error {
-	if f != Table {
-		return Write(w, f, entries)
-	}
-	rows := make([][]string, len(entries))
-	for i, e := range entries {
-		rows[i] = []string{strings.Join(e.Tags, ","), strconv.Itoa(len(e.Value)), Cut(e.Value, taskWidth)}
-	}
-	return WriteTable(w, []string{"TAGS", "BYTES", "VALUE"}, rows)
 }
 
 // agentKeys is the usual order of the keys of an agent's definition.

@@ -37,7 +37,7 @@ func Runs(w io.Writer, f Format, page list.Page, s Screen) error {
 	for i, r := range page.Runs {
 		rows[i] = []string{
 			r.RunID, stateText(r), strconv.FormatUint(r.N, 10), r.Agent,
-			timestamp(r.Started), timestamp(r.Updated), Cut(r.Task, taskWidth),
+			timestamp(r.Started), timestamp(r.Updated), Cut(r.Task, TaskWidth),
 		}
 	}
 	return WriteTable(w, []string{"RUN", "STATE", "N", "AGENT", "STARTED", "UPDATED", "TASK"}, rows)

@@ -117,7 +117,7 @@ func writeNode(b *bytes.Buffer, p Palette, n *list.Node, first, rest string) {
 		fmt.Fprintf(b, "  $%.4f", n.CostUSD)
 	}
 	if n.Task != "" {
-		b.WriteString("  " + p.Faint(Cut(n.Task, taskWidth)))
+		b.WriteString("  " + p.Faint(Cut(n.Task, TaskWidth)))
 	}
 	b.WriteByte('\n')
 	for i, child := range n.Children {

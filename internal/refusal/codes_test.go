@@ -23,7 +23,7 @@ var kinds = map[string]refusal.Kind{
 
 // codes returns the constants of the codes, those of features too, by their names.
 func codes(t *testing.T) map[string]string {
-	files, err := filepath.Glob("../feature/*/row/row.go")
+	files, err := filepath.Glob("../feature/*/*/row.go")
 	require.NoError(t, err)
 	all := map[string]string{}
 	for _, file := range append(files, "refusal.go") {

@@ -6,10 +6,11 @@ import (
 	"github.com/moorebus/moorebus/internal/feature/compare"
 	"github.com/moorebus/moorebus/internal/feature/quotas"
 	"github.com/moorebus/moorebus/internal/feature/schedules"
+	"github.com/moorebus/moorebus/internal/feature/storage"
 	"github.com/moorebus/moorebus/internal/feature/webhooks"
 )
 
 // Features returns all features.
 func Features() feature.Set {
-	return feature.Set{schedules.Feature(), webhooks.Feature(), quotas.Feature(), compare.Feature()}
+	return feature.Set{schedules.Feature(), webhooks.Feature(), quotas.Feature(), compare.Feature(), storage.Feature()}
 }

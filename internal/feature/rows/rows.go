@@ -4,16 +4,30 @@ package rows
 import (
 	"maps"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	quotas "github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/feature/row"
 	schedules "github.com/moorebus/moorebus/internal/feature/schedules/row"
+	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
 	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
 
 // All returns the rows of all features, in the order in which their buckets are made.
-func All() []row.Row { return []row.Row{schedules.Row(), webhooks.Row(), quotas.Row()} }
+func All() []row.Row {
+	return []row.Row{schedules.Row(), webhooks.Row(), quotas.Row(), entrystore.Row()}
+}
+
+// Buckets returns the buckets that an installation with these pools has from its beginning.
+func Buckets(pools []string) []kv.Bucket {
+	var features []kv.Bucket
+	for _, r := range All() {
+		features = append(features, r.Buckets...)
+	}
+	return buckets.All(pools, features)
+}
 
 // Metrics returns every metric, those of the core first.
 func Metrics() []*meter.Metric {

@@ -73,7 +73,7 @@ func Rows(c *control.Controller) []route.Route {
 		Start, ListRuns, GetRun, Tree, Usage, ModelRequest, Fork,
 		PostInputs, Decide, RaiseBudget, Resume, Cancel, Pause, Close,
 		Stats, Costs, ListDead, DropDead, Retry, Waiting,
-		ListAgents, GetAgent, PutAgent, ListStorages, FindStored, PutStored, DeleteStored,
+		ListAgents, GetAgent, PutAgent,
 		Tools, Blob, Version, Table,
 	} {
 		rows = append(rows, o.Row(c))

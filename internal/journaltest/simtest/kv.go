@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/feature/rows"
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -64,7 +65,7 @@ type kept struct {
 
 func newBuckets() bucketSet {
 	b := bucketSet{keys: map[string]map[string]kept{}, born: time.Now().UTC(), declared: map[string]bool{}, tries: map[string]int{}}
-	for _, of := range buckets.All([]string{events.DefaultPool}) {
+	for _, of := range rows.Buckets([]string{events.DefaultPool}) {
 		b.keys[of.Name], b.declared[of.Name] = map[string]kept{}, true
 	}
 	return b

@@ -1,19 +1,19 @@
-package requests
+package storage
 
 import (
 	"context"
 	"encoding/json"
 	"strings"
 
-	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/entrystore"
+	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
+	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // storageCodes are of requests about an agent's storage.
-var storageCodes = []string{refusal.CodeBadAgent, refusal.CodeBadEntry, refusal.CodeEntryNotFound}
+var storageCodes = []string{refusal.CodeBadAgent, entrystore.CodeBadEntry, entrystore.CodeEntryNotFound}
 
 // The inputs and answers of requests about storage.
 type (
@@ -23,7 +23,7 @@ type (
 	}
 	// EntryQuery selects entries of an agent's storage.
 	EntryQuery struct {
-		Named
+		requests.Named
 		Tags  string `query:"tags" doc:"Only entries that have all of these tags, separated by commas."`
 		Text  string `query:"q" doc:"Only entries whose value has this text. Case does not matter."`
 		Exact bool   `query:"exact" doc:"true: only the entry with exactly these tags."`
@@ -31,12 +31,12 @@ type (
 	}
 	// EntryName names an entry.
 	EntryName struct {
-		Named
+		requests.Named
 		Tags string `query:"tags" doc:"The entry's tags, separated by commas."`
 	}
 	// NewEntry is an entry of an agent's storage.
 	NewEntry struct {
-		Named
+		requests.Named
 		Entry EntryBody `body:""`
 	}
 	// FoundEntries has entries. Total counts all that match, returned or not.
@@ -55,42 +55,47 @@ type (
 var (
 	ListStorages = route.Define(route.Route{
 		Pattern: "GET /v1/storage", Summary: "Lists the agents that have storage.",
-	}, func(ctx context.Context, c *control.Controller, in Scope) (Storages, error) {
-		agents, err := c.Storages(ctx, in.Namespace)
+	}, func(ctx context.Context, s *Storage, in requests.Scope) (Storages, error) {
+		agents, err := s.agents(ctx, in.Namespace)
 		return Storages{agents}, err
 	})
 	FindStored = route.Define(route.Route{
 		Pattern: "GET /v1/agents/{name}/storage", Summary: "Finds entries of an agent's storage, those with the fewest tags first.", Codes: storageCodes,
-	}, func(ctx context.Context, c *control.Controller, in EntryQuery) (FoundEntries, error) {
+	}, func(ctx context.Context, s *Storage, in EntryQuery) (FoundEntries, error) {
 		tags := splitTags(in.Tags)
 		if in.Exact {
-			e, err := c.StoredEntry(ctx, in.Namespace, in.Name, tags)
+			e, err := s.get(ctx, in.Namespace, in.Name, tags)
 			return FoundEntries{[]events.Entry{e}, 1}, err
 		}
-		all, err := c.Stored(ctx, in.Namespace, in.Name, entrystore.Query{Tags: tags, Value: in.Text, Limit: in.Limit})
+		all, err := s.find(ctx, in.Namespace, in.Name, entrystore.Query{Tags: tags, Value: in.Text, Limit: in.Limit})
 		return FoundEntries(all), err
 	})
 	PutStored = route.Define(route.Route{
 		Pattern: "PUT /v1/agents/{name}/storage", Summary: "Stores or replaces the value under a set of tags.",
 		Codes: storageCodes, Example: `{"tags": ["plan", "today"], "value": "Read on"}`,
-	}, func(ctx context.Context, c *control.Controller, in NewEntry) (events.Entry, error) {
+	}, func(ctx context.Context, s *Storage, in NewEntry) (events.Entry, error) {
 		tags, err := in.Entry.tags()
 		if err != nil {
 			return events.Entry{}, err
 		}
-		return c.SaveStored(ctx, in.Namespace, in.Name, events.Entry{Tags: tags, Value: in.Entry.Value})
+		return s.put(ctx, in.Namespace, in.Name, events.Entry{Tags: tags, Value: in.Entry.Value})
 	})
 	DeleteStored = route.Define(route.Route{
 		Pattern: "DELETE /v1/agents/{name}/storage", Summary: "Removes the entry with exactly these tags.", Codes: storageCodes,
-	}, func(ctx context.Context, c *control.Controller, in EntryName) (Deleted, error) {
-		return Deleted{true}, c.DeleteStored(ctx, in.Namespace, in.Name, splitTags(in.Tags))
+	}, func(ctx context.Context, s *Storage, in EntryName) (requests.Deleted, error) {
+		return requests.Deleted{Deleted: true}, s.remove(ctx, in.Namespace, in.Name, splitTags(in.Tags))
 	})
 )
 
-// Entry returns the body of an entry.
-func Entry(e events.Entry) EntryBody {
+// rows returns the requests about storage.
+func (s *Storage) rows() []route.Route {
+	return []route.Route{ListStorages.Row(s), FindStored.Row(s), PutStored.Row(s), DeleteStored.Row(s)}
+}
+
+// Put stores an entry of an agent, in the place of one with the same tags, and returns it as it is stored.
+func Put(ctx context.Context, api route.Client, agent string, e events.Entry) (events.Entry, error) {
 	tags, _ := json.Marshal(e.Tags) // texts are JSON
-	return EntryBody{tags, e.Value}
+	return PutStored.Call(ctx, api, NewEntry{Named: requests.Name(agent), Entry: EntryBody{tags, e.Value}})
 }
 
 func (b *EntryBody) tags() ([]string, error) {

@@ -1,22 +1,23 @@
-package main
+package storage
 
 import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/entrystore"
+	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-func storageCommand() *cobra.Command {
+func command(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "storage",
 		Short: "Show and change the storage of agents",
@@ -26,34 +27,34 @@ the entries that the observer paged out of an agent's working memory.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(listStorageCommand(), getStorageCommand(), putStorageCommand(), searchStorageCommand(), deleteStorageCommand())
+	cmd.AddCommand(listCommand(open), getCommand(open), putCommand(open), searchCommand(open), deleteCommand(open))
 	return cmd
 }
 
-func listStorageCommand() *cobra.Command {
+func listCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [AGENT]",
 		Short: "List the agents that have storage, or an agent's entries",
 		Args:  cobra.MaximumNArgs(1),
 	}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	use := open(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
+		return use(cmd, feature.Reads, func(ctx context.Context, c *feature.Client) error {
 			if len(args) == 1 {
-				return c.showStored(ctx, requests.EntryQuery{Named: requests.Name(args[0])})
+				return show(ctx, c, EntryQuery{Named: requests.Name(args[0])})
 			}
-			agents, err := requests.ListStorages.Call(ctx, c.api, requests.Scope{})
+			agents, err := ListStorages.Call(ctx, c.API, requests.Scope{})
 			if err != nil {
 				return err
 			}
-			return print.Storages(c.out, c.format, agents.Agents)
+			return writeAgents(c, agents.Agents)
 		})
 	}
 	return cmd
 }
 
-func searchStorageCommand() *cobra.Command {
-	var q requests.EntryQuery
+func searchCommand(open feature.Open) *cobra.Command {
+	var q EntryQuery
 	var tags []string
 	cmd := &cobra.Command{
 		Use:   "search AGENT [TEXT]",
@@ -62,65 +63,65 @@ func searchStorageCommand() *cobra.Command {
   moorebus storage search librarian --tags character,alice -o json`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	use := open(cmd, print.Table, print.JSON, print.YAML)
 	cmd.Flags().StringSliceVar(&tags, "tags", nil, "only entries that have all of these `tags`")
-	cmd.Flags().IntVar(&q.Limit, "limit", control.MaxEntries, fmt.Sprintf("number of entries to list, 1 to %d", control.MaxEntries))
+	cmd.Flags().IntVar(&q.Limit, "limit", MaxEntries, fmt.Sprintf("number of entries to list, 1 to %d", MaxEntries))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if q.Limit < 1 {
-			return cli.Usage("--limit: must be 1 to %d, is %d", control.MaxEntries, q.Limit)
+			return cli.Usage("--limit: must be 1 to %d, is %d", MaxEntries, q.Limit)
 		}
 		q.Named, q.Tags = requests.Name(args[0]), strings.Join(tags, ",")
 		if len(args) == 2 {
 			q.Text = args[1]
 		}
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error { return c.showStored(ctx, q) })
+		return use(cmd, feature.Reads, func(ctx context.Context, c *feature.Client) error { return show(ctx, c, q) })
 	}
 	return cmd
 }
 
-func (c *client) showStored(ctx context.Context, q requests.EntryQuery) error {
-	found, err := requests.FindStored.Call(ctx, c.api, q)
+func show(ctx context.Context, c *feature.Client, q EntryQuery) error {
+	found, err := FindStored.Call(ctx, c.API, q)
 	if err != nil {
 		return err
 	}
-	if err := print.Stored(c.out, c.format, found.Entries); err != nil {
+	if err := writeEntries(c, found.Entries); err != nil {
 		return err
 	}
 	if more := found.Total - len(found.Entries); more > 0 {
-		c.notef("%d more entries match; give more tags, or a text to search for", more)
+		c.Notef("%d more entries match; give more tags, or a text to search for", more)
 	}
 	return nil
 }
 
-func getStorageCommand() *cobra.Command {
+func getCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "get AGENT TAGS",
 		Short:   "Print the value of the entry with exactly these tags",
 		Example: `  moorebus storage get librarian character,alice`,
 		Args:    cobra.ExactArgs(2),
 	}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	use := open(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			found, err := requests.FindStored.Call(ctx, c.api, requests.EntryQuery{Named: requests.Name(args[0]), Tags: args[1], Exact: true})
+		return use(cmd, feature.Reads, func(ctx context.Context, c *feature.Client) error {
+			found, err := FindStored.Call(ctx, c.API, EntryQuery{Named: requests.Name(args[0]), Tags: args[1], Exact: true})
 			if err != nil {
 				return err
 			}
 			if len(found.Entries) == 0 {
-				return c.api.NotAGateway("no entry")
+				return c.API.NotAGateway("no entry")
 			}
 			e := found.Entries[0]
-			if c.format != print.Table {
-				return print.Write(c.out, c.format, e)
+			if c.Format != print.Table {
+				return print.Write(c.Out, c.Format, e)
 			}
-			_, err = fmt.Fprintln(c.out, e.Value)
+			_, err = fmt.Fprintln(c.Out, e.Value)
 			return err
 		})
 	}
 	return cmd
 }
 
-func putStorageCommand() *cobra.Command {
+func putCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put AGENT TAGS VALUE",
 		Short: "Store or replace the value under a set of tags",
@@ -129,7 +130,7 @@ func putStorageCommand() *cobra.Command {
   moorebus storage put librarian report - < report.txt`,
 		Args: cobra.ExactArgs(3),
 	}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	use := open(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		value := args[2]
 		if value == "-" {
@@ -139,43 +140,53 @@ func putStorageCommand() *cobra.Command {
 			}
 			value = string(data)
 		}
-		return flags.use(cmd, creates, func(ctx context.Context, c *client) error {
-			e, err := c.putStored(ctx, args[0], events.Entry{Tags: splitTags(args[1]), Value: value})
+		return use(cmd, feature.Creates, func(ctx context.Context, c *feature.Client) error {
+			e, err := Put(ctx, c.API, args[0], events.Entry{Tags: splitTags(args[1]), Value: value})
 			if err != nil {
 				return err
 			}
-			return print.Stored(c.out, c.format, []events.Entry{e})
+			return writeEntries(c, []events.Entry{e})
 		})
 	}
 	return cmd
 }
 
-func deleteStorageCommand() *cobra.Command {
+func deleteCommand(open feature.Open) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "delete AGENT TAGS",
 		Short:   "Remove the entry with exactly these tags",
 		Example: `  moorebus storage delete librarian character,alice`,
 		Args:    cobra.ExactArgs(2),
 	}
-	flags := addClientFlags(cmd, print.Table)
+	use := open(cmd, print.Table)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			_, err := requests.DeleteStored.Call(ctx, c.api, requests.EntryName{Named: requests.Name(args[0]), Tags: args[1]})
+		return use(cmd, feature.Writes, func(ctx context.Context, c *feature.Client) error {
+			_, err := DeleteStored.Call(ctx, c.API, EntryName{Named: requests.Name(args[0]), Tags: args[1]})
 			return err
 		})
 	}
 	return cmd
 }
 
-func (c *client) putStored(ctx context.Context, agent string, e events.Entry) (events.Entry, error) {
-	return requests.PutStored.Call(ctx, c.api, requests.NewEntry{Named: requests.Name(agent), Entry: requests.Entry(e)})
+// writeAgents writes the names of agents that have storage.
+func writeAgents(c *feature.Client, agents []string) error {
+	if c.Format != print.Table {
+		return print.Write(c.Out, c.Format, agents)
+	}
+	rows := make([][]string, len(agents))
+	for i, name := range agents {
+		rows[i] = []string{name}
+	}
+	return print.WriteTable(c.Out, []string{"AGENT"}, rows)
 }
 
-// splitTags reads tags with commas between them.
-func splitTags(text string) []string {
-	tags := strings.Split(text, ",")
-	for i, tag := range tags {
-		tags[i] = strings.TrimSpace(tag)
+func writeEntries(c *feature.Client, entries []events.Entry) error {
+	if c.Format != print.Table {
+		return print.Write(c.Out, c.Format, entries)
 	}
-	return tags
+	rows := make([][]string, len(entries))
+	for i, e := range entries {
+		rows[i] = []string{strings.Join(e.Tags, ","), strconv.Itoa(len(e.Value)), print.Cut(e.Value, print.TaskWidth)}
+	}
+	return print.WriteTable(c.Out, []string{"TAGS", "BYTES", "VALUE"}, rows)
 }
