@@ -39,7 +39,7 @@ func Put(ctx context.Context, store kv.Store, namespace, name string, definition
 	if err != nil {
 		return err
 	}
-	if most := ports.MaxBody(store); len(definition) > most {
+	if most := store.MaxBody(); len(definition) > most {
 		return &ports.TooLargeError{What: "agent " + name, Size: len(definition), Limit: most}
 	}
 	if _, err := store.Put(ctx, buckets.Agents, kv.Item{Key: key, Value: definition}); err != nil {

@@ -312,6 +312,9 @@ func (a *Archive) Append(context.Context, events.Run, uint64, ...journal.Entry) 
 	return 0, errReadOnly
 }
 
+// MaxBody returns the largest body of an event that a bus takes.
+func (a *Archive) MaxBody() int { return journal.MaxBody }
+
 // Newest refuses.
 func (a *Archive) Newest(context.Context, int, journal.Filter) (journal.Record, error) {
 	return journal.Record{}, errReadOnly

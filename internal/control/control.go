@@ -99,6 +99,9 @@ type Config struct {
 		// Tokens estimates the size of the request that a run asks its model next.
 		Tokens(mem *reducer.Memory) int
 	}
+	// Fleet says whether the log can store events, what work waits, and which timers are set.
+	// Nil: the bus does not report it.
+	Fleet ports.Fleet
 	// Leases choose the controller that does what one at a time does. Nil: none does.
 	Leases ports.Leases
 	// Ready is a further check of [Controller.Ready]; may be nil.
@@ -194,8 +197,8 @@ func New(cfg Config) (*Controller, error) {
 		Store: cfg.Store, Log: cfg.Store.Log(), Table: cfg.Store.Machine().Table(), Launcher: launcher,
 		Source: source, Namespace: cfg.DefaultNamespace,
 	}
-	if log, knows := a.Log.(ports.Quorum); knows {
-		a.Quorum = log.Quorum
+	if cfg.Fleet != nil {
+		a.Quorum = cfg.Fleet.Quorum
 	}
 	var c *Controller
 	lister := list.New(a, func(ctx context.Context) map[string]time.Time { return c.pools.Unserved(ctx) })
@@ -207,7 +210,7 @@ func New(cfg Config) (*Controller, error) {
 	w := worker.Config{Role: role, Base: cfg.Base}
 	c.pools = pools.New(pools.Config{Worker: w, Launcher: launcher, Recall: c.Recall, Wait: max(cfg.PoolWait, 0)})
 	c.timers = timers.New(timers.Config{
-		Runs: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, KV: cfg.KV, Unserved: c.pools.Unserved, Open: lister.OpenRuns, StallAfter: cfg.StallAfter,
+		Runs: a, Subruns: c.Subruns, Queue: cfg.Queue, Timers: cfg.Timers, Fleet: cfg.Fleet, KV: cfg.KV, Unserved: c.pools.Unserved, Open: lister.OpenRuns, StallAfter: cfg.StallAfter,
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	c.readGauges()
@@ -231,11 +234,10 @@ func (c *Controller) Config() Config { return c.cfg }
 // readGauges has scrapes of the process's metrics tell what waits on the bus.
 func (c *Controller) readGauges() {
 	to := c.cfg.Store.Meter()
-	fleet, tells := c.cfg.KV.(ports.Fleet)
-	if to == nil || !tells {
+	if to == nil || c.cfg.Fleet == nil {
 		return
 	}
-	g := gauges.Config{Fleet: fleet, Directory: c.Launcher.Directory(), Store: c.cfg.Store, States: c.working(), Logger: c.cfg.Logger}
+	g := gauges.Config{Fleet: c.cfg.Fleet, Directory: c.Launcher.Directory(), Store: c.cfg.Store, States: c.working(), Logger: c.cfg.Logger}
 	if c.cfg.Requests != nil {
 		g.Size = c.cfg.Requests.Tokens
 	}

@@ -21,10 +21,12 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 func TestMain(m *testing.M) {
@@ -52,10 +54,11 @@ type rig struct {
 	stop func()
 }
 
-func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
+func newRig(t *testing.T, b journal.Bus, tweak func(*control.Config)) *rig {
 	cfg := control.Config{
 		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: b,
 	}
+	cfg.Fleet, _ = b.(ports.Fleet)
 	tweak(&cfg)
 	c, err := control.New(cfg)
 	require.NoError(t, err)
@@ -86,7 +89,7 @@ func (r *rig) start(tweak func(*events.Agent)) string {
 }
 
 // natsBus is a real server with some pools besides the default one.
-func natsBus(t *testing.T, pools ...string) controltest.Bus {
+func natsBus(t *testing.T, pools ...string) journal.Bus {
 	return controltest.NATS(t, natsbus.InitOptions{Pools: pools, AckWait: time.Second})
 }
 

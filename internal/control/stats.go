@@ -29,12 +29,11 @@ func (c *Controller) Stats(ctx context.Context, ns string) (Stats, error) {
 		return Stats{}, err
 	}
 	stats := Stats{Counts: counts, Workers: []announce.Worker{}}
-	fleet, tells := c.cfg.KV.(ports.Fleet)
-	if !tells {
+	if c.cfg.Fleet == nil {
 		stats.BacklogReason, stats.WorkersReason = "this bus does not report it", "this bus does not report them"
 		return stats, nil
 	}
-	if stats.Backlog, err = fleet.Backlogs(ctx, c.working()); err != nil {
+	if stats.Backlog, err = c.cfg.Fleet.Backlogs(ctx, c.working()); err != nil {
 		stats.BacklogReason = err.Error()
 	}
 	if workers, err := c.Launcher.Directory().Workers(ctx); err != nil {

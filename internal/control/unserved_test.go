@@ -33,7 +33,7 @@ func poolsRig(t *testing.T, wait time.Duration) *rig {
 	return newRig(t, poolsBus(t), func(c *control.Config) { c.PoolWait = wait })
 }
 
-func poolsBus(t *testing.T) controltest.Bus { return natsBus(t, "near", "far") }
+func poolsBus(t *testing.T) journal.Bus { return natsBus(t, "near", "far") }
 
 // begin opens a run with a tool in each of the pools and makes the calls: "near"
 // and "far" are pure, "far_once" is not.

@@ -29,6 +29,9 @@ func (f *File) Append(context.Context, events.Run, uint64, ...journal.Entry) (ui
 	return 0, fmt.Errorf("append to %s: %w: an event file is only read", f.path, journal.ErrDenied)
 }
 
+// MaxBody returns the largest body of an event that a bus takes.
+func (f *File) MaxBody() int { return journal.MaxBody }
+
 func lastSeq(places []place) uint64 {
 	if len(places) == 0 {
 		return 0

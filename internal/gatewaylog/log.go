@@ -98,6 +98,9 @@ func (c *Client) Append(context.Context, events.Run, uint64, ...journal.Entry) (
 	return 0, onlyOnBus("appending")
 }
 
+// MaxBody returns the largest body of an event that a bus takes.
+func (c *Client) MaxBody() int { return journal.MaxBody }
+
 // Read is that of [journal.Log].
 func (c *Client) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -21,6 +22,7 @@ import (
 // stored all the same, as those of a leader that comes back.
 type quorumLog struct {
 	journal.Log
+	ports.Fleet
 	lost   atomic.Bool
 	stores bool
 }
@@ -55,8 +57,8 @@ func TestStartWithoutAQuorum(t *testing.T) {
 		t.Run(fmt.Sprint("stored ", stores), func(t *testing.T) {
 			t.Parallel()
 			b := natsBus(t, 1)
-			log := &quorumLog{Log: b, stores: stores}
-			r := newRig(t, b, func(c *config) { c.Store = runlog.New(runlog.Options{Log: log}) })
+			log := &quorumLog{Log: b, Fleet: b, stores: stores}
+			r := newRig(t, b, func(c *config) { c.Store, c.Fleet = runlog.New(runlog.Options{Log: log}), log })
 			require.Equal(t, http.StatusOK, r.do("GET", "/readyz", "").status)
 			log.lost.Store(true)
 			notReady := r.fails(http.StatusServiceUnavailable, "unavailable", r.do("GET", "/readyz", ""))

@@ -26,6 +26,7 @@ import (
 	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/openapitest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -81,7 +82,7 @@ type rig struct {
 	stop func() error
 }
 
-func newRig(t testing.TB, b controltest.Bus, tweak func(*config)) *rig {
+func newRig(t testing.TB, b journal.Bus, tweak func(*config)) *rig {
 	r := &rig{World: controltest.NewWorld(t, b)}
 	r.announce("a", searchTool)
 	require.NoError(t, r.Directory.AnnounceProviders(t.Context(), "p", []string{"openai", "scripted"}))
@@ -96,6 +97,7 @@ func newRig(t testing.TB, b controltest.Bus, tweak func(*config)) *rig {
 			return nil
 		},
 	}}
+	cfg.Fleet, _ = b.(ports.Fleet)
 	if tweak != nil {
 		tweak(&cfg)
 	}

@@ -69,16 +69,9 @@ func (a *alarms) ConsumeTimers(ctx context.Context, slots int, handle func(journ
 		a.mu.Lock()
 		timer := a.data[armed{rang.Of, rang.At.UnixNano()}]
 		a.mu.Unlock()
-		handle(rung{rang, timer})
+		handle(journal.TimerDelivery{Delivery: rang.Delivery, Timer: timer})
 	})
 }
-
-type rung struct {
-	ports.Alarm
-	timer journal.Timer
-}
-
-func (r rung) Timer() journal.Timer { return r.timer }
 
 // testAlarmsAreNoTimers: who takes the timers of runs, as every older build does, does not get
 // alarms.

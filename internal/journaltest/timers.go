@@ -99,7 +99,7 @@ func (b *bell) next(t *testing.T) journal.TimerDelivery {
 	case <-time.After(patience):
 		require.FailNow(t, "no timer fires")
 	}
-	return nil
+	return journal.TimerDelivery{}
 }
 
 // nothing asserts that no timer fires for as long.
@@ -107,7 +107,7 @@ func (b *bell) nothing(t *testing.T, during time.Duration) {
 	t.Helper()
 	select {
 	case d := <-b.got:
-		require.FailNow(t, "a timer too many", "%+v attempt %d: %s", d.Timer(), d.Attempt(), d.Timer().Data)
+		require.FailNow(t, "a timer too many", "%+v attempt %d: %s", d.Timer, d.Attempt(), d.Timer.Data)
 	case <-time.After(during):
 	}
 }
@@ -126,7 +126,7 @@ func testTimerFires(t *testing.T, j LogTimers) {
 	d := b.next(t)
 	require.False(t, time.Now().Before(at), "it fired too early")
 	require.WithinDuration(t, at, time.Now(), 20*time.Second)
-	timer := d.Timer()
+	timer := d.Timer
 	require.Equal(t, run, timer.Run)
 	require.Equal(t, "run", timer.Kind)
 	require.Equal(t, `{"any":"data"}`, string(timer.Data))
@@ -141,12 +141,12 @@ func testTimerLate(t *testing.T, j LogTimers) {
 	for _, ago := range []time.Duration{time.Hour, time.Second, 0} {
 		set(t, j, run, "run", -ago, ago.String())
 		d := b.next(t)
-		require.Equal(t, ago.String(), string(d.Timer().Data))
+		require.Equal(t, ago.String(), string(d.Timer.Data))
 		require.NoError(t, d.Ack())
 	}
 	require.NoError(t, j.SetTimer(bounded(t), run, "run", time.Now(), nil))
 	d := b.next(t)
-	require.Empty(t, d.Timer().Data)
+	require.Empty(t, d.Timer.Data)
 	require.NoError(t, d.Ack())
 }
 
@@ -159,8 +159,8 @@ func testTimerReplaced(t *testing.T, j LogTimers) {
 	at := set(t, j, later, "run", 2*soon, "second")
 	for _, want := range []events.Run{earlier, later} {
 		d := b.next(t)
-		require.Equal(t, want, d.Timer().Run)
-		require.Equal(t, "second", string(d.Timer().Data))
+		require.Equal(t, want, d.Timer.Run)
+		require.Equal(t, "second", string(d.Timer.Data))
 		require.NoError(t, d.Ack())
 	}
 	require.False(t, time.Now().Before(at), "it fired too early")
@@ -183,8 +183,8 @@ func testTimerNames(t *testing.T, j LogTimers) {
 	for range want {
 		timer := b.next(t)
 		require.NoError(t, timer.Ack())
-		got = append(got, timer.Timer().Run.Namespace+timer.Timer().Run.ID+timer.Timer().Kind)
-		require.Equal(t, got[len(got)-1], string(timer.Timer().Data))
+		got = append(got, timer.Timer.Run.Namespace+timer.Timer.Run.ID+timer.Timer.Kind)
+		require.Equal(t, got[len(got)-1], string(timer.Timer.Data))
 	}
 	slices.Sort(want)
 	slices.Sort(got)
@@ -202,13 +202,13 @@ func testTimerCancelled(t *testing.T, j LogTimers) {
 	require.NoError(t, j.CancelTimer(bounded(t), run, "run"), "again")
 	for range 2 {
 		d := b.next(t)
-		require.NotEqual(t, "cancelled", string(d.Timer().Data))
+		require.NotEqual(t, "cancelled", string(d.Timer.Data))
 		require.NoError(t, d.Ack())
 	}
 	b.nothing(t, soon/2)
 	set(t, j, run, "run", 0, "set after it was cancelled")
 	d := b.next(t)
-	require.Equal(t, "set after it was cancelled", string(d.Timer().Data))
+	require.Equal(t, "set after it was cancelled", string(d.Timer.Data))
 	require.NoError(t, d.Ack())
 }
 
@@ -217,7 +217,7 @@ func testTimerAckWait(t *testing.T, j LogTimers) {
 	set(t, j, NewRun(t, j), "run", 0, "x")
 	first := b.next(t)
 	second := b.next(t)
-	require.Equal(t, first.Timer(), second.Timer())
+	require.Equal(t, first.Timer, second.Timer)
 	require.Equal(t, 2, second.Attempt())
 	require.NoError(t, second.Ack())
 	b.nothing(t, 4*time.Second)
@@ -260,7 +260,7 @@ func testTimerRearmed(t *testing.T, j LogTimers) {
 		}
 	})
 	for i := range 4 {
-		require.Equal(t, fmt.Sprint(i), string(b.next(t).Timer().Data))
+		require.Equal(t, fmt.Sprint(i), string(b.next(t).Timer.Data))
 	}
 	b.nothing(t, soon)
 }
@@ -271,14 +271,14 @@ func testTimerWaits(t *testing.T, j LogTimers) {
 	run, left := NewRun(t, j), NewRun(t, j)
 	set(t, j, left, "run", 0, "left by the one before")
 	b = ring(t, j, 4, nil)
-	require.Equal(t, left, b.next(t).Timer().Run)
+	require.Equal(t, left, b.next(t).Timer.Run)
 	b.stop()
 	set(t, j, run, "run", -time.Second, "nobody was there")
 	b = ring(t, j, 4, nil)
 	got := map[string]int{}
 	for range 2 {
 		d := b.next(t)
-		got[string(d.Timer().Data)] = d.Attempt()
+		got[string(d.Timer.Data)] = d.Attempt()
 		require.NoError(t, d.Ack())
 	}
 	require.Equal(t, map[string]int{"left by the one before": 2, "nobody was there": 1}, got)
@@ -288,7 +288,7 @@ func testTimerShare(t *testing.T, j LogTimers) {
 	done := make(chan string, 1000)
 	handle := func(d journal.TimerDelivery) {
 		if d.Ack() == nil {
-			done <- d.Timer().Run.ID
+			done <- d.Timer.Run.ID
 		}
 	}
 	ring(t, j, 5, handle)

@@ -35,6 +35,8 @@ type Store interface {
 	Names(ctx context.Context, prefix string) ([]string, error)
 	// ToolPools returns the pools of the tools that the operator has assigned to one, by tool.
 	ToolPools(ctx context.Context) (map[string]string, error)
+	// MaxBody is the size of the largest value, in bytes: that of the largest event.
+	MaxBody() int
 	// Born returns when the installation was made, which tells it from every other one.
 	Born(ctx context.Context) (time.Time, error)
 }

@@ -46,7 +46,7 @@ var (
 	_ journal.Blobs   = (*Bus)(nil)
 	_ ports.Peers     = (*Bus)(nil)
 	_ ports.Questions = (*Bus)(nil)
-	_ ports.Quorum    = (*Bus)(nil)
+	_ ports.Fleet     = (*Bus)(nil)
 
 	_ ports.Snapshots = (*Bus)(nil)
 	_ ports.Leases    = (*Bus)(nil)

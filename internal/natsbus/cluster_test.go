@@ -99,7 +99,7 @@ func TestTimersOutliveTheirLeader(t *testing.T) {
 	for len(waiting) > 0 {
 		d := nextTimer(t, got)
 		require.False(t, time.Now().Before(at), "it fired too early")
-		delete(waiting, d.Timer().Run.ID)
+		delete(waiting, d.Timer.Run.ID)
 		require.NoError(t, d.Ack())
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsbus/pull"
-	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -114,9 +113,7 @@ func (b *Bus) AckWait(ctx context.Context, inbox journal.Inbox) (time.Duration, 
 	return shortest, nil
 }
 
-var _ ports.Limiter = (*Bus)(nil)
-
-// Limited implements [ports.Limiter]. A change is seen after some seconds.
+// Limited reports whether the pool's calls are bounded. A change is seen after some seconds.
 func (b *Bus) Limited(ctx context.Context, pool string) (bool, error) {
 	known, err := b.terms(ctx, actingDurable(pool))
 	return known.limited, err

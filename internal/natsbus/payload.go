@@ -3,12 +3,9 @@ package natsbus
 import (
 	"fmt"
 
-	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 )
-
-var _ ports.Limited = (*Bus)(nil)
 
 // minMessage is the least max_payload that Moorebus works with, in bytes. What is left of a
 // result that is cut has 20 KiB, six times as much in the worst case as JSON text, and chunks

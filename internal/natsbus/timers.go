@@ -132,7 +132,7 @@ func (b *Bus) ConsumeTimers(ctx context.Context, slots int, handle func(journal.
 			_ = d.Ack()
 			return
 		}
-		handle(timerDelivery{d, timer})
+		handle(journal.TimerDelivery{Delivery: d, Timer: timer})
 	})
 }
 
@@ -155,14 +155,6 @@ func (b *Bus) parseTimer(rec journal.Record) (journal.Timer, error) {
 	}
 	return journal.Timer{Run: run, Kind: tokens[2], Data: rec.Body}, nil
 }
-
-type timerDelivery struct {
-	journal.Delivery
-	timer journal.Timer
-}
-
-// Timer returns the timer that fired.
-func (d timerDelivery) Timer() journal.Timer { return d.timer }
 
 func (e *examiner) checkTimers(ctx context.Context) {
 	info, err := e.bus.Stream(ctx, timerStream)

@@ -32,7 +32,7 @@ func nextTimer(t *testing.T, got <-chan journal.TimerDelivery) journal.TimerDeli
 		return d
 	case <-time.After(patience):
 		require.FailNow(t, "no timer fires")
-		return nil
+		return journal.TimerDelivery{}
 	}
 }
 
@@ -77,7 +77,7 @@ func TestTimersAcrossRestarts(t *testing.T) {
 	past, later, open := journaltest.NewRun(t, bus), journaltest.NewRun(t, bus), journaltest.NewRun(t, bus)
 	got := consumeTimers(t, bus)
 	require.NoError(t, bus.SetTimer(t.Context(), open, "run", time.Now(), nil))
-	require.Equal(t, open, nextTimer(t, got).Timer().Run)
+	require.Equal(t, open, nextTimer(t, got).Timer.Run)
 	at := time.Now().Add(3 * time.Second)
 	require.NoError(t, bus.SetTimer(t.Context(), past, "run", time.Now().Add(time.Second), nil))
 	require.NoError(t, bus.SetTimer(t.Context(), later, "run", at, nil))
@@ -87,7 +87,7 @@ func TestTimersAcrossRestarts(t *testing.T) {
 	fired := map[string]bool{}
 	for !fired[past.ID] || !fired[later.ID] || !fired[open.ID] {
 		d := nextTimer(t, got)
-		timer := d.Timer()
+		timer := d.Timer
 		if timer.Run == later {
 			require.False(t, time.Now().Before(at), "it fired too early")
 		}
@@ -151,7 +151,7 @@ func TestTimerOfNoRun(t *testing.T) {
 	run := journaltest.NewRun(t, bus)
 	require.NoError(t, bus.SetTimer(ctx, run, "run", time.Now(), nil))
 	d := nextTimer(t, got)
-	require.Equal(t, run, d.Timer().Run)
+	require.Equal(t, run, d.Timer.Run)
 	require.NoError(t, d.Ack())
 	require.Eventually(t, func() bool { return storedTimers(t, bus) == 0 }, patience, 10*time.Millisecond)
 }

@@ -137,7 +137,7 @@ func (in *installation) act() {
 func (in *installation) serve() {
 	bus := in.user(Gateway)
 	g, err := control.New(control.Config{
-		Base: worker.Base{Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, KV: bus, Blobs: bus, Tombstones: bus,
+		Base: worker.Base{Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, KV: bus, Fleet: bus, Blobs: bus, Tombstones: bus,
 		Validator: schema.New(schema.Options{}), CheckApproval: approval.New().Check, Ready: bus.Ready,
 		PoolWait: 300 * time.Millisecond,
 	})

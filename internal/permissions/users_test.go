@@ -188,7 +188,7 @@ func TestStatsOfAUserWithFewerPermissions(t *testing.T) {
 	t.Parallel()
 	bus := newRig(t).open(t, Tap)
 	c, err := control.New(control.Config{
-		Base: worker.Base{Instance: "t", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, KV: bus,
+		Base: worker.Base{Instance: "t", Store: runlog.New(runlog.Options{Log: bus}), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, KV: bus, Fleet: bus,
 	})
 	require.NoError(t, err)
 	stats, err := c.Stats(t.Context(), "")

@@ -29,27 +29,24 @@ type ShardSize struct {
 	MaxBytes       int64
 }
 
-// Quorum is a log that knows whether it can store events.
-type Quorum interface {
+// Fleet is what a bus knows of itself and of the work of all processes.
+type Fleet interface {
 	// Quorum returns nil if every shard has a leader and the servers that it needs to store
 	// anything, else why not. It answers within a few seconds, and is cheap.
 	Quorum(ctx context.Context) error
-}
-
-// Fleet returns the queued work of all processes.
-type Fleet interface {
 	// Backlogs returns how much work waits in these states and in all pools of tools that the
 	// caller may read, in the order of the states, then of the pools. A state without a
 	// consumer is omitted. Errors: [journal.ErrDenied], or the bus's.
 	Backlogs(ctx context.Context, states []events.State) ([]Backlog, error)
 	// ShardSizes returns the sizes of the log's shards.
 	ShardSizes(ctx context.Context) ([]ShardSize, error)
-}
 
-// Limiter is a queue that knows whether the deliveries of a pool of tools stand for its calls:
-// the operator has bounded how many of them run at once, over all processes. Then a worker runs
-// the calls of one delivery one after the other.
-type Limiter interface {
-	// Limited reports whether the pool's calls are bounded. It may block for a moment.
-	Limited(ctx context.Context, pool string) (bool, error)
+	// OldestTimer returns the position of the oldest message in the timers' stream, and when that was
+	// started anew. It is behind a mark as long as nobody removed all timers since [Fleet.MarkTimers].
+	OldestTimer(ctx context.Context) (seq uint64, begun time.Time, err error)
+	// MarkTimers stores a mark, which stays until all timers are removed or another one is
+	// stored, and returns its place.
+	MarkTimers(ctx context.Context) (seq uint64, err error)
+	// ArmedTimers returns all timers that are set, or that fired and have not been processed.
+	ArmedTimers(ctx context.Context) (map[ArmedTimer]bool, error)
 }

@@ -7,22 +7,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-// Limited is a bus whose server may take smaller messages than it does by default. A bus that
-// does not implement it takes events of [journal.MaxBody] bytes.
-type Limited interface {
-	// MaxBody is the largest body of an event that fits into a message now, in bytes: at most
-	// [journal.MaxBody]. It changes when the connection finds a server with another limit.
-	MaxBody() int
-}
-
-// MaxBody returns the largest body of an event that a bus takes now, in bytes.
-func MaxBody(bus any) int {
-	if limited, ok := bus.(Limited); ok {
-		return limited.MaxBody()
-	}
-	return journal.MaxBody
-}
-
 // TooLargeError is a [journal.ErrTooLarge] that names the limit.
 type TooLargeError struct {
 	// What is too large, such as "agent default.helper".

@@ -1,6 +1,6 @@
 // Package ports has the parts of a journal that only Moorebus's processes use:
 // snapshots, the operator's ports, and loans between workers. A bus of [journal.Bus] may
-// implement them; who needs one asks for it by a type assertion.
+// implement them; package control and the roles ask for one in their On.
 package ports
 
 import (

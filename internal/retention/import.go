@@ -281,7 +281,7 @@ func (m *importer) check(ctx context.Context, run events.Run) (ImportedRun, erro
 		return result, nil
 	}
 	for _, rec := range records {
-		if most := ports.MaxBody(m.to); len(rec.Body) > most {
+		if most := m.to.MaxBody(); len(rec.Body) > most {
 			return refuse(rec.Seq, fmt.Sprintf("an event of %d bytes, at most %d are allowed", len(rec.Body), most))
 		}
 	}

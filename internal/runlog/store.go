@@ -121,7 +121,7 @@ func NewID() string {
 }
 
 // MaxBody returns the largest body of an event that the log takes now, in bytes.
-func (s *Store) MaxBody() int { return ports.MaxBody(s.log) }
+func (s *Store) MaxBody() int { return s.log.MaxBody() }
 
 // envelopeRoom is what an event's envelope may take of the largest body.
 const envelopeRoom = 8 << 10

@@ -247,7 +247,7 @@ func TestOpen(t *testing.T) {
 		require.ErrorIs(t, err, there)
 		began, due := time.Now(), make(chan events.Run, 1)
 		go func() {
-			_ = p.bus.ConsumeTimers(t.Context(), 1, func(d journal.TimerDelivery) { due <- d.Timer().Run })
+			_ = p.bus.ConsumeTimers(t.Context(), 1, func(d journal.TimerDelivery) { due <- d.Timer.Run })
 		}()
 		require.Equal(t, at, <-due)
 		require.Equal(t, 10*time.Second, time.Since(began).Round(time.Second))

@@ -384,12 +384,11 @@ func (j *delivery) doAll(ctx context.Context, due []effects.Effect) error {
 // limited reports whether the calls of the delivery's pool are bounded. The bound counts
 // deliveries, so each of them does one call at a time.
 func (j *delivery) limited(ctx context.Context) (bool, error) {
-	limiter, ok := j.w.cfg.Queue.(ports.Limiter)
 	calls := j.subject.To == events.Acting || j.subject.To == events.ParallelActing
-	if !ok || !calls || j.w.cfg.Origin != "" { // who stands in for workers runs no tools
+	if !calls || j.w.cfg.Origin != "" { // who stands in for workers runs no tools
 		return false, nil
 	}
-	return limiter.Limited(ctx, j.subject.Pool)
+	return j.w.cfg.Queue.Limited(ctx, j.subject.Pool)
 }
 
 // do does one effect, or waits for it if it is in flight already.

@@ -138,6 +138,10 @@ type Log interface {
 	// Last returns the sequence number of the shard's last record, 0 if it is
 	// empty.
 	Last(ctx context.Context, shard int) (uint64, error)
+
+	// MaxBody is the largest body of an event that fits into a message now, in bytes: at most
+	// [MaxBody]. It changes when the connection finds a server with another limit.
+	MaxBody() int
 }
 
 // Feed is the live side of the log. It is fast, may lose messages, and other users can
@@ -207,6 +211,11 @@ type Queue interface {
 	// still waits to be delivered for the first time. The inbox must be the one that the
 	// record is for, with one state. An inbox that was never consumed has delivered nothing.
 	Undelivered(ctx context.Context, inbox Inbox, shard int, seq uint64) (bool, error)
+
+	// Limited reports whether the operator has bounded how many calls of a pool of tools run at
+	// once, over all processes. Then the deliveries stand for the calls: a worker runs those of
+	// one delivery one after the other. It may block for a moment.
+	Limited(ctx context.Context, pool string) (bool, error)
 }
 
 // Claim is what an instance means by a name.

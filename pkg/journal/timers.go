@@ -18,14 +18,9 @@ type Timer struct {
 
 // TimerDelivery is a timer that fired, handed to one process. It is given to
 // another one if it is not finished within the ack wait, and is kept until it is.
-type TimerDelivery interface {
-	Timer() Timer
-	// Attempt counts the times it was delivered, from 1.
-	Attempt() int
-	// Ack finishes the delivery: nobody gets it again.
-	Ack() error
-	// Retry gives the delivery back, to come again after the delay.
-	Retry(delay time.Duration) error
+type TimerDelivery struct {
+	Delivery
+	Timer Timer
 }
 
 // Timers wakes somebody later. A timer outlives every process, the bus's

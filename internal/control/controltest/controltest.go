@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/announce"
-	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/embedded"
@@ -26,16 +25,6 @@ const Patience = time.Minute
 // SearchTool is the tool that [Called] calls.
 var SearchTool = events.ToolSpec{
 	Name: "search", Description: "Searches.", Schema: json.RawMessage(`{"type":"object"}`), Effect: "pure", Pool: "default", Risk: "low",
-}
-
-// Bus is everything that a gateway needs of a bus.
-type Bus interface {
-	journal.Log
-	journal.Feed
-	journal.Queue
-	journal.Timers
-	kv.Store
-	journal.Blobs
 }
 
 // NATS starts a server for the test and opens a bus on it. Streams are in memory.
@@ -58,7 +47,7 @@ func NATS(t testing.TB, o natsbus.InitOptions) *natsbus.Bus {
 // World is the rest of an installation around the gateway under test.
 type World struct {
 	T   testing.TB
-	Bus Bus
+	Bus journal.Bus
 	// Directory has what the other roles announce.
 	Directory *announce.Directory
 	// Store is that of the other roles.
@@ -66,7 +55,7 @@ type World struct {
 }
 
 // NewWorld returns the world of a bus.
-func NewWorld(t testing.TB, b Bus) World {
+func NewWorld(t testing.TB, b journal.Bus) World {
 	return World{T: t, Bus: b, Directory: announce.NewDirectory(b, nil), Store: runlog.New(runlog.Options{Log: b})}
 }
 

@@ -71,7 +71,7 @@ func fill(r *rig, runs int, oldest string) string {
 	return oldest
 }
 
-func benchmarkList(b *testing.B, r *rig, bus controltest.Bus, runs int, oldest string) {
+func benchmarkList(b *testing.B, r *rig, bus journal.Bus, runs int, oldest string) {
 	page := func(b *testing.B, r *rig, q list.Query, want int) {
 		page, err := r.Runs(b.Context(), "", q)
 		require.NoError(b, err)

@@ -30,7 +30,7 @@ type rig struct {
 	*control.Controller
 }
 
-func newRig(t testing.TB, b controltest.Bus) *rig {
+func newRig(t testing.TB, b journal.Bus) *rig {
 	t.Helper()
 	c, err := control.New(control.Config{
 		Base: worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"}, Timers: b, KV: b,
@@ -227,7 +227,7 @@ func TestIndexIsTheLog(t *testing.T) {
 
 // purged is a log without the records of one run.
 type purged struct {
-	controltest.Bus
+	journal.Bus
 	run string
 }
 

@@ -33,7 +33,7 @@ type Editor struct {
 	Source string
 	// Namespace is for requests that name none.
 	Namespace string
-	// Quorum returns nil if the log has a quorum, see [ports.Quorum]. Nil: it is not known.
+	// Quorum returns nil if the log has a quorum, see [ports.Fleet]. Nil: it is not known.
 	Quorum func(ctx context.Context) error
 }
 

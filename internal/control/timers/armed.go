@@ -20,13 +20,12 @@ const rearmEvery = 5 * time.Minute
 
 // Rearm sets the missing timers of open runs at once and then every five minutes until ctx ends.
 func (t *Timers) Rearm(ctx context.Context) error {
-	armed, knows := t.Timers.(ports.ArmedTimers)
-	if !knows {
+	if t.Fleet == nil {
 		<-ctx.Done()
 		return nil
 	}
 	for {
-		n, err := t.arm(ctx, armed)
+		n, err := t.arm(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -55,8 +54,8 @@ type mark struct {
 
 // arm sets what is missing if somebody removed all timers. It reads the log only then. The mark is
 // stored first: what is removed while timers are set is found missing the next time.
-func (t *Timers) arm(ctx context.Context, of ports.ArmedTimers) (set int, err error) {
-	oldest, begun, err := of.OldestTimer(ctx)
+func (t *Timers) arm(ctx context.Context) (set int, err error) {
+	oldest, begun, err := t.Fleet.OldestTimer(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -64,11 +63,11 @@ func (t *Timers) arm(ctx context.Context, of ports.ArmedTimers) (set int, err er
 	if last.Seq > 0 && oldest <= last.Seq && begun.Equal(last.Begun) {
 		return 0, nil
 	}
-	seq, err := of.MarkTimers(ctx)
+	seq, err := t.Fleet.MarkTimers(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if set, err = t.rearm(ctx, of); err != nil {
+	if set, err = t.rearm(ctx); err != nil {
 		return set, err
 	}
 	t.marked = mark{seq, begun}
@@ -99,12 +98,12 @@ func (t *Timers) keepMark(ctx context.Context, revision uint64) {
 
 // rearm sets the missing timers. That of the run is enough for approvals and calls of clients, too:
 // it is set for the earliest of their deadlines.
-func (t *Timers) rearm(ctx context.Context, of ports.ArmedTimers) (set int, err error) {
+func (t *Timers) rearm(ctx context.Context) (set int, err error) {
 	open, err := t.Open(ctx)
 	if err != nil {
 		return 0, err
 	}
-	armed, err := of.ArmedTimers(ctx) // after the runs, so that a run that began meanwhile is not missing one
+	armed, err := t.Fleet.ArmedTimers(ctx) // after the runs, so that a run that began meanwhile is not missing one
 	if err != nil {
 		return 0, err
 	}

@@ -39,12 +39,14 @@ const (
 	startGrace = time.Minute
 )
 
-// Config configures [Timers]. Everything is required.
+// Config configures [Timers]. All but Fleet is required.
 type Config struct {
 	Runs    *runs.Editor
 	Subruns *subruns.Subruns
 	Queue   journal.Queue
 	Timers  journal.Timers
+	// Fleet knows which timers are set. Nil: none is set again.
+	Fleet ports.Fleet
 	// KV keeps for all gateways whether somebody removed the timers.
 	KV kv.Store
 	// Expire ends a run's wait for a reply of its client. A zero one is bounded anew.
@@ -144,7 +146,7 @@ func (t *Timers) Run(ctx context.Context) error {
 // deliver processes one timer. It acknowledges the timer after its events are in the log and the
 // next timer is set, so a process that dies in between loses nothing.
 func (t *Timers) deliver(ctx context.Context, d journal.TimerDelivery) {
-	timer := d.Timer()
+	timer := d.Timer
 	var seen note
 	_ = json.Unmarshal(timer.Data, &seen) // without a note the run is read
 	if early := seen.At.Sub(t.a.Store.Now()); early > 0 {

@@ -51,7 +51,7 @@ type rig struct {
 	stop func()
 }
 
-func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
+func newRig(t *testing.T, b journal.Bus, tweak func(*control.Config)) *rig {
 	cfg := control.Config{
 		Base:   worker.Base{Store: runlog.New(runlog.Options{Log: b}), Queue: b, Feed: b, Instance: "test"},
 		Timers: b, KV: b, Alarms: b.(ports.Alarms),
@@ -74,12 +74,12 @@ func newRig(t *testing.T, b controltest.Bus, tweak func(*control.Config)) *rig {
 	return &rig{controltest.NewWorld(t, b), c, s, stop}
 }
 
-func natsBus(t *testing.T) controltest.Bus {
+func natsBus(t *testing.T) journal.Bus {
 	return controltest.NATS(t, natsbus.InitOptions{AckWait: time.Second})
 }
 
 // scheduling is a controller with schedules, and an agent that it can start.
-func scheduling(t *testing.T, b controltest.Bus) *rig {
+func scheduling(t *testing.T, b journal.Bus) *rig {
 	r := newRig(t, b, nil)
 	require.NoError(t, announce.NewDirectory(b, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
 	r.putAgent("reporter", "openai")

@@ -47,7 +47,7 @@ func (s *Scheduler) put(ctx context.Context, key ports.AlarmKey, st *state, revi
 	if err != nil {
 		return err
 	}
-	if most := ports.MaxBody(s.cfg.KV); len(data) > most {
+	if most := s.cfg.KV.MaxBody(); len(data) > most {
 		return &ports.TooLargeError{What: "schedule " + key.String(), Size: len(data), Limit: most}
 	}
 	_, err = s.cfg.KV.Update(ctx, row.Bucket, kv.Item{Key: key.String(), Value: data, Revision: revision})

@@ -355,6 +355,9 @@ func (p *Process) Head(ctx context.Context, run events.Run) (journal.Record, err
 	return recs[len(recs)-1], nil
 }
 
+// MaxBody returns the largest body of an event.
+func (p *Process) MaxBody() int { return journal.MaxBody }
+
 // Newest returns the shard's last record that matches.
 func (p *Process) Newest(ctx context.Context, shard int, filter journal.Filter) (journal.Record, error) {
 	if err := p.readable(ctx, journalcheck.Shard(p.Shards(), shard)); err != nil {

@@ -111,6 +111,9 @@ func (p *Process) wait(ctx context.Context, at time.Time, changed <-chan struct{
 	}
 }
 
+// Limited reports that nobody has bounded the calls.
+func (p *Process) Limited(context.Context, string) (bool, error) { return false, nil }
+
 // AckWait returns how long a delivery may go without Extend.
 func (p *Process) AckWait(_ context.Context, in journal.Inbox) (time.Duration, error) {
 	if err := checkInbox(in); err != nil {

@@ -126,7 +126,7 @@ func (p *Process) ConsumeTimers(ctx context.Context, slots int, handle func(jour
 	if slots < 1 {
 		return fmt.Errorf("consume timers: %d slots: at least one is needed", slots)
 	}
-	return p.consume(ctx, []*inbox{p.j.timers.due}, slots, func(d *delivery) { handle(timerDelivery{d}) })
+	return p.consume(ctx, []*inbox{p.j.timers.due}, slots, func(d *delivery) { handle(journal.TimerDelivery{Delivery: d, Timer: *d.it.timer}) })
 }
 
 // SetAlarm has the alarm ring at the time, in place of one that has not rung; a zero time
@@ -167,9 +167,3 @@ func (j *Journal) HasTimer(run events.Run, kind string) bool {
 	key := timerKey(journal.Timer{Run: run, Kind: kind})
 	return slices.ContainsFunc(j.timers.due.items, func(it *item) bool { return it.run == key })
 }
-
-// timerDelivery is a timer in a process's hands.
-type timerDelivery struct{ *delivery }
-
-// Timer returns the timer that fired.
-func (d timerDelivery) Timer() journal.Timer { return *d.it.timer }
