@@ -222,6 +222,7 @@ var rolesMay = []string{
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 	"internal/recordline", "internal/buildinfo", "internal/tracecontext",
+	"internal/feature/row", "internal/feature/rows",
 }
 
 // partsOf are the packages that belong to one role, with the role, and onTop those that

@@ -20,7 +20,7 @@ func (c *client) finder(ctx context.Context, prefix string, limit int) ([]list.R
 	if c.controller != nil { // which need not read the entire log for it
 		return c.controller.Find(ctx, c.namespace, prefix, limit)
 	}
-	page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: list.Query{IDPrefix: prefix, Limit: limit}})
+	page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: list.Query{Filters: list.Filters{"id_prefix": prefix}, Limit: limit}})
 	return page.Runs, err
 }
 

@@ -113,7 +113,7 @@ func textOf(t *testing.T, res *mcp.CallToolResult) string {
 func (b *bus) endsIn(t *testing.T, agent string, state events.State) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		page, err := b.host.Gateway().Runs(t.Context(), "", list.Query{State: state})
+		page, err := b.host.Gateway().Runs(t.Context(), "", list.Query{Filters: list.Filters{"state": string(state)}})
 		require.NoError(t, err)
 		return slices.ContainsFunc(page.Runs, func(r list.Run) bool { return r.Agent == agent && r.State == state })
 	}, time.Minute, 20*time.Millisecond, "no run of %s is %s", agent, state)

@@ -1,19 +1,23 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"reflect"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/feature/row"
 )
 
 // queryFlags adds a flag for each field of a query that has the tag flag, its usage. The flag has the
-// name of the field's parameter, or the one in the tag name. The returned function sets the fields
-// that the flags themselves cannot: times, and what nil is for.
-func queryFlags(cmd *cobra.Command, query any) (given func() error) {
-	var later []func() error
+// name of the field's parameter.
+func queryFlags(cmd *cobra.Command, query any) {
 	flags, v := cmd.Flags(), reflect.ValueOf(query).Elem()
 	for i := range v.NumField() {
 		tag := v.Type().Field(i).Tag
@@ -21,42 +25,74 @@ func queryFlags(cmd *cobra.Command, query any) (given func() error) {
 		if !is {
 			continue
 		}
-		usage = strings.ReplaceAll(usage, "'", "`")
-		name := strings.ReplaceAll(tag.Get("query"), "_", "-")
-		if own := tag.Get("name"); own != "" {
-			name = own
-		}
+		name, usage := tag.Get("query"), strings.ReplaceAll(usage, "'", "`")
 		switch at := v.Field(i).Addr().Interface().(type) {
 		case *int:
 			usual, _ := strconv.Atoi(tag.Get("default")) // 0 without one
 			flags.IntVar(at, name, usual, usage)
 		case *bool:
 			flags.BoolVar(at, name, false, usage)
-		case **float64:
-			n := flags.Float64(name, 0, usage)
-			later = append(later, func() error {
-				if flags.Changed(name) {
-					*at = n
-				}
-				return nil
-			})
-		case *time.Time:
-			text := flags.String(name, "", usage)
-			later = append(later, func() (err error) {
-				*at, err = timeFlag(name, *text)
-				return err
-			})
-		default:
-			text := v.Field(i).Addr().Convert(reflect.TypeFor[*string]()).Interface().(*string)
-			flags.StringVarP(text, name, tag.Get("short"), "", usage)
+		case *string:
+			flags.StringVar(at, name, "", usage)
 		}
 	}
-	return func() error {
-		for _, set := range later {
-			if err := set(); err != nil {
+}
+
+// filterFlag is the name of a filter's flag.
+func filterFlag(f row.Filter) string { return cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-")) }
+
+// filterFlags adds the flags of the filters of the list of runs.
+func filterFlags(cmd *cobra.Command, client *clientFlags) {
+	for _, f := range list.AllFilters() {
+		if f.Usage == "" {
+			continue
+		}
+		name, usage := filterFlag(f), strings.ReplaceAll(f.Usage, "'", "`")
+		if f.Kind == row.Dollars {
+			cmd.Flags().Float64(name, 0, usage)
+		} else {
+			cmd.Flags().StringP(name, f.Short, "", usage)
+		}
+		switch f.Kind {
+		case row.Run:
+			client.offerRunFlag(cmd, name)
+		case row.State:
+			cli.Complete(cmd, name, stateNames()...)
+		case row.Chosen:
+			cli.Complete(cmd, name, f.Values()...)
+		}
+	}
+}
+
+// filterValues returns what the flags of [filterFlags] say. Ids of runs are as they were given.
+func filterValues(cmd *cobra.Command) (list.Filters, error) {
+	values := list.Filters{}
+	for _, f := range list.AllFilters() {
+		given := cmd.Flags().Lookup(filterFlag(f))
+		if f.Usage == "" || !given.Changed || given.Value.String() == "" {
+			continue
+		}
+		text := given.Value.String()
+		if f.Kind == row.Time {
+			at, err := timeFlag(given.Name, text)
+			if err != nil {
+				return nil, err
+			}
+			text = at.UTC().Format(time.RFC3339Nano)
+		}
+		values[f.Name] = text
+	}
+	return values, nil
+}
+
+// findRuns completes the ids of runs in values of filters.
+func (c *client) findRuns(ctx context.Context, values list.Filters) (err error) {
+	for _, f := range list.AllFilters() {
+		if f.Kind == row.Run && values[f.Name] != "" {
+			if values[f.Name], err = c.find(ctx, values[f.Name]); err != nil {
 				return err
 			}
 		}
-		return nil
 	}
+	return nil
 }

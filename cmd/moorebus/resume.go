@@ -59,7 +59,7 @@ func (restored resume) Call(ctx context.Context, c route.Client, in requests.Ord
 
 // restoredRuns returns the namespace's runs that a restore paused, the oldest first.
 func (c *client) restoredRuns(ctx context.Context) (runs []string, err error) {
-	q := list.Query{Paused: list.PausedRestored, Limit: list.MaxLimit}
+	q := list.Query{Filters: list.Filters{"paused": "restored"}, Limit: list.MaxLimit}
 	for {
 		page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: q})
 		if err != nil {

@@ -35,23 +35,18 @@ a file or a pipe it has full ids and times.`,
 		Args: cobra.NoArgs,
 	}
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
-	given := queryFlags(cmd, &q)
-	flags.offerRunFlag(cmd, "parent")
-	cli.Complete(cmd, "state", stateNames()...)
-	cli.Complete(cmd, "waiting", names(list.Waitings)...)
-	cli.Complete(cmd, "paused", string(list.PausedAny), string(list.PausedRestored))
+	queryFlags(cmd, &q)
+	filterFlags(cmd, flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if q.Limit < 1 {
 			return cli.Usage("--limit: must be 1 to 1000, is %d", q.Limit)
 		}
-		if err := given(); err != nil {
+		if q.Filters, err = filterValues(cmd); err != nil {
 			return err
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			if q.Parent != "" {
-				if q.Parent, err = c.find(ctx, q.Parent); err != nil {
-					return err
-				}
+			if err := c.findRuns(ctx, q.Filters); err != nil {
+				return err
 			}
 			page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: q})
 			if err != nil {
@@ -94,15 +89,9 @@ func timeFlag(name, text string) (time.Time, error) {
 }
 
 func stateNames() []string {
-	states := reducer.DefaultTable().States()
-	return names(states)
-}
-
-// names returns names as text.
-func names[T ~string](all []T) []string {
-	texts := make([]string, len(all))
-	for i, name := range all {
-		texts[i] = string(name)
+	var names []string
+	for _, state := range reducer.DefaultTable().States() {
+		names = append(names, string(state))
 	}
-	return texts
+	return names
 }

@@ -85,7 +85,7 @@ func (f *Face) listTasks(ctx context.Context, r *http.Request, values map[string
 		return nil, err
 	}
 	to := targetOf(r, "")
-	page, err := f.cfg.Control.Runs(ctx, to.ns, list.Query{Agent: to.agent, Limit: list.MaxLimit})
+	page, err := f.cfg.Control.Runs(ctx, to.ns, list.Query{Filters: list.Filters{"agent": to.agent}, Limit: list.MaxLimit})
 	if err != nil {
 		return nil, err
 	}

@@ -61,11 +61,11 @@ func TestHold(t *testing.T) {
 		require.Equal(t, events.ReasonRestored, state.PauseReason)
 	}
 	require.Len(t, two.bodies(planning), 2, "its Start and the pause")
-	page, err := gateway.Runs(t.Context(), "", list.Query{Paused: list.PausedRestored})
+	page, err := gateway.Runs(t.Context(), "", list.Query{Filters: list.Filters{"paused": "restored"}})
 	require.NoError(t, err)
 	require.Len(t, page.Runs, 2)
 	require.True(t, page.Runs[0].Paused && page.Runs[0].PauseReason == events.ReasonRestored)
-	page, err = gateway.Runs(t.Context(), "", list.Query{Paused: list.PausedAny})
+	page, err = gateway.Runs(t.Context(), "", list.Query{Filters: list.Filters{"paused": "any"}})
 	require.NoError(t, err)
 	require.Len(t, page.Runs, 3)
 
@@ -79,7 +79,7 @@ func TestHold(t *testing.T) {
 	require.NoError(t, err)
 	_, err = gateway.Release(t.Context(), "", about.ID, events.By{})
 	require.True(t, refusal.Is(err, refusal.CodeNotPaused), "%v: somebody paused it since", err)
-	page, err = gateway.Runs(t.Context(), "", list.Query{Paused: list.PausedRestored})
+	page, err = gateway.Runs(t.Context(), "", list.Query{Filters: list.Filters{"paused": "restored"}})
 	require.NoError(t, err)
 	require.Empty(t, page.Runs)
 	two.verified()

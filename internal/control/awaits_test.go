@@ -28,9 +28,9 @@ func (r *rig) waitsFor(c *control.Controller, id, pool string) (found *runs.Wait
 }
 
 // listed returns the runs that a gateway lists with this filter, by their ids.
-func (r *rig) listed(c *control.Controller, whom list.Waiting) map[string]list.Run {
+func (r *rig) listed(c *control.Controller, whom string) map[string]list.Run {
 	r.T.Helper()
-	page, err := c.Runs(r.T.Context(), "", list.Query{Waiting: whom})
+	page, err := c.Runs(r.T.Context(), "", list.Query{Filters: list.Filters{"waiting": whom}})
 	require.NoError(r.T, err)
 	all := map[string]list.Run{}
 	for _, run := range page.Runs {
@@ -60,29 +60,29 @@ func TestRunsThatWaitForAnActor(t *testing.T) {
 		want := &runs.WaitsFor{Pool: "far", Since: since}
 		require.Equal(t, want, r.waitsFor(c, one, "far"))
 		r.waitsFor(c, batch, "near")
-		for _, whom := range []list.Waiting{"", list.WaitingActor, list.WaitingAny} {
+		for _, whom := range []string{"", "actor", "any"} {
 			runs := r.listed(c, whom)
 			require.Len(t, runs, 2)
 			require.Equal(t, want, runs[one].WaitsFor)
 			require.Equal(t, "near", runs[batch].WaitsFor.Pool)
 			require.Equal(t, list.WaitingActor, runs[one].Waiting)
 		}
-		require.Empty(t, r.listed(c, list.WaitingClient))
+		require.Empty(t, r.listed(c, "client"))
 	}
 
 	r.actor("near")
 	r.waitsFor(r.control, batch, "far")
-	require.Equal(t, "far", r.listed(r.control, list.WaitingActor)[batch].WaitsFor.Pool)
+	require.Equal(t, "far", r.listed(r.control, "actor")[batch].WaitsFor.Pool)
 	r.Happens(one, events.Control, &events.Paused{})
 	r.waitsFor(r.control, one, "")
-	require.NotContains(t, r.listed(r.control, list.WaitingActor), one)
+	require.NotContains(t, r.listed(r.control, "actor"), one)
 	r.Happens(one, events.Control, &events.Resumed{})
 	r.waitsFor(r.control, one, "far")
-	require.Contains(t, r.listed(r.control, list.WaitingActor), one)
+	require.Contains(t, r.listed(r.control, "actor"), one)
 	r.actor("far")
 	for _, id := range []string{one, batch} {
 		r.arrives(id, events.Observing)
 		r.waitsFor(r.control, id, "")
 	}
-	require.Empty(t, r.listed(r.control, list.WaitingActor))
+	require.Empty(t, r.listed(r.control, "actor"))
 }

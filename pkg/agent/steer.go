@@ -72,7 +72,7 @@ func (a *Agent) Runs(ctx context.Context, states ...events.State) iter.Seq2[RunI
 			return
 		}
 		defer func() { _ = release() }() // the list is complete, or its error is returned
-		query := list.Query{Agent: a.def.Name, Limit: list.MaxLimit}
+		query := list.Query{Filters: list.Filters{"agent": a.def.Name}, Limit: list.MaxLimit}
 		for {
 			page, err := service.host.Gateway().Runs(ctx, a.namespace, query)
 			if err != nil {

@@ -83,14 +83,14 @@ func benchmarkList(b *testing.B, r *rig, bus journal.Bus, runs int, oldest strin
 			fresh := newRig(b, bus)
 			runtime.GC()
 			runtime.ReadMemStats(&before)
-			page(b, fresh, list.Query{Agent: "news"}, list.DefaultLimit)
+			page(b, fresh, list.Query{Filters: list.Filters{"agent": "news"}}, list.DefaultLimit)
 			runtime.GC()
 			runtime.ReadMemStats(&after)
 			runtime.KeepAlive(fresh)
 		}
 		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(runs), "B/run")
 	})
-	page(b, r, list.Query{Agent: "news"}, list.DefaultLimit)
+	page(b, r, list.Query{Filters: list.Filters{"agent": "news"}}, list.DefaultLimit)
 	const none = 0
 	for _, c := range []struct {
 		name string
@@ -99,12 +99,12 @@ func benchmarkList(b *testing.B, r *rig, bus journal.Bus, runs int, oldest strin
 	}{
 		{"first", list.Query{}, list.DefaultLimit},
 		{"thousand", list.Query{Limit: list.MaxLimit}, list.MaxLimit},
-		{"state", list.Query{State: events.WaitingForUser}, list.DefaultLimit},
-		{"waiting", list.Query{Waiting: list.WaitingAny}, list.DefaultLimit},
-		{"agent none", list.Query{Agent: "olds"}, none},
-		{"cost none", list.Query{CostAbove: cost(1)}, none},
-		{"text oldest", list.Query{Text: oldest}, 1},
-		{"text none", list.Query{Text: "there is no such thing"}, none},
+		{"state", list.Query{Filters: list.Filters{"state": "waiting_for_user"}}, list.DefaultLimit},
+		{"waiting", list.Query{Filters: list.Filters{"waiting": "any"}}, list.DefaultLimit},
+		{"agent none", list.Query{Filters: list.Filters{"agent": "olds"}}, none},
+		{"cost none", list.Query{Filters: list.Filters{"cost_above": "1"}}, none},
+		{"text oldest", list.Query{Filters: list.Filters{"q": oldest}}, 1},
+		{"text none", list.Query{Filters: list.Filters{"q": "there is no such thing"}}, none},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {

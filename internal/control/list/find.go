@@ -20,7 +20,7 @@ func (l *Lister) Find(ctx context.Context, ns, prefix string, limit int) ([]Run,
 		return nil, err
 	}
 	if missing <= unindexed {
-		page, err := l.Runs(ctx, ns, Query{IDPrefix: prefix, Limit: limit})
+		page, err := l.Runs(ctx, ns, Query{Filters: Filters{"id_prefix": prefix}, Limit: limit})
 		return page.Runs, err
 	}
 	return l.findInLog(ctx, ns, prefix, limit)

@@ -9,11 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/runs"
+	feature "github.com/moorebus/moorebus/internal/feature/row"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -118,48 +118,22 @@ type Page struct {
 }
 
 // Query says which runs are listed, newest first: by their start, or with a terminal state by
-// their end. An empty field means every run. The tags make the parameters of GET /v1/runs and the
-// flags of the command runs.
+// their end. The tags make the parameters of GET /v1/runs and the flags of the command runs.
 type Query struct {
-	State events.State `query:"state" doc:"Only runs in this state. With a terminal state the order is that of their ends, else of their starts." flag:"only runs in this 'state'"`
-	// Agent is the name of the agent that the run has now.
-	Agent string `query:"agent" doc:"Only runs of this agent." flag:"only runs of this 'agent'"`
-	// Text is searched in the run's id, agent, task (the first 2 KiB) and answer or error
-	// (the first 512 bytes).
-	Text     string `query:"q" doc:"Only runs with this text in their id, agent, task, or answer or error. Case does not matter." name:"text" short:"q" flag:"only runs with this 'text' in their id, agent, task, answer or error"`
-	IDPrefix string `query:"id_prefix" doc:"Only runs whose id begins with this."`
-	// Since and Until bound when the run was started; Until itself is excluded.
-	Since time.Time `query:"since" doc:"Only runs started at or after this time (RFC 3339)." flag:"only runs started since this 'time', such as 2026-01-02T15:04:05Z or 24h (ago)"`
-	Until time.Time `query:"until" doc:"Only runs started before this time (RFC 3339)." flag:"only runs started before this 'time'"`
-	// Parent is the run whose call the run answers.
-	Parent  string  `query:"parent" doc:"Only runs that answer calls of this run." flag:"only runs that answer calls of this 'run'"`
-	Waiting Waiting `query:"waiting" doc:"Only runs that wait for human, user, client, actor (of a pool without actors) or any of them." flag:"only runs that wait for 'whom': human, user, client, actor or any"`
-	Paused  Paused  `query:"paused" doc:"Only runs that are paused: any, or restored for those that a restore paused." flag:"only 'paused' runs: any, or restored for those that a restore paused"`
-	// CostAbove is nil for no bound. It is compared with what the run's own events cost.
-	CostAbove *float64 `query:"cost_above" doc:"Only runs whose own events cost more than this number of US dollars." flag:"only runs that cost more than this number of US 'dollars'"`
+	Filters `query:"*"`
 	// Limit is the number of runs in the page; 0: [DefaultLimit].
 	Limit int `query:"limit" doc:"The most runs of the answer, 1 to 1000. Default: 50." default:"50" flag:"number of runs to list, 1 to 1000"`
 	// Cursor is Next of the page before; empty for the first page.
 	Cursor string `query:"cursor" doc:"The next of the previous answer." flag:"continue after this 'run'"`
 }
 
-// Paused says which paused runs are listed.
-type Paused string
-
-// The values of [Paused] but for the empty one.
-const (
-	PausedAny      Paused = "any"
-	PausedRestored Paused = "restored"
-)
-
-// is reports whether a run is one of those that are wanted.
-func (p Paused) is(r *row) bool { return p == "" || r.info.Paused && (p == PausedAny || r.restored) }
-
 // Lister lists runs. It is safe for concurrent use.
 type Lister struct {
 	a        *runs.Editor
 	index    *index
 	unserved Unserved
+	known    []feature.Filter
+	tests    map[string]Test // of features' filters
 }
 
 // New returns a Lister for the runs of a. unserved says which pools have no actors; nil: that is
@@ -168,7 +142,7 @@ func New(a *runs.Editor, unserved Unserved) *Lister {
 	if unserved == nil {
 		unserved = func(context.Context) map[string]time.Time { return nil }
 	}
-	return &Lister{a, newIndex(a), unserved}
+	return &Lister{a, newIndex(a), unserved, AllFilters(), map[string]Test{}}
 }
 
 // unindexed is how many records may be missing in the index before a page without filters is
@@ -190,7 +164,11 @@ func (l *Lister) Runs(ctx context.Context, ns string, q Query) (Page, error) {
 	if q.Limit == 0 {
 		q.Limit = DefaultLimit
 	}
-	if err := l.check(q); err != nil {
+	if q.Limit < 1 || q.Limit > MaxLimit {
+		return Page{}, badParameter("limit: must be 1 to %d", MaxLimit)
+	}
+	k := &look{unserved: sync.OnceValue(func() map[string]time.Time { return l.unserved(ctx) })}
+	if err := k.take(ctx, l, ns, q.Filters); err != nil {
 		return Page{}, err
 	}
 	missing, ends, err := l.index.missing(ctx)
@@ -198,10 +176,10 @@ func (l *Lister) Runs(ctx context.Context, ns string, q Query) (Page, error) {
 		return Page{}, err
 	}
 	if missing == 0 {
-		return l.page(ctx, ns, q)
+		return l.page(ctx, ns, q, k)
 	}
 	building := ctx
-	soon := missing > unindexed && q.plain()
+	soon := missing > unindexed && k.plain()
 	if soon {
 		var stop context.CancelFunc
 		building, stop = context.WithTimeout(ctx, plainWait)
@@ -210,47 +188,22 @@ func (l *Lister) Runs(ctx context.Context, ns string, q Query) (Page, error) {
 	err = l.index.catchUp(building, ends)
 	switch {
 	case err == nil:
-		return l.page(ctx, ns, q)
+		return l.page(ctx, ns, q, k)
 	case soon && building.Err() != nil && ctx.Err() == nil:
-		return l.backwardsPage(ctx, ns, q)
+		return l.backwardsPage(ctx, ns, q, k)
 	}
 	return Page{}, err
 }
 
-func (l *Lister) check(q Query) error {
-	switch {
-	case q.Limit < 1 || q.Limit > MaxLimit:
-		return badParameter("limit: must be 1 to %d", MaxLimit)
-	case q.State != "" && !slices.Contains(l.a.Table.States(), q.State):
-		return badParameter("state: %q is not a state", q.State)
-	case q.Parent != "" && events.CheckID(q.Parent) != nil:
-		return badParameter("parent: %q is not the id of a run", q.Parent)
-	case q.Waiting != "" && !slices.Contains(Waitings, q.Waiting):
-		return badParameter("waiting: %q is not known; use human, user, client, actor or any", q.Waiting)
-	case !slices.Contains([]Paused{"", PausedAny, PausedRestored}, q.Paused):
-		return badParameter("paused: %q is not known; use %s or %s", q.Paused, PausedAny, PausedRestored)
-	case q.CostAbove != nil && !(*q.CostAbove >= 0): // also not for NaN
-		return badParameter("cost_above: must be a number of US dollars from 0")
-	}
-	return nil
-}
-
-// plain reports whether a query filters by nothing but the state.
-func (q Query) plain() bool {
-	return q == Query{State: q.State, Limit: q.Limit, Cursor: q.Cursor}
-}
-
 // page reads a page from the index.
-func (l *Lister) page(ctx context.Context, ns string, q Query) (Page, error) {
-	q.Text = strings.ToLower(q.Text)
-	page, unserved := Page{Runs: []Run{}}, sync.OnceValue(func() map[string]time.Time { return l.unserved(ctx) })
-	ended := l.a.Table.Terminal(q.State)
-	after, err := l.index.at(ns, q.Cursor, ended)
+func (l *Lister) page(ctx context.Context, ns string, q Query, k *look) (Page, error) {
+	page := Page{Runs: []Run{}}
+	after, err := l.index.at(ns, q.Cursor, k.ended)
 	if err != nil {
 		return Page{}, err
 	}
 	for len(page.Runs) < q.Limit {
-		found := l.index.find(ns, q, unserved, after, q.Limit-len(page.Runs), ended)
+		found := l.index.find(ns, k, after, q.Limit-len(page.Runs))
 		if len(found) == 0 {
 			return page, nil
 		}
@@ -313,9 +266,8 @@ func (x *index) at(ns, cursor string, ended bool) (*row, error) {
 	return nil, badParameter("cursor: %q is not a run of this list", cursor)
 }
 
-// find returns at most limit runs after one (nil: from the beginning), newest first. ended says
-// that the order is that of their ends. unserved returns since when pools have no actors.
-func (x *index) find(ns string, q Query, unserved func() map[string]time.Time, after *row, limit int, ended bool) []match {
+// find returns at most limit runs after one (nil: from the beginning), newest first.
+func (x *index) find(ns string, k *look, after *row, limit int) []match {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	space := x.namespaces[ns]
@@ -323,7 +275,7 @@ func (x *index) find(ns string, q Query, unserved func() map[string]time.Time, a
 		return nil
 	}
 	rows, order := space.started, byStart
-	if ended {
+	if k.ended {
 		rows, order = space.ended, byEnd
 	}
 	at := len(rows)
@@ -333,11 +285,11 @@ func (x *index) find(ns string, q Query, unserved func() map[string]time.Time, a
 	var found []match
 	for at--; at >= 0 && len(found) < limit; at-- {
 		r := rows[at]
-		if !ended && r.from.Before(q.Since.Add(-clockSkew)) {
+		if !k.ended && r.from.Before(k.since.Add(-clockSkew)) {
 			break // all others are older
 		}
-		if q.matches(r, unserved) {
-			found = append(found, match{r, r.shown(unserved)})
+		if k.matches(r) {
+			found = append(found, match{r, r.shown(k.unserved)})
 		}
 	}
 	return found
@@ -346,24 +298,15 @@ func (x *index) find(ns string, q Query, unserved func() map[string]time.Time, a
 // clockSkew is how much the clocks of those who start runs and of the server may differ.
 const clockSkew = time.Hour
 
-func (q *Query) matches(r *row, unserved func() map[string]time.Time) bool {
-	return (q.State == "" || r.info.State == q.State) && (q.Agent == "" || r.info.Agent == q.Agent) &&
-		(q.Parent == "" || r.info.Parent == q.Parent) && strings.HasPrefix(r.info.RunID, q.IDPrefix) &&
-		(q.Since.IsZero() || !r.info.Started.Before(q.Since)) && (q.Until.IsZero() || r.info.Started.Before(q.Until)) &&
-		(q.CostAbove == nil || r.info.CostUSD > *q.CostAbove) && (q.Waiting == "" || q.Waiting.is(r.shown(unserved).Waiting)) && q.Paused.is(r) &&
-		(q.Text == "" || strings.Contains(r.task, q.Text) || strings.Contains(r.answer, q.Text) ||
-			strings.Contains(r.info.Agent, q.Text) || strings.Contains(r.info.RunID, q.Text))
-}
-
 // backwardsPage reads a page from the log itself: backwards from the cursor, and only the last
 // event of each run. For a state that is not terminal it examines at most 2000 runs and then
 // returns Next. With several shards a later page reads the newer starts of the other shards
 // again.
-func (l *Lister) backwardsPage(ctx context.Context, ns string, q Query) (Page, error) {
-	p := pager{l: l, ns: ns, state: q.State, limit: q.Limit, page: Page{Runs: []Run{}}, seen: map[string]bool{}}
+func (l *Lister) backwardsPage(ctx context.Context, ns string, q Query, k *look) (Page, error) {
+	p := pager{l: l, ns: ns, state: k.state, limit: q.Limit, page: Page{Runs: []Run{}}, seen: map[string]bool{}}
 	p.filter = journal.Filter{Namespace: ns, From: l.a.Table.Initial()}
-	if l.a.Table.Terminal(q.State) {
-		p.filter = journal.Filter{Namespace: ns, To: q.State}
+	if k.ended {
+		p.filter = journal.Filter{Namespace: ns, To: k.state}
 	}
 	return p.fill(ctx, q.Cursor)
 }

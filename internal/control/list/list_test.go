@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/control/list"
+	"github.com/moorebus/moorebus/internal/feature/row"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -59,17 +60,17 @@ func (r *rig) start(agent, task string) string {
 }
 
 // lists expects these runs, newest first, in pages of two.
-func (r *rig) lists(q list.Query, want ...string) {
+func (r *rig) lists(values list.Filters, want ...string) {
 	r.T.Helper()
 	var got []string
-	for q.Limit = 2; ; {
+	for q := (list.Query{Filters: values, Limit: 2}); ; {
 		page, err := r.Runs(r.T.Context(), "", q)
 		require.NoError(r.T, err)
 		for _, run := range page.Runs {
 			got = append(got, run.RunID)
-			require.True(r.T, q.Waiting == "" || run.Waiting == q.Waiting || q.Waiting == list.WaitingAny && run.Waiting != "", "%+v", run)
-			require.True(r.T, q.CostAbove == nil || run.CostUSD > *q.CostAbove, "%+v", run)
-			require.True(r.T, q.Parent == "" || run.Parent == q.Parent, "%+v", run)
+			whom := values["waiting"]
+			require.True(r.T, whom == "" || string(run.Waiting) == whom || whom == "any" && run.Waiting != "", "%+v", run)
+			require.True(r.T, values["parent"] == "" || run.Parent == values["parent"], "%+v", run)
 		}
 		if q.Cursor = page.Next; q.Cursor == "" {
 			break
@@ -92,24 +93,24 @@ func TestFilters(t *testing.T) {
 		r.Happens(dear, events.Planning, done)
 		after := time.Now()
 
-		r.lists(list.Query{}, dear, news, bill)
-		r.lists(list.Query{Agent: "news"}, dear, news)
-		r.lists(list.Query{Agent: "new"})
-		r.lists(list.Query{Text: "invoice 77"}, bill)
-		r.lists(list.Query{Text: "42 PAGES"}, dear)
-		r.lists(list.Query{Text: "bill"}, bill)
-		r.lists(list.Query{Text: news}, news)
-		r.lists(list.Query{State: events.WaitingForUser}, news)
-		r.lists(list.Query{Waiting: list.WaitingUser}, news)
-		r.lists(list.Query{Waiting: list.WaitingAny}, news)
-		r.lists(list.Query{Waiting: list.WaitingHuman})
-		r.lists(list.Query{CostAbove: cost(0.5)}, dear)
-		r.lists(list.Query{CostAbove: cost(0.75)})
-		r.lists(list.Query{Since: before.Add(-time.Hour), Until: after.Add(time.Hour)}, dear, news, bill)
-		r.lists(list.Query{Since: after.Add(time.Hour)})
-		r.lists(list.Query{Until: before.Add(-time.Hour)})
-		r.lists(list.Query{Parent: bill})
-		r.lists(list.Query{Agent: "news", State: events.Done, Text: "everything"}, dear)
+		r.lists(nil, dear, news, bill)
+		r.lists(list.Filters{"agent": "news"}, dear, news)
+		r.lists(list.Filters{"agent": "new"})
+		r.lists(list.Filters{"q": "invoice 77"}, bill)
+		r.lists(list.Filters{"q": "42 PAGES"}, dear)
+		r.lists(list.Filters{"q": "bill"}, bill)
+		r.lists(list.Filters{"q": news}, news)
+		r.lists(list.Filters{"state": "waiting_for_user"}, news)
+		r.lists(list.Filters{"waiting": "user"}, news)
+		r.lists(list.Filters{"waiting": "any"}, news)
+		r.lists(list.Filters{"waiting": "human"})
+		r.lists(list.Filters{"cost_above": "0.5"}, dear)
+		r.lists(list.Filters{"cost_above": "0.75"})
+		r.lists(list.Filters{"since": before.Add(-time.Hour).Format(time.RFC3339Nano), "until": after.Add(time.Hour).Format(time.RFC3339Nano)}, dear, news, bill)
+		r.lists(list.Filters{"since": after.Add(time.Hour).Format(time.RFC3339Nano)})
+		r.lists(list.Filters{"until": before.Add(-time.Hour).Format(time.RFC3339Nano)})
+		r.lists(list.Filters{"parent": bill})
+		r.lists(list.Filters{"agent": "news", "state": "done", "q": "everything"}, dear)
 
 		page, err := r.Runs(t.Context(), "", list.Query{})
 		require.NoError(t, err)
@@ -121,21 +122,48 @@ func TestFilters(t *testing.T) {
 
 		// What the log has since the last list is in the next one.
 		r.Happens(bill, events.Control, &events.CancelledRun{})
-		r.lists(list.Query{State: events.Cancelled}, bill)
-		r.lists(list.Query{State: events.Done}, dear)
+		r.lists(list.Filters{"state": "cancelled"}, bill)
+		r.lists(list.Filters{"state": "done"}, dear)
 
 		for _, q := range []list.Query{
-			{Limit: -1}, {Limit: 1001}, {State: "flying"}, {Parent: "x"}, {Waiting: "me"}, {CostAbove: cost(-1)}, {Cursor: "x"}, {Cursor: runlog.NewID()},
-			{Cursor: news, State: events.Done},
+			{Limit: -1}, {Limit: 1001}, {Filters: list.Filters{"state": "flying"}}, {Filters: list.Filters{"parent": "x"}}, {Filters: list.Filters{"waiting": "me"}}, {Filters: list.Filters{"cost_above": "-1"}}, {Cursor: "x"}, {Cursor: runlog.NewID()},
+			{Filters: list.Filters{"state": "done"}, Cursor: news},
 		} {
 			_, err := r.Runs(t.Context(), "", q)
 			require.True(t, refusal.Is(err, refusal.CodeBadParameter), "%+v: %v", q, err)
 		}
 		r.Happens(news, events.Control, &events.FatalError{Outcome: events.Outcome{Code: "stalled", Message: "It stood still."}})
-		page, err = r.Runs(t.Context(), "", list.Query{Agent: "news"})
+		page, err = r.Runs(t.Context(), "", list.Query{Filters: list.Filters{"agent": "news"}})
 		require.NoError(t, err)
 		require.Equal(t, []string{"", "stalled"}, []string{page.Runs[0].Error, page.Runs[1].Error})
 	})
+}
+
+// A feature says which runs its own filter matches.
+func TestFiltersOfFeatures(t *testing.T) {
+	r := newRig(t, simtest.New(simtest.Options{}))
+	odd, even := r.start("news", "What is new?"), r.start("news", "What is new?")
+	asked := list.Query{Filters: list.Filters{"parity": "odd"}}
+	refused := func(q list.Query, want string) {
+		_, err := r.Runs(t.Context(), "", q)
+		require.True(t, refusal.Is(err, refusal.CodeBadParameter), "%v", err)
+		require.ErrorContains(t, err, want)
+	}
+	refused(asked, `"parity" is no filter`)
+	r.Know(row.Filter{Name: "parity", Kind: row.Chosen, Choices: [][2]string{{"odd"}, {"even"}, {"gone"}}})
+	refused(asked, "parity: nothing here knows it")
+	r.Filter("parity", func(_ context.Context, ns, value string) (func(string) bool, error) {
+		if value == "gone" {
+			return nil, refusal.New(refusal.Invalid, refusal.CodeBadParameter, "parity is gone")
+		}
+		require.Equal(t, "default", ns)
+		return func(run string) bool { return run == map[string]string{"odd": odd, "even": even}[value] }, nil
+	})
+	r.lists(asked.Filters, odd)
+	r.lists(list.Filters{"parity": "even", "agent": "news"}, even)
+	r.lists(list.Filters{"parity": "even", "agent": "none"})
+	refused(list.Query{Filters: list.Filters{"parity": "gone"}}, "parity is gone")
+	refused(list.Query{Filters: list.Filters{"parity": "1"}}, `parity: "1" is not known; use odd, even or gone`)
 }
 
 // A run waits for its client while a call of the client's tools is open, whatever came since.
@@ -146,7 +174,7 @@ func TestRunsThatWaitForTheirClient(t *testing.T) {
 	a.ClientTools = []events.ClientTool{{Name: "ask", Description: "Asks.", Schema: json.RawMessage(`{"type":"object"}`)}}
 	result, err := r.Start(t.Context(), "", control.StartRequest{Agent: &a, Task: "Paint it"})
 	require.NoError(t, err)
-	id, waits := result.RunID, list.Query{Waiting: list.WaitingClient}
+	id, waits := result.RunID, list.Filters{"waiting": "client"}
 	r.lists(waits)
 	call := events.Call{ID: "c1", Name: "ask", Arguments: "{}"}
 	r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: events.ToolCallReply{Calls: []events.Call{call}, Confidence: 1}})
@@ -162,7 +190,7 @@ func TestRunsThatWaitForTheirClient(t *testing.T) {
 	result, err = r.Start(t.Context(), "", control.StartRequest{Agent: &outside, Task: "Say hi"})
 	require.NoError(t, err)
 	r.lists(waits, result.RunID)
-	r.lists(list.Query{Waiting: list.WaitingAny}, result.RunID)
+	r.lists(list.Filters{"waiting": "any"}, result.RunID)
 }
 
 // A fork shows what it has from its parent, whose start may be in another shard.
@@ -176,7 +204,7 @@ func TestForksInherit(t *testing.T) {
 			last = fork.RunID
 			ids = append([]string{last}, ids...)
 		}
-		r.lists(list.Query{Agent: "news", Text: "what is new"}, ids...)
+		r.lists(list.Filters{"agent": "news", "q": "what is new"}, ids...)
 		page, err := r.Runs(t.Context(), "", list.Query{Limit: 1})
 		require.NoError(t, err)
 		require.Equal(t, "What is new?", page.Runs[0].Task)
@@ -190,8 +218,8 @@ func TestForgedRecords(t *testing.T) {
 		id := r.start("news", "What is new?")
 		controltest.Forge(t, r.Bus, r.At(id), events.Planning, controltest.TurnDone("no"), events.Acting, events.Done)
 		other := r.start("news", "And now?")
-		r.lists(list.Query{State: events.Planning}, other, id)
-		r.lists(list.Query{State: events.Done})
+		r.lists(list.Filters{"state": "planning"}, other, id)
+		r.lists(list.Filters{"state": "done"})
 	})
 }
 
@@ -212,7 +240,7 @@ func TestIndexIsTheLog(t *testing.T) {
 			}
 		}
 		for _, state := range []events.State{"", events.Planning, events.Cancelled, events.WaitingForUser, events.Done} {
-			q := list.Query{State: state, Limit: 1000}
+			q := list.Query{Filters: list.Filters{"state": string(state)}, Limit: 1000}
 			page, err := r.Runs(t.Context(), "", q)
 			require.NoError(t, err)
 			log, err := r.Backwards(t.Context(), "", q)
@@ -245,21 +273,21 @@ func TestPurgedRunsAreDropped(t *testing.T) {
 	for range 5 {
 		ids = append([]string{r.start("news", "What is new?")}, ids...)
 	}
-	r.lists(list.Query{Agent: "news"}, ids...)
+	r.lists(list.Filters{"agent": "news"}, ids...)
 	bus.run = ids[1]
-	r.lists(list.Query{Agent: "news"}, ids[0], ids[2], ids[3], ids[4])
+	r.lists(list.Filters{"agent": "news"}, ids[0], ids[2], ids[3], ids[4])
 	bus.run = ""
-	r.lists(list.Query{Agent: "news"}, ids[0], ids[2], ids[3], ids[4])
+	r.lists(list.Filters{"agent": "news"}, ids[0], ids[2], ids[3], ids[4])
 
 	// One that no page shows is dropped as well.
 	bus.run = ids[4]
 	for range 3 {
 		ids = append([]string{r.start("news", "What is new?")}, ids...)
-		_, err := r.Runs(t.Context(), "", list.Query{Limit: 1, Agent: "news"})
+		_, err := r.Runs(t.Context(), "", list.Query{Filters: list.Filters{"agent": "news"}, Limit: 1})
 		require.NoError(t, err)
 	}
 	bus.run = ""
-	r.lists(list.Query{Agent: "news"}, ids[0], ids[1], ids[2], ids[3], ids[5], ids[6])
+	r.lists(list.Filters{"agent": "news"}, ids[0], ids[1], ids[2], ids[3], ids[5], ids[6])
 }
 
 // A request that ends before the index is there says so, and what it read is not read again.
@@ -268,9 +296,9 @@ func TestIndexIsBuiltInParts(t *testing.T) {
 	id := r.start("news", "What is new?")
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	_, err := r.Runs(ctx, "", list.Query{Agent: "news"})
+	_, err := r.Runs(ctx, "", list.Query{Filters: list.Filters{"agent": "news"}})
 	require.Error(t, err)
-	r.lists(list.Query{Agent: "news"}, id)
+	r.lists(list.Filters{"agent": "news"}, id)
 }
 
 // Runs are found by the beginning of their ids, by the index and without it.

@@ -22,15 +22,7 @@ const (
 	WaitingUser   Waiting = "user"
 	WaitingClient Waiting = "client"
 	WaitingActor  Waiting = "actor"
-	// WaitingAny is any of them.
-	WaitingAny Waiting = "any"
 )
-
-// Waitings are the values of [Query.Waiting] but for the empty one.
-var Waitings = []Waiting{WaitingHuman, WaitingUser, WaitingClient, WaitingActor, WaitingAny}
-
-// is reports whether a run that waits for whom is one of those that are wanted.
-func (w Waiting) is(whom Waiting) bool { return whom == w || whom != "" && w == WaitingAny }
 
 // Unserved returns the pools without actors and since when they have none, as far as is known; the
 // zero time: since before anybody looked.

@@ -22,4 +22,7 @@ type Row struct {
 	Metrics []*meter.Metric
 	// Codes are the error codes of its requests, with their meanings.
 	Codes map[string]refusal.Meaning
+	// Filters are those that it adds to the list of runs. The feature says what they match when it is made:
+	// list.Lister.Filter.
+	Filters []Filter
 }

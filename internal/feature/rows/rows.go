@@ -46,3 +46,12 @@ func Meanings() map[string]refusal.Meaning {
 	}
 	return all
 }
+
+// Filters returns the filters of the list of runs that features have.
+func Filters() []row.Filter {
+	var all []row.Filter
+	for _, r := range All() {
+		all = append(all, r.Filters...)
+	}
+	return all
+}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"iter"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -24,6 +25,7 @@ import (
 //
 //   - path:"name": a part of the path,
 //   - query:"name" doc:"what it does": a parameter of the query,
+//   - query:"*": several of them, a [ParameterMap],
 //   - header:"Name" doc:"what it does": a header; a list has each value that is given,
 //   - body:"": the body, a struct that is JSON, or a [BodyReader].
 //
@@ -143,6 +145,12 @@ type Parameterized interface {
 	CheckParameters(values map[string]string) error
 }
 
+// ParameterMap is a map with the texts of parameters by their names. Parameters yields the names that it can have,
+// and what they do.
+type ParameterMap interface {
+	Parameters() iter.Seq2[string, string]
+}
+
 // form is a request as the fields of In make it.
 type form struct {
 	row    Route
@@ -189,6 +197,10 @@ func (f *form) addField(fd field, sf reflect.StructField) {
 	f.fields = append(f.fields, fd)
 	p := Parameter{fd.name, sf.Tag.Get("doc")}
 	switch {
+	case fd.name == "*":
+		for name, doc := range reflect.Zero(sf.Type).Interface().(ParameterMap).Parameters() {
+			f.query, f.row.Query = append(f.query, name), append(f.row.Query, Parameter{name, doc})
+		}
 	case fd.at == "query":
 		f.query, f.row.Query = append(f.query, fd.name), append(f.row.Query, p)
 	case fd.name == namespaceHeader:
@@ -227,7 +239,9 @@ func (f *form) read(r *Request, in reflect.Value) error {
 				v.SetString(r.Header.Get(fd.name))
 			}
 		case "query":
-			if text, given := values[fd.name]; given {
+			if fd.name == "*" {
+				readMap(v, values)
+			} else if text, given := values[fd.name]; given {
 				err = parse(v, fd.name, text)
 			}
 		case "body":
@@ -238,6 +252,16 @@ func (f *form) read(r *Request, in reflect.Value) error {
 		}
 	}
 	return nil
+}
+
+// readMap reads parameters into a [ParameterMap].
+func readMap(into reflect.Value, values map[string]string) {
+	into.Set(reflect.MakeMap(into.Type()))
+	for name := range into.Interface().(ParameterMap).Parameters() {
+		if text, given := values[name]; given {
+			into.SetMapIndex(reflect.ValueOf(name), reflect.ValueOf(text))
+		}
+	}
 }
 
 func (f *form) readBody(r *Request, into any) error {
@@ -284,6 +308,12 @@ func (f *form) request(ctx context.Context, c Client, in reflect.Value) (*http.R
 				header.Set(fd.name, c.Namespace)
 			}
 		case v.IsZero():
+		case fd.name == "*":
+			for _, name := range v.MapKeys() {
+				if text := v.MapIndex(name).String(); text != "" {
+					query.Set(name.String(), text)
+				}
+			}
 		case fd.at == "header" && v.Kind() == reflect.Slice:
 			header[http.CanonicalHeaderKey(fd.name)] = v.Interface().([]string)
 		case fd.at == "header":

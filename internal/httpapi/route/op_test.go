@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"iter"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,6 +22,7 @@ import (
 // sent is an input with every kind of field.
 type sent struct {
 	Inner
+	Which  which     `query:"*"`
 	ID     string    `path:"id"`
 	Text   string    `query:"q" doc:"A text."`
 	Number uint64    `query:"number"`
@@ -33,6 +36,12 @@ type sent struct {
 
 type Inner struct {
 	Namespace string `header:"Moorebus-Namespace"`
+}
+
+type which map[string]string
+
+func (which) Parameters() iter.Seq2[string, string] {
+	return maps.All(map[string]string{"of_some": "One of some."})
 }
 
 type body struct {
@@ -67,13 +76,14 @@ func overHTTP(t *testing.T, rows ...route.Route) route.Client {
 func TestOpCarriesBothWays(t *testing.T) {
 	row := echo.Row(nil)
 	require.Equal(t, []route.Parameter{{Name: "Idempotency-Key", Description: "A key."}}, row.Headers)
-	require.Equal(t, route.Parameter{Name: "q", Description: "A text."}, row.Query[0])
+	require.Equal(t, route.Parameter{Name: "q", Description: "A text."}, row.Query[1])
+	require.Equal(t, route.Parameter{Name: "of_some", Description: "One of some."}, row.Query[0])
 	require.Equal(t, []string{refusal.CodeBadNamespace}, row.Codes)
 	require.Equal(t, body{}, row.Body)
 	require.Equal(t, sent{}, row.Answer)
 	zero := 0.0
 	in := sent{
-		ID: "a/b c%?..", Text: "ü & =", Number: 7, Few: 3, Yes: true, Since: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Above: &zero, Keys: []string{"k"}, Body: body{"n"},
+		Which: which{"of_some": "ü"}, ID: "a/b c%?..", Text: "ü & =", Number: 7, Few: 3, Yes: true, Since: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Above: &zero, Keys: []string{"k"}, Body: body{"n"},
 	}
 	for _, c := range []route.Client{overHTTP(t, row), {Transport: route.NewInProcess([]route.Route{row}), Namespace: "team"}} {
 		want := in
@@ -87,7 +97,7 @@ func TestOpCarriesBothWays(t *testing.T) {
 		var e *refusal.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, []any{refusal.Conflict, refusal.CodeConflict, "no", map[string]any{"run": in.ID}}, []any{e.Kind, e.Code, e.Message, e.Fields})
-		for _, bad := range []sent{{ID: "a", Body: body{"caf\xe9"}}, {ID: "\xff"}, {ID: "a", Text: "\xff"}, {ID: "a", Keys: []string{"\xff"}}} {
+		for _, bad := range []sent{{ID: "a", Body: body{"caf\xe9"}}, {ID: "\xff"}, {ID: "a", Text: "\xff"}, {ID: "a", Which: which{"of_some": "\xff"}}, {ID: "a", Keys: []string{"\xff"}}} {
 			_, err = echo.Call(t.Context(), c, bad)
 			require.True(t, refusal.Is(err, refusal.CodeBadRequest), "%v", err)
 			require.ErrorContains(t, err, "not valid UTF-8")
@@ -98,7 +108,7 @@ func TestOpCarriesBothWays(t *testing.T) {
 func TestParametersAreRefused(t *testing.T) {
 	c := overHTTP(t, echo.Row(nil))
 	for query, want := range map[string]string{
-		"x=1": `"x": unknown parameter; there are: q, number, few, yes, since, above`, "q=1&q=2": "q: is given twice", "number=0": `number: "0" is not a number from 1`,
+		"x=1": `"x": unknown parameter; there are: of_some, q, number, few, yes, since, above`, "q=1&q=2": "q: is given twice", "number=0": `number: "0" is not a number from 1`,
 		"few=-1": `few: "-1" is not a number`, "yes=1": `yes: "1" is neither true nor false`, "since=now": `since: "now" is not a time`, "above=x": `above: "x" is not a number`, "q=%ff": "not valid UTF-8",
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), "POST", c.URL+"/v1/echo/1?"+query, strings.NewReader("{}"))
