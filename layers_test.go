@@ -210,7 +210,7 @@ var formats = []string{"github.com/klauspost/compress/s2", "golang.org/x/mod/sem
 // stdOnly are the packages without any library from outside.
 var stdOnly = []string{"internal/codec", "internal/codes", "internal/meter", "internal/media", "internal/replyitem", "pkg/events", "pkg/reducer", "internal/effects", "internal/callname", "pkg/llm", "pkg/tool", "pkg/journal", "internal/tokens", "internal/worker", "internal/retry", "internal/providers", "internal/llmhttp", "internal/tracecontext"}
 
-var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/retention", "internal/custom", "internal/telemetry"}
+var roles = []string{"internal/planner", "internal/actor", "internal/subagent", "internal/observer", "internal/control", "internal/verify", "internal/transfer", "internal/custom", "internal/telemetry"}
 
 // rolesMay import: layers 0 to 2 without adapters, whose choice is a main's.
 var rolesMay = []string{
@@ -241,9 +241,10 @@ var (
 		"internal/httpapi/sse": "internal/control", "internal/a2a": "internal/control", "internal/agui": "internal/control", "internal/httpapi/openapi": "internal/control", "internal/httpapi/web": "internal/control"}
 )
 
-// featuresMay import: what stands on the gateway's role may, the requests of the core, and what commands
-// are made of. They know no other feature.
-var featuresMay = []string{"internal/feature", "internal/feature/row", "internal/control", "internal/httpapi/route", "internal/httpapi/requests", "internal/cli", "internal/print", "internal/terminal"}
+// featuresMay import: what stands on the gateway's role may, the requests of the core, what works on entire
+// logs, and what commands are made of. They know no other feature.
+var featuresMay = []string{"internal/feature", "internal/feature/row", "internal/feature/rows", "internal/control", "internal/httpapi/route", "internal/httpapi/requests",
+	"internal/transfer", "internal/verify", "internal/filelog", "internal/cli", "internal/print", "internal/runprint", "internal/terminal"}
 
 // featureRows returns the packages with the rows that features have in tables, and what other roles need of
 // them. Every program knows these, and only gateways and commands know the features.
@@ -280,7 +281,7 @@ func ofRole(role string) []string {
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
 	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest",
 	"pkg/actor", "internal/feature", "internal/host", "internal/cli", "internal/datadir", "internal/print", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewaylog", "internal/lkj", "internal/mcppins", "internal/mcpserve", "internal/metrics",
-	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/role", "internal/modelrequests", "internal/runprint", "internal/interactive", "internal/terminal", "internal/watch", "internal/compose", "internal/certs", "internal/upgrade", "internal/backup", "internal/telemetry/otlptest"}
+	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/role", "internal/modelrequests", "internal/runprint", "internal/interactive", "internal/terminal", "internal/watch", "internal/compose", "internal/certs", "internal/upgrade", "internal/telemetry/otlptest"}
 
 // worlds are packages of tests that are large enough for ordinary files. Nobody imports
 // them.

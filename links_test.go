@@ -15,6 +15,7 @@ var (
 	modelAdapters = []string{module + "/pkg/llm/", module + "/internal/llmhttp", module + "/internal/compose/providerfile"}
 	httpAPI       = []string{module + "/internal/httpapi", module + "/internal/a2a", module + "/internal/agui"}
 	natsServer    = []string{"github.com/nats-io/nats-server/", module + "/pkg/embedded", module + "/internal/datadir"}
+	onBusAlone    = []string{module + "/internal/feature/backup", module + "/internal/feature/retention"}
 	everyRole     = []string{module + "/internal/host", module + "/pkg/agent", module + "/internal/compose"}
 )
 
@@ -25,7 +26,7 @@ var absent = map[string][][]string{
 	"planner":  {toolAdapters, httpAPI, natsServer, everyRole[:2:2], {module + "/internal/control"}},
 	"actor":    {modelAdapters, httpAPI, natsServer, everyRole[:2:2], {module + "/internal/control", module + "/internal/planner"}},
 	"observer": {toolAdapters, modelAdapters, httpAPI, natsServer, everyRole, {module + "/internal/control", module + "/internal/planner", module + "/internal/actor"}},
-	"gateway":  {toolAdapters, natsServer, everyRole, {module + "/pkg/llm/scripted", module + "/internal/actor"}},
+	"gateway":  {toolAdapters, natsServer, onBusAlone, everyRole, {module + "/pkg/llm/scripted", module + "/internal/actor"}},
 	"replay":   {toolAdapters, modelAdapters, httpAPI, everyRole},
 }
 

@@ -12,9 +12,10 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/feature/retention"
 	"github.com/moorebus/moorebus/internal/filelog"
-	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/spf13/pflag"
@@ -292,7 +293,7 @@ func (c *comparison) purge(ctx context.Context) error {
 		return err
 	}
 	archive := filepath.Join(c.dir, "archive.jsonl")
-	o := retention.PurgeOptions{Grace: time.Millisecond, Archive: func(write func(retention.Sink) error) error {
+	o := retention.PurgeOptions{Grace: time.Millisecond, Archive: func(write func(transfer.Sink) error) error {
 		return filelog.NewFile(archive, func(w *filelog.Writer) error { return write(w) })
 	}}
 	if c.archive >= c.finished {

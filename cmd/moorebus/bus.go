@@ -71,7 +71,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	flags.StringVar(&s.Monitor, "monitor", "", "`URL` of the monitoring of a server of the bus (default: port 8222 of the connected server)")
 	flags.BoolVar(&s.Wait, "wait", false, "wait until the bus is up")
 	check, output := flags.Bool("check", false, "list what would change, and change nothing"), ""
-	addOutputFlag(cmd, &output, print.Text, print.JSON)
+	print.AddOutputFlag(cmd, &output, print.Text, print.JSON)
 	onlyPrint := flags.Bool("print-permissions", false, "write the users and their permissions for nats-server, and do nothing else")
 	flags.StringVar(&p.Format, "format", setup.FormatConf, "with --print-permissions: nats-conf or json")
 	flags.StringVar(&p.Credentials, "credentials", "", "with --print-permissions: directory of the users' nkeys; missing ones are created (default: passwords by variables)")
@@ -154,7 +154,7 @@ line is bad.`,
 	cmd.Flags().StringVar(&data, "data", "", "data directory to check instead of a bus (default MOOREBUS_DATA, else the one of run and dev)")
 	var monitor string
 	cmd.Flags().StringVar(&monitor, "monitor", "", "`URL` of the server's monitoring, which says whether it flushes every message (default: port 8222 of the server)")
-	addOutputFlag(cmd, &output, print.Text, print.JSON)
+	print.AddOutputFlag(cmd, &output, print.Text, print.JSON)
 	log := cli.AddLogFlags(cmd.Flags(), slog.LevelError)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := print.ParseFormat(output, print.Text, print.JSON)

@@ -22,7 +22,6 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -41,10 +40,6 @@ type clientFlags struct {
 	log     *cli.LogFlags
 	output  string
 	formats []print.Format
-	// wait waits for a bus that is not there yet.
-	wait bool
-	// outlast tries for a while where one of several servers is away.
-	outlast bool
 }
 
 // addClientFlags adds them; the first format is the default.
@@ -52,7 +47,7 @@ func addClientFlags(cmd *cobra.Command, formats ...print.Format) *clientFlags {
 	f := &clientFlags{
 		bus: cli.AddDataFlags(cmd.Flags(), os.Getenv), gateway: cli.AddGatewayFlags(cmd.Flags(), os.Getenv), log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn), formats: formats,
 	}
-	addOutputFlag(cmd, &f.output, formats...)
+	print.AddOutputFlag(cmd, &f.output, formats...)
 	return f
 }
 
@@ -61,22 +56,15 @@ func openFeature(cmd *cobra.Command, formats ...print.Format) feature.Use {
 	f := addClientFlags(cmd, formats...)
 	return func(cmd *cobra.Command, a feature.Access, do func(ctx context.Context, c *feature.Client) error) error {
 		return f.use(cmd, a, func(ctx context.Context, c *client) error {
-			of := &feature.Client{API: c.api, Format: c.format, Out: c.out, Color: c.color, Find: c.finder, Notef: c.notef}
+			of := &feature.Client{
+				API: c.api, Bus: c.Bus, Log: c.log, Namespace: c.namespace, Only: c.only, Format: c.format, Out: c.out, Color: c.color, Find: c.finder, Notef: c.notef,
+			}
 			if c.offline() {
 				of.Unserved = c.Where
 			}
 			return do(ctx, of)
 		})
 	}
-}
-
-func addOutputFlag(cmd *cobra.Command, output *string, formats ...print.Format) {
-	cmd.Flags().StringVarP(output, "output", "o", string(formats[0]), "format of the output: "+print.Formats(formats...))
-	names := make([]string, len(formats))
-	for i, f := range formats {
-		names[i] = string(f)
-	}
-	cli.Complete(cmd, "output", names...)
 }
 
 // client is an open bus with the gateway's services on it without the role, or a gateway.
@@ -102,35 +90,30 @@ type client struct {
 	color  bool
 }
 
-// What a command does to a data directory.
+// What a command does to a data directory, and that it needs the bus.
 const (
-	reads, writes, creates = feature.Reads, feature.Writes, feature.Creates
+	reads, writes, creates, onBus = feature.Reads, feature.Writes, feature.Creates, feature.OnBus
 )
 
 // use opens the bus, or the gateway that is named, calls fn and closes it.
 func (f *clientFlags) use(cmd *cobra.Command, a feature.Access, fn func(ctx context.Context, c *client) error) error {
-	c, logger, err := f.client(cmd)
+	var gateway cli.Gateway
+	var from string
+	var err error
+	if a.Has(onBus) {
+		err = f.gateway.Without(f.bus, cmd.CommandPath())
+	} else {
+		gateway, from, err = f.gateway.Gateway(f.bus)
+	}
 	if err != nil {
 		return err
 	}
-	o, from, err := f.gateway.Gateway(f.bus)
+	c, logger, err := f.client(cmd)
 	switch {
 	case err != nil:
 		return err
 	case from != "":
-		return f.useGateway(cmd, c, o, from, fn)
-	}
-	return f.open(cmd, c, a, logger, fn)
-}
-
-// useBus is use for what no gateway does.
-func (f *clientFlags) useBus(cmd *cobra.Command, a feature.Access, fn func(ctx context.Context, c *client) error) error {
-	if err := f.gateway.Without(f.bus, cmd.CommandPath()); err != nil {
-		return err
-	}
-	c, logger, err := f.client(cmd)
-	if err != nil {
-		return err
+		return f.useGateway(cmd, c, gateway, from, fn)
 	}
 	return f.open(cmd, c, a, logger, fn)
 }
@@ -161,12 +144,12 @@ func (f *clientFlags) client(cmd *cobra.Command) (*client, *slog.Logger, error) 
 
 // open opens the bus, calls fn and closes the bus.
 func (f *clientFlags) open(cmd *cobra.Command, c *client, a feature.Access, logger *slog.Logger, fn func(ctx context.Context, c *client) error) error {
-	options := datadir.Options{DialOptions: cli.DialOptions{Name: "moorebus/" + cmd.Name() + "/" + cli.DefaultInstance(), Logger: logger, Wait: f.wait}}
+	options := datadir.Options{DialOptions: cli.DialOptions{Name: "moorebus/" + cmd.Name() + "/" + cli.DefaultInstance(), Logger: logger, Wait: a.Has(feature.Waits)}}
 	at, err := f.bus.Place()
 	if err != nil {
 		return err
 	}
-	if a == creates || a == writes && !at.Missing() {
+	if a.To() == creates || a.To() == writes && !at.Missing() {
 		options.Serve = &datadir.Serve{}
 	}
 	var conn *datadir.Conn
@@ -174,8 +157,8 @@ func (f *clientFlags) open(cmd *cobra.Command, c *client, a feature.Access, logg
 		conn, err = datadir.Open(ctx, f.bus, options)
 		return err
 	}
-	if f.outlast && at.Remote && strings.Contains(at.Connect.Server(), ",") {
-		err = c.outlast(cmd.Context(), open)
+	if a.Has(feature.Outlasts) && at.Remote && strings.Contains(at.Connect.Server(), ",") {
+		err = cli.Outlast(cmd.Context(), c.notef, open)
 	} else {
 		err = open(cmd.Context())
 	}
@@ -188,21 +171,6 @@ func (f *clientFlags) open(cmd *cobra.Command, c *client, a feature.Access, logg
 		return err
 	}
 	return badFlag(fn(cmd.Context(), c))
-}
-
-// outage is how long a command that can be repeated outlasts that the bus is away: longer than the
-// streams of a cluster need for other leaders.
-const outage = time.Minute
-
-// outlast repeats what stores nothing twice while the bus is away.
-func (c *client) outlast(ctx context.Context, try func(context.Context) error) error {
-	return retry.Policy{First: time.Second, Budget: outage}.Do(ctx, func(ctx context.Context) error {
-		err := try(ctx)
-		if err != nil && !cli.BusAway(err) && !errors.Is(err, journal.ErrUnknownOutcome) {
-			return retry.Stop(err)
-		}
-		return err
-	}, func(err error, _ time.Duration) { c.notef("the bus is away, it is tried again: %v", err) })
 }
 
 // firstCheck is when a gateway first checks a run that a command started or forked. The
@@ -260,17 +228,4 @@ func (c *client) noteOffline() {
 	if c.offline() {
 		c.notef("no process serves %s now: the run continues when `moorebus dev` does", c.Where)
 	}
-}
-
-// runs returns the runs that arguments name.
-func (c *client) runs(ctx context.Context, args []string) ([]events.Run, error) {
-	runs := make([]events.Run, len(args))
-	for i, arg := range args {
-		id, err := c.find(ctx, arg)
-		if err != nil {
-			return nil, err
-		}
-		runs[i] = c.run(id)
-	}
-	return runs, nil
 }

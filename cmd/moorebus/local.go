@@ -8,13 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/agentfile"
@@ -23,11 +19,11 @@ import (
 	"github.com/moorebus/moorebus/internal/compose/providerfile"
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/datadir"
+	"github.com/moorebus/moorebus/internal/feature/retention"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/interactive"
 	"github.com/moorebus/moorebus/internal/metrics"
 	"github.com/moorebus/moorebus/internal/natsbus"
-	"github.com/moorebus/moorebus/internal/retention"
 	gatewayrole "github.com/moorebus/moorebus/internal/role/gateway"
 	"github.com/moorebus/moorebus/internal/role/observer"
 	"github.com/moorebus/moorebus/internal/role/planner"
@@ -57,7 +53,7 @@ type localFlags struct {
 	dir string
 	// snapshotEvery is --snapshot-every, keep what dev purges.
 	snapshotEvery int
-	keep          limitFlags
+	keep          retention.Flags
 	// clients are the limits for HTTP clients, if the command serves HTTP.
 	clients *gatewayrole.HTTPFlags
 	// hosts are the host names that HTTP requests may use, tls its settings; nil: no TLS.
@@ -95,7 +91,7 @@ func (f *localFlags) documents() (agentfile.Documents, error) {
 	if f.namespace, _, err = f.bus.Namespace(); err != nil {
 		return agentfile.Documents{}, err
 	}
-	if err := f.keep.check(); err != nil {
+	if err := f.keep.Check(); err != nil {
 		return agentfile.Documents{}, err
 	}
 	docs, err := compose.Documents(f.agentFile, f.toolsFile)
@@ -160,7 +156,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	}
 	probe.Set(conn.Bus.Ready)
 	return runHost(ctx, h, func(ctx context.Context) error {
-		defer f.keep.start(ctx, conn, logger)()
+		defer f.keep.Start(ctx, conn.Bus, conn.Where, logger)()
 		return body(ctx, h, conn.Bus)
 	})
 }
@@ -258,50 +254,4 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 		Instance: f.role.Instance, Listener: listener, TLS: f.tls, Token: os.Getenv(cli.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
 		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait(), Features: features, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
-}
-
-// purgeEvery is how often dev purges.
-const purgeEvery = time.Hour
-
-// limitFlags say what `moorebus dev` purges. The zero value purges nothing.
-type limitFlags struct {
-	ended time.Duration
-	bytes agentfile.Size
-	dir   string
-}
-
-func (f *limitFlags) add(flags *pflag.FlagSet) {
-	flags.DurationVar(&f.ended, "keep-ended", 0, "archive and purge runs that ended longer ago than this (default: they stay)")
-	flags.Var(&f.bytes, "keep-bytes", "archive and purge runs in the order of their end until the rest has at most this many bytes, such as 20GiB (default: they stay)")
-	flags.StringVar(&f.dir, "archive", "", "`directory` of the archives (default: archive in the data directory)")
-}
-
-func (f *limitFlags) check() error {
-	switch {
-	case f.ended < 0:
-		return cli.Usage("--keep-ended: must not be negative, is %s", f.ended)
-	case f.dir != "" && f.ended == 0 && f.bytes == 0:
-		return cli.Usage("--archive: requires --keep-ended or --keep-bytes")
-	}
-	return nil
-}
-
-// start purges in the background until the returned function is called.
-func (f *limitFlags) start(ctx context.Context, conn *datadir.Conn, logger *slog.Logger) (stop func()) {
-	if f.ended == 0 && f.bytes == 0 {
-		return func() {}
-	}
-	o := retention.Limits{
-		Ended: f.ended, Bytes: int64(f.bytes), Every: purgeEvery, Archive: f.dir, WriteFile: writeArchive, Logger: logger,
-	}
-	if o.Archive == "" {
-		o.Archive = filepath.Join(conn.Where, "archive")
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var purging sync.WaitGroup
-	purging.Go(func() { retention.Enforce(ctx, conn.Bus, o) })
-	return func() {
-		cancel()
-		purging.Wait()
-	}
 }

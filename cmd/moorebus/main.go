@@ -8,6 +8,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/feature/all"
+	"github.com/moorebus/moorebus/internal/feature/backup"
+	"github.com/moorebus/moorebus/internal/feature/retention"
 	"github.com/moorebus/moorebus/internal/replaycmd"
 	"github.com/moorebus/moorebus/internal/role/actor"
 	gatewayrole "github.com/moorebus/moorebus/internal/role/gateway"
@@ -41,13 +43,11 @@ bus. planner, actor, observer, gateway and replay are also separate programs.`,
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		planCommand(),
-		exportCommand(), importCommand(), purgeCommand(),
 		deadCommand(), initCommand(), certsCommand(), doctorCommand(), upgradeCommand(),
-		backupCommand(), restoreCommand(),
 		planner.Command(), actor.Command(), observer.Command(), gatewayrole.Command(), replaycmd.New(os.Getenv),
 		telemetry.Command(),
 	)
-	root.AddCommand(all.Features().Commands(openFeature)...)
+	root.AddCommand(append(all.Features(), backup.Feature(), retention.Feature()).Commands(openFeature)...)
 	for name, instead := range map[string]string{
 		"retry": "`moorebus dead retry RUN` runs a dead run again from before its failure, and `moorebus fork RUN --at N` any run from one of its events",
 		"costs": "`moorebus show RUN --usage` has the costs of a run, and a gateway's console and GET /v1/costs those of all runs",

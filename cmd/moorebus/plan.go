@@ -38,7 +38,7 @@ since it counts the entire context for each reply.`,
 	flags.IntVar(&l.Retain, "retain", 30, "`days` that runs stay in the log")
 	flags.IntVar(&l.Replicas, "replicas", 1, "servers that store each event: 1, 3 or 5")
 	flags.Float64Var(&l.Peak, "peak", 3, "peak rate, as a `factor` of the day's mean")
-	addOutputFlag(cmd, &output, print.Table, print.JSON)
+	print.AddOutputFlag(cmd, &output, print.Table, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := print.ParseFormat(output, print.Table, print.JSON)
 		if err != nil {

@@ -71,7 +71,7 @@ model is configured.`,
 	cli.Complete(cmd, "priority", string(events.PriorityHigh), string(events.PriorityNormal), string(events.PriorityLow))
 	files := addAttachFlag(cmd)
 	var format string
-	addOutputFlag(cmd, &format, print.Text, print.JSON)
+	print.AddOutputFlag(cmd, &format, print.Text, print.JSON)
 	var away detached
 	away.add(cmd.Flags(), local.bus)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -200,7 +200,7 @@ moorebus purge.`,
 		Args: cobra.NoArgs,
 	}
 	local := addLocalFlags(cmd)
-	local.keep.add(cmd.Flags())
+	local.keep.Add(cmd.Flags())
 	local.clients = gatewayrole.AddHTTPFlags(cmd.Flags())
 	local.encrypt = cli.AddTLSFlags(cmd.Flags(), os.Getenv)
 	cmd.Flags().StringVar(&listen, "listen", gatewayrole.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
@@ -308,7 +308,7 @@ and when it ends another one takes over.`,
 			return mcpLocal(cmd.Context(), local, listener)
 		}
 		remote := &clientFlags{bus: bus, gateway: cli.AddGatewayFlags(pflag.NewFlagSet("", pflag.ContinueOnError), os.Getenv), log: local.log, output: string(print.Text), formats: []print.Format{print.Text}}
-		return remote.useBus(cmd, reads, func(ctx context.Context, c *client) error {
+		return remote.use(cmd, reads|onBus, func(ctx context.Context, c *client) error {
 			if c.offline() {
 				return errors.New("no process runs agents there: start `moorebus dev`, name a bus with NATS_URL, or give --agent FILE")
 			}

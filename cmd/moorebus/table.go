@@ -22,7 +22,7 @@ needs no bus.`,
   moorebus table -o dot | dot -Tsvg > table.svg`,
 		Args: cobra.NoArgs,
 	}
-	addOutputFlag(cmd, &format, print.Text, mermaid, dot)
+	print.AddOutputFlag(cmd, &format, print.Text, mermaid, dot)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		parsed, err := print.ParseFormat(format, print.Text, mermaid, dot)
 		if err != nil {

@@ -40,7 +40,7 @@ continue a run that has not ended.`,
 	flags.BoolVar(&check, "check", false, "check, and change nothing; required, since upgrade does nothing else")
 	bus := cli.AddSetupFlags(flags, os.Getenv)
 	flags.StringVar(&file, "permissions", "", "`file` that `moorebus init --print-permissions` wrote and the servers use")
-	addOutputFlag(cmd, &output, print.Text, print.JSON)
+	print.AddOutputFlag(cmd, &output, print.Text, print.JSON)
 	log := cli.AddLogFlags(flags, slog.LevelError)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		format, err := print.ParseFormat(output, print.Text, print.JSON)

@@ -24,8 +24,6 @@ var (
 	Purged  = kv.Bucket{Name: "purged", About: "runs that were purged", Keys: "*.*"}
 	Dropped = kv.Bucket{Name: "dropped", About: "dead runs and messages that are hidden", Keys: "*", AnyReplica: true}
 	Threads = kv.Bucket{Name: "threads", About: "the runs of clients' threads", Keys: "*.*.*", Marks: true}
-	// Restored has what was restored into this bus.
-	Restored = kv.Bucket{Name: "restored", About: "what was restored into this bus", Keys: "last"}
 )
 
 // ToolsPrefix begins the name of a bucket with what the actors of a pool announce; the pool follows.

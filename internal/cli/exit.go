@@ -21,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
@@ -28,6 +29,7 @@ import (
 	"github.com/moorebus/moorebus/internal/buildinfo"
 	"github.com/moorebus/moorebus/internal/conceal"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -230,6 +232,21 @@ func BusAway(err error) bool {
 	var network *net.OpError
 	var name *net.DNSError
 	return errors.As(err, &network) || errors.As(err, &name)
+}
+
+// outage is how long a command that can be repeated outlasts that the bus is away: longer than the
+// streams of a cluster need for other leaders.
+const outage = time.Minute
+
+// Outlast repeats what stores nothing twice while the bus is away, and says so in a note.
+func Outlast(ctx context.Context, notef func(format string, args ...any), try func(context.Context) error) error {
+	return retry.Policy{First: time.Second, Budget: outage}.Do(ctx, func(ctx context.Context) error {
+		err := try(ctx)
+		if err != nil && !BusAway(err) && !errors.Is(err, journal.ErrUnknownOutcome) {
+			return retry.Stop(err)
+		}
+		return err
+	}, func(err error, _ time.Duration) { notef("the bus is away, it is tried again: %v", err) })
 }
 
 // Execute runs a tree of commands on the process's arguments. Whatever goes

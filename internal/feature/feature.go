@@ -24,16 +24,19 @@ import (
 // Feature is a feature.
 type Feature struct {
 	row.Row
-	// New makes it in a process with a controller.
+	// New makes it in a process with a controller. Nil: it only has commands.
 	New New
 	// Client makes it in a process that only sends requests. Nil: New does.
 	Client New
 	// Flags adds the flags of processes with a gateway. It returns what checks them once they are
 	// parsed: listener serves HTTP, nil: nothing does. Nil: there are none.
 	Flags func(flags *pflag.FlagSet) func(listener net.Listener) (New, error)
-	// Command is the command with which people use it. Nil: there is none.
-	Command func(open Open) *cobra.Command
+	// Commands make the commands with which people use it.
+	Commands []Command
 }
+
+// Command makes a command.
+type Command func(open Open) *cobra.Command
 
 // New makes a feature on a controller that does not run yet.
 type New func(c *control.Controller) Part
@@ -97,7 +100,9 @@ func (s Set) AddFlags(flags *pflag.FlagSet) func(listener net.Listener) (Set, er
 func (s Set) On(c *control.Controller) Parts {
 	parts := make(Parts, len(s))
 	for i, f := range s {
-		parts[i] = f.New(c)
+		if f.New != nil {
+			parts[i] = f.New(c)
+		}
 	}
 	return parts
 }
@@ -106,8 +111,8 @@ func (s Set) On(c *control.Controller) Parts {
 func (s Set) Commands(open Open) []*cobra.Command {
 	var all []*cobra.Command
 	for _, f := range s {
-		if f.Command != nil {
-			all = append(all, f.Command(open))
+		for _, command := range f.Commands {
+			all = append(all, command(open))
 		}
 	}
 	return all

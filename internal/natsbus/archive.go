@@ -37,7 +37,7 @@ var keptHeaders = []string{kvOperation, headerSchedule, headerTarget, headerTTL}
 // and positions are numbers of this log's records.
 func isKept(name string) bool {
 	switch name {
-	case objectStreamPrefix + snapshotBucket, kvStreamPrefix + buckets.Restored.Name:
+	case objectStreamPrefix + snapshotBucket:
 		return false
 	case timerStream:
 		return true

@@ -18,8 +18,8 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -159,14 +159,14 @@ func TestForgeryInAnArchive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "runs.jsonl")
 	tap := r.open(t, Tap)
 	require.NoError(t, filelog.WriteFile(path, func(w *filelog.Writer) error {
-		_, err := retention.Export(t.Context(), tap, w, retention.ExportOptions{All: true, Blobs: tap})
+		_, err := transfer.Export(t.Context(), tap, w, transfer.ExportOptions{All: true, Blobs: tap})
 		return err
 	}))
 	file, err := filelog.Open(path)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, file.Close()) }()
 	there := simtest.New(simtest.Options{})
-	_, err = retention.Import(t.Context(), file, there, retention.ImportOptions{Source: "moorebus/gateway/test"})
+	_, err = transfer.Import(t.Context(), file, there, transfer.ImportOptions{Source: "moorebus/gateway/test"})
 	require.NoError(t, err)
 	machine := reducer.NewMachine(reducer.MachineOptions{})
 	for _, log := range []journal.Log{file, there} {

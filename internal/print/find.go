@@ -62,6 +62,19 @@ func FindRun(ctx context.Context, arg string, find RunFinder) (string, error) {
 	return "", cli.Usage("%s", text)
 }
 
+// FindRuns returns the runs of a namespace that arguments name, see [FindRun], in a log with so many shards.
+func FindRuns(ctx context.Context, args []string, find RunFinder, namespace string, shards int) ([]events.Run, error) {
+	runs := make([]events.Run, len(args))
+	for i, arg := range args {
+		id, err := FindRun(ctx, arg, find)
+		if err != nil {
+			return nil, err
+		}
+		runs[i] = events.NewRun(namespace, id, shards)
+	}
+	return runs, nil
+}
+
 // FinderOf returns a finder among runs, such as those of a file.
 func FinderOf(runs []events.Run, namespace string) RunFinder {
 	return func(_ context.Context, prefix string, limit int) ([]list.Run, error) {

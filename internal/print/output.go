@@ -17,6 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
@@ -43,6 +44,16 @@ func ParseFormat(text string, allowed ...Format) (Format, error) {
 		return Format(text), nil
 	}
 	return "", cli.Usage("--output: %q is not a format; use %s", text, Formats(allowed...))
+}
+
+// AddOutputFlag adds -o with the formats of a command, of which the first is the default.
+func AddOutputFlag(cmd *cobra.Command, output *string, formats ...Format) {
+	cmd.Flags().StringVarP(output, "output", "o", string(formats[0]), "format of the output: "+Formats(formats...))
+	names := make([]string, len(formats))
+	for i, f := range formats {
+		names[i] = string(f)
+	}
+	cli.Complete(cmd, "output", names...)
 }
 
 // Formats lists formats for a message, such as "table, json or yaml".

@@ -11,9 +11,9 @@ import (
 	"github.com/moorebus/moorebus/bench/foldbench"
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/print"
-	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runprint"
 	"github.com/moorebus/moorebus/internal/terminal"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/replay"
 )
@@ -198,7 +198,7 @@ func exportCommand(src *source) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o := retention.ExportOptions{Runs: runs, Blobs: l.blobs, Namespace: l.only}
+			o := transfer.ExportOptions{Runs: runs, Blobs: l.blobs, Namespace: l.only}
 			return x.Export(c.Context(), l.log, o, c.OutOrStdout(), c.ErrOrStderr())
 		})
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/print"
-	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -45,7 +45,7 @@ type opened struct {
 	log journal.Log
 	// snapshots are nil for a file, which has none.
 	snapshots ports.Snapshots
-	blobs     retention.Blobs
+	blobs     transfer.Blobs
 	machine   *reducer.Machine
 	// namespace is that of runs that are named, only the one that was asked for,
 	// empty if none was.
@@ -53,17 +53,9 @@ type opened struct {
 	find            print.RunFinder
 }
 
-// runs returns the runs that arguments name, see [print.FindRun].
+// runs returns the runs that arguments name.
 func (l *opened) runs(ctx context.Context, args ...string) ([]events.Run, error) {
-	runs := make([]events.Run, len(args))
-	for i, arg := range args {
-		id, err := print.FindRun(ctx, arg, l.find)
-		if err != nil {
-			return nil, err
-		}
-		runs[i] = events.NewRun(l.namespace, id, l.log.Shards())
-	}
-	return runs, nil
+	return print.FindRuns(ctx, args, l.find, l.namespace, l.log.Shards())
 }
 
 // use opens the one log and closes it after fn.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/filelog"
-	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
@@ -50,12 +50,12 @@ func (x *Exporter) Check(args []string) error {
 }
 
 // Export writes the runs of the options. stderr gets what the log does not have, and how much
-// a file got. Errors are those of [retention.Export] and of the file.
-func (x *Exporter) Export(ctx context.Context, log journal.Log, o retention.ExportOptions, stdout, stderr io.Writer) error {
+// a file got. Errors are those of [transfer.Export] and of the file.
+func (x *Exporter) Export(ctx context.Context, log journal.Log, o transfer.ExportOptions, stdout, stderr io.Writer) error {
 	o.All = x.All
-	var done retention.Exported
+	var done transfer.Exported
 	write := func(w *filelog.Writer) (err error) {
-		done, err = retention.Export(ctx, log, w, o)
+		done, err = transfer.Export(ctx, log, w, o)
 		return err
 	}
 	var err error

@@ -13,7 +13,7 @@ import (
 
 // Feature returns the feature.
 func Feature() feature.Feature {
-	return feature.Feature{Row: row.Row{Name: "compare"}, Command: command, New: func(c *control.Controller) feature.Part {
+	return feature.Feature{Row: row.Row{Name: "compare"}, Commands: []feature.Command{command}, New: func(c *control.Controller) feature.Part {
 		return feature.Part{Rows: []route.Route{Compare.Row(c)}}
 	}}
 }

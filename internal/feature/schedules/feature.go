@@ -8,7 +8,7 @@ import (
 
 // Feature returns the feature.
 func Feature() feature.Feature {
-	return feature.Feature{Row: row.Row(), Command: command, New: func(c *control.Controller) feature.Part {
+	return feature.Feature{Row: row.Row(), Commands: []feature.Command{command}, New: func(c *control.Controller) feature.Part {
 		s := New(c)
 		return feature.Part{Rows: s.rows(), Run: s.Run}
 	}}

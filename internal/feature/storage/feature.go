@@ -8,7 +8,7 @@ import (
 
 // Feature returns the feature.
 func Feature() feature.Feature {
-	return feature.Feature{Row: entrystore.Row(), Command: command, New: func(c *control.Controller) feature.Part {
+	return feature.Feature{Row: entrystore.Row(), Commands: []feature.Command{command}, New: func(c *control.Controller) feature.Part {
 		return feature.Part{Rows: New(c).rows()}
 	}}
 }

@@ -18,7 +18,7 @@ import (
 // Feature returns the feature.
 func Feature() feature.Feature {
 	return feature.Feature{
-		Row: row.Row(), New: Made(Settings{}), Client: Made(Settings{Allowed: Loopback(), Client: true}), Flags: addFlags, Command: command,
+		Row: row.Row(), New: Made(Settings{}), Client: Made(Settings{Allowed: Loopback(), Client: true}), Flags: addFlags, Commands: []feature.Command{command},
 	}
 }
 

@@ -292,6 +292,9 @@ func (t *taker) buckets(ctx context.Context) error {
 		return err
 	}
 	for _, b := range all {
+		if b.Name == "KV_"+notes.Name {
+			continue
+		}
 		var before Bucket
 		if i := slices.IndexFunc(t.before.Buckets, func(o Bucket) bool { return o.Name == b.Name }); i >= 0 {
 			before = t.before.Buckets[i]

@@ -1,10 +1,17 @@
-package main
+// Package retention is what an operator does with runs as a whole: [Purge] removes those that have ended,
+// and [Enforce] does so now and then. Its commands also export and import runs.
+//
+// A run is kept or removed altogether. Its log is never cut, and the stream has no
+// limits of its own that could eat the beginning of a run that waits.
+//
+// What is removed leaves a tombstone, written before the first event goes, so that
+// its id is not started again. All of it can be rebuilt from an export.
+package retention
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -14,15 +21,15 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/row"
 	"github.com/moorebus/moorebus/internal/print"
-	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/transfer"
 )
 
-func (c *client) noteMissing(missing []retention.Missing) {
-	for _, m := range missing {
-		c.notef("run %s: %s is not in the log", m.Run.ID, m.What)
-	}
+// Feature returns the feature.
+func Feature() feature.Feature {
+	return feature.Feature{Row: row.Row{Name: "retention"}, Commands: []feature.Command{exportCommand, importCommand, purgeCommand}}
 }
 
 type purgeFlags struct {
@@ -36,7 +43,7 @@ type purgeFlags struct {
 	every       time.Duration
 }
 
-func purgeCommand() *cobra.Command {
+func purgeCommand(open feature.Open) *cobra.Command {
 	var f purgeFlags
 	cmd := &cobra.Command{
 		Use:   "purge [RUN…]",
@@ -62,30 +69,33 @@ existed cannot be purged: export it and import it into a new one.`,
   moorebus purge --keep-bytes 20GiB --archive /var/lib/moorebus/archive --every 1h
   moorebus purge 0198c5a0-5a6b-7c00-8000-000000000001 --no-archive`,
 	}
-	flags := addClientFlags(cmd, print.Text, print.JSON, print.YAML)
-	flags.offerRuns(cmd, 0)
+	use := open(cmd, print.Text, print.JSON, print.YAML)
+	cmd.ValidArgsFunction = feature.OfferRuns(use, 0)
 	cmd.Flags().DurationVar(&f.endedBefore, "ended-before", 0, "purge runs that ended longer ago than this")
 	cmd.Flags().Var(&f.keepBytes, "keep-bytes", "purge runs in the order of their end until the rest has at most this many bytes, such as 500MiB or 20GiB")
 	cmd.Flags().StringVar(&f.archive, "archive", "", "`file` for the runs, written first, which must not exist yet (with --every: a directory)")
 	cmd.Flags().BoolVar(&f.noArchive, "no-archive", false, "remove the runs permanently")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "list what would be removed, and remove nothing")
 	cmd.Flags().BoolVar(&f.parents, "parents-of-kept", false, "also purge parents of kept forks")
-	cmd.Flags().DurationVar(&f.grace, "grace", retention.DefaultGrace, "time between tombstones and removal; longer than any append takes")
+	cmd.Flags().DurationVar(&f.grace, "grace", DefaultGrace, "time between tombstones and removal; longer than any append takes")
 	cmd.Flags().DurationVar(&f.every, "every", 0, "repeat at this interval")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := f.check(args); err != nil {
 			return err
 		}
-		use := writes
+		access := feature.OnBus | feature.Writes
 		if f.dryRun {
-			use = reads
+			access = feature.OnBus | feature.Reads
 		}
-		return flags.useBus(cmd, use, func(ctx context.Context, c *client) error {
+		return use(cmd, access, func(ctx context.Context, c *feature.Client) error {
 			if f.every > 0 {
-				retention.Enforce(ctx, c.Bus, f.limits(c))
+				Enforce(ctx, c.Bus, Limits{
+					Ended: f.endedBefore, Bytes: int64(f.keepBytes), Namespace: c.Only, Grace: f.grace, Every: f.every,
+					Archive: f.archive, Logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)),
+				})
 				return nil
 			}
-			return c.purge(ctx, f, args)
+			return f.purge(ctx, c, args)
 		})
 	}
 	return cmd
@@ -124,54 +134,33 @@ func (f *purgeFlags) checkArchive() error {
 	return nil
 }
 
-func (f *purgeFlags) limits(c *client) retention.Limits {
-	return retention.Limits{
-		Ended: f.endedBefore, Bytes: int64(f.keepBytes), Namespace: c.only, Grace: f.grace, Every: f.every,
-		Archive: f.archive, WriteFile: writeArchive, Logger: slog.New(slog.NewTextHandler(c.note, nil)),
-	}
-}
-
-// writeArchive writes an export to a new file. It never replaces one: an archive may be all
-// that is left of purged runs.
-func writeArchive(path string, write func(retention.Sink) error) error {
-	err := filelog.NewFile(path, func(w *filelog.Writer) error { return write(w) })
-	if errors.Is(err, fs.ErrExist) {
-		return archiveExists(path)
-	}
-	return err
-}
-
-func archiveExists(path string) error {
-	return cli.Usage("--archive: %s exists already and is not replaced; name another file, or use --every with a directory", path)
-}
-
-func (c *client) purge(ctx context.Context, f purgeFlags, ids []string) error {
-	runs, err := c.runs(ctx, ids)
+func (f *purgeFlags) purge(ctx context.Context, c *feature.Client, ids []string) error {
+	runs, err := c.Runs(ctx, ids)
 	if err != nil {
 		return err
 	}
-	o := retention.PurgeOptions{
-		Runs: runs, KeepBytes: int64(f.keepBytes), Namespace: c.only, ParentsOfKept: f.parents,
+	o := PurgeOptions{
+		Runs: runs, KeepBytes: int64(f.keepBytes), Namespace: c.Only, ParentsOfKept: f.parents,
 		DryRun: f.dryRun, Grace: f.grace,
 	}
 	if f.endedBefore > 0 {
 		o.EndedBefore = time.Now().Add(-f.endedBefore)
 	}
 	if f.archive != "" {
-		o.Archive = func(write func(retention.Sink) error) error { return writeArchive(f.archive, write) }
+		o.Archive = func(write func(transfer.Sink) error) error { return writeArchive(f.archive, write) }
 	}
-	done, err := retention.Purge(ctx, c.Bus, o)
-	c.noteMissing(done.Missing)
+	done, err := Purge(ctx, c.Bus, o)
+	for _, m := range done.Missing {
+		c.Notef("run %s: %s is not in the log", m.Run.ID, m.What)
+	}
 	if err != nil {
 		return err
 	}
-	if c.format != print.Text {
-		return print.Write(c.out, c.format, done)
-	}
-	return c.showPurged(done, f)
+	return c.Report(done, done.text(f.dryRun))
 }
 
-func (c *client) showPurged(done retention.Purged, f purgeFlags) error {
+// text says it for people; dry says that nothing was removed.
+func (done Purged) text(dry bool) string {
 	var b strings.Builder
 	for _, r := range done.Runs {
 		fmt.Fprintf(&b, "%s  %s, ended in %s at %s, %d events, %d bytes\n", r.Run, r.Space, r.State, r.Ended.Format(time.RFC3339), r.Events, r.Bytes)
@@ -180,14 +169,13 @@ func (c *client) showPurged(done retention.Purged, f purgeFlags) error {
 		fmt.Fprintf(&b, "%s  %s, kept: %s\n", k.Run, k.Space, k.Reason)
 	}
 	verb := "removed"
-	if f.dryRun {
+	if dry {
 		verb = "would remove"
 	}
-	fmt.Fprintf(&b, "%s %d runs, %d events, %d bytes, %d large results of %d bytes, %d snapshots\n",
+	fmt.Fprintf(&b, "%s %d runs, %d events, %d bytes, %d large results of %d bytes, %d snapshots",
 		verb, len(done.Runs), done.Events, done.Bytes, done.Blobs, done.BlobBytes, done.Snapshots)
 	if done.BlobsLeft > 0 {
-		fmt.Fprintf(&b, "%d large results stay: another run refers to them, or they were stored within the last hour\n", done.BlobsLeft)
+		fmt.Fprintf(&b, "\n%d large results stay: another run refers to them, or they were stored within the last hour", done.BlobsLeft)
 	}
-	_, err := fmt.Fprint(c.out, b.String())
-	return err
+	return b.String()
 }

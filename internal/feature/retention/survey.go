@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -76,7 +77,7 @@ func (s *survey) add(subject events.Subject, rec journal.Record, codec *events.C
 	if e == nil {
 		e = &entry{run: run, first: rec.Seq}
 		s.runs[run] = e
-		e.parent, e.forked = parentOf(codec, run, rec.Body, len(s.end))
+		e.parent, e.forked = transfer.Parent(codec, run, rec.Body, len(s.end))
 	}
 	e.events++
 	e.bytes += int64(len(rec.Subject) + len(rec.Body))
@@ -85,7 +86,7 @@ func (s *survey) add(subject events.Subject, rec journal.Record, codec *events.C
 	if s.table.Terminal(subject.To) {
 		e.decodeEnd(rec, codec)
 	}
-	e.refs = append(e.refs, refsOf(codec, rec.Body)...)
+	e.refs = append(e.refs, transfer.Refs(codec, rec.Body)...)
 }
 
 func (e *entry) decodeEnd(rec journal.Record, codec *events.Codec) {

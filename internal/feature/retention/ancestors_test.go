@@ -10,11 +10,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/feature/retention"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/tombstones"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -31,7 +32,7 @@ func (w *world) open() events.Run {
 
 // timed is a target that notes which timers are set.
 type timed struct {
-	retention.Target
+	transfer.Target
 	set map[string]int
 	// before is called for each of them.
 	before func()
@@ -72,13 +73,13 @@ func TestALivingParentIsImportedAsleep(t *testing.T) {
 	_, err := one.purge(retention.PurgeOptions{Runs: []events.Run{fork}, Archive: archive(filepath.Join(dir, "fork.jsonl"))})
 	require.NoError(t, err)
 	file := openFile(t, filepath.Join(dir, "fork.jsonl"))
-	same := one.imports(file, retention.ImportOptions{})
-	require.Equal(t, map[string]retention.Fate{parent.ID: retention.FateSkipped, fork.ID: retention.FateImported}, fates(same))
+	same := one.imports(file, transfer.ImportOptions{})
+	require.Equal(t, map[string]transfer.Fate{parent.ID: transfer.FateSkipped, fork.ID: transfer.FateImported}, fates(same))
 	require.False(t, one.asleep(parent), "where it lives it is left alone")
 
 	two := newWorld(t, 2)
 	notes := two.timed()
-	results, err := retention.Import(t.Context(), file, notes, retention.ImportOptions{})
+	results, err := transfer.Import(t.Context(), file, notes, transfer.ImportOptions{})
 	require.NoError(t, err)
 	require.Equal(t, []events.Run{parent, fork}, []events.Run{results[0].Run, results[1].Run})
 	require.False(t, results[0].Resumed)
@@ -87,14 +88,14 @@ func TestALivingParentIsImportedAsleep(t *testing.T) {
 	require.Empty(t, notes.set, "one has ended, the other has no life here")
 	two.verified()
 	require.Equal(t, events.Cancelled, two.state(fork).State)
-	again := two.imports(file, retention.ImportOptions{})
-	require.Equal(t, map[string]retention.Fate{parent.ID: retention.FateSkipped, fork.ID: retention.FateSkipped}, fates(again))
+	again := two.imports(file, transfer.ImportOptions{})
+	require.Equal(t, map[string]transfer.Fate{parent.ID: transfer.FateSkipped, fork.ID: transfer.FateSkipped}, fates(again))
 	require.True(t, two.asleep(parent))
 
 	one.append(parent, events.Control, &events.UserMessage{MessageID: "m", Content: "more"})
 	one.append(parent, events.Control, &events.CancelledRun{})
-	results = two.imports(one.export(retention.ExportOptions{Runs: []events.Run{parent}}), retention.ImportOptions{})
-	require.Equal(t, retention.FateCompleted, results[0].Fate)
+	results = two.imports(one.export(transfer.ExportOptions{Runs: []events.Run{parent}}), transfer.ImportOptions{})
+	require.Equal(t, transfer.FateCompleted, results[0].Fate)
 	require.Equal(t, 2, results[0].Events)
 	require.Equal(t, events.Cancelled, two.state(parent).State)
 	two.verified()
@@ -108,16 +109,16 @@ func TestAnAncestorComesToLife(t *testing.T) {
 	parent := one.open()
 	fork := one.fork(parent)
 	two := newWorld(t, 1)
-	results := two.imports(one.export(retention.ExportOptions{Runs: []events.Run{fork}}), retention.ImportOptions{})
+	results := two.imports(one.export(transfer.ExportOptions{Runs: []events.Run{fork}}), transfer.ImportOptions{})
 	require.True(t, results[1].Resumed)
 	require.True(t, two.asleep(parent))
 	three := newWorld(t, 1)
-	results = three.imports(one.export(retention.ExportOptions{All: true}), retention.ImportOptions{Runs: []events.Run{fork}})
+	results = three.imports(one.export(transfer.ExportOptions{All: true}), transfer.ImportOptions{Runs: []events.Run{fork}})
 	require.False(t, results[0].Resumed, "only the fork was named")
 	require.True(t, three.asleep(parent))
 
-	results = two.imports(one.export(retention.ExportOptions{Runs: []events.Run{parent}}), retention.ImportOptions{})
-	require.Equal(t, retention.FateCompleted, results[0].Fate)
+	results = two.imports(one.export(transfer.ExportOptions{Runs: []events.Run{parent}}), transfer.ImportOptions{})
+	require.Equal(t, transfer.FateCompleted, results[0].Fate)
 	require.True(t, results[0].Resumed)
 	two.work().await(parent, events.Done)
 	two.verified()
@@ -132,7 +133,7 @@ func TestAnAncestorLiftsNoTombstone(t *testing.T) {
 	fork := w.fork(parent)
 	w.append(fork, events.Control, &events.CancelledRun{})
 	dir := t.TempDir()
-	purge := func(run events.Run, name string) retention.Source {
+	purge := func(run events.Run, name string) transfer.Source {
 		_, err := w.purge(retention.PurgeOptions{Runs: []events.Run{run}, Archive: archive(filepath.Join(dir, name))})
 		require.NoError(t, err)
 		return openFile(t, filepath.Join(dir, name))
@@ -141,8 +142,8 @@ func TestAnAncestorLiftsNoTombstone(t *testing.T) {
 	w.append(parent, events.Control, &events.CancelledRun{})
 	second := purge(parent, "parent.jsonl")
 
-	results := w.imports(first, retention.ImportOptions{})
-	require.Equal(t, map[string]retention.Fate{parent.ID: retention.FateImported, fork.ID: retention.FateImported}, fates(results))
+	results := w.imports(first, transfer.ImportOptions{})
+	require.Equal(t, map[string]transfer.Fate{parent.ID: transfer.FateImported, fork.ID: transfer.FateImported}, fates(results))
 	require.Equal(t, 1, w.length(parent))
 	require.Equal(t, events.Cancelled, w.state(fork).State)
 	_, err := tombstones.Get(t.Context(), w.bus, parent)
@@ -150,8 +151,8 @@ func TestAnAncestorLiftsNoTombstone(t *testing.T) {
 	_, err = tombstones.Get(t.Context(), w.bus, fork)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 
-	results = w.imports(second, retention.ImportOptions{})
-	require.Equal(t, retention.FateCompleted, results[0].Fate)
+	results = w.imports(second, transfer.ImportOptions{})
+	require.Equal(t, transfer.FateCompleted, results[0].Fate)
 	_, err = tombstones.Get(t.Context(), w.bus, parent)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 	require.Equal(t, 2, w.length(parent))
@@ -163,17 +164,17 @@ func TestAForkNeedsItsParent(t *testing.T) {
 	one := newWorld(t, 1)
 	parent := one.quick()
 	fork := one.fork(parent)
-	both := one.export(retention.ExportOptions{Runs: []events.Run{fork}})
+	both := one.export(transfer.ExportOptions{Runs: []events.Run{fork}})
 	_, err := one.purge(retention.PurgeOptions{Runs: []events.Run{parent}, ParentsOfKept: true})
 	require.NoError(t, err)
-	alone := retention.ExportOptions{All: true}
+	alone := transfer.ExportOptions{All: true}
 	file := one.export(alone, parent)
 	two := newWorld(t, 1)
-	results, err := retention.Import(t.Context(), file, two.bus, retention.ImportOptions{})
-	require.ErrorIs(t, err, retention.ErrRefused)
+	results, err := transfer.Import(t.Context(), file, two.bus, transfer.ImportOptions{})
+	require.ErrorIs(t, err, transfer.ErrRefused)
 	require.Contains(t, results[0].Reason, parent.ID+", which is neither in the export nor in the log: import that one first")
-	two.imports(both, retention.ImportOptions{Runs: []events.Run{parent}})
-	two.imports(file, retention.ImportOptions{})
+	two.imports(both, transfer.ImportOptions{Runs: []events.Run{parent}})
+	two.imports(file, transfer.ImportOptions{})
 	two.verified()
 }
 
@@ -182,11 +183,11 @@ func TestImportedRunsHaveTimers(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	live, ended := one.open(), one.quick()
-	file := one.export(retention.ExportOptions{All: true})
+	file := one.export(transfer.ExportOptions{All: true})
 	two := newWorld(t, 1)
 	notes := two.timed()
 	notes.before = func() { require.Zero(t, two.length(live), "before anything is there") }
-	_, err := retention.Import(t.Context(), file, notes, retention.ImportOptions{})
+	_, err := transfer.Import(t.Context(), file, notes, transfer.ImportOptions{})
 	require.NoError(t, err)
 	want := map[string]int{}
 	for _, kind := range ports.TimerKinds() {
@@ -195,18 +196,18 @@ func TestImportedRunsHaveTimers(t *testing.T) {
 	require.Equal(t, want, notes.set)
 	require.Equal(t, 2, two.length(ended))
 	notes.before, notes.set = nil, map[string]int{}
-	_, err = retention.Import(t.Context(), file, notes, retention.ImportOptions{})
+	_, err = transfer.Import(t.Context(), file, notes, transfer.ImportOptions{})
 	require.NoError(t, err)
 	require.Equal(t, want, notes.set, "again, for one that has lost them")
 
 	three := newWorld(t, 1).timed()
-	_, err = retention.Import(t.Context(), file, three, retention.ImportOptions{NoResume: true})
+	_, err = transfer.Import(t.Context(), file, three, transfer.ImportOptions{NoResume: true})
 	require.NoError(t, err)
 	require.Empty(t, three.set)
 }
 
 // interrupted is a target whose tombstones cannot be removed.
-type interrupted struct{ retention.Target }
+type interrupted struct{ transfer.Target }
 
 var errPower = errors.New("the power went")
 
@@ -217,14 +218,14 @@ func TestImportThatWasCutOffAtItsEnd(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	run := one.quick()
-	file := one.export(retention.ExportOptions{All: true})
+	file := one.export(transfer.ExportOptions{All: true})
 	_, err := one.purge(retention.PurgeOptions{Runs: []events.Run{run}})
 	require.NoError(t, err)
-	_, err = retention.Import(t.Context(), file, interrupted{one.bus}, retention.ImportOptions{})
+	_, err = transfer.Import(t.Context(), file, interrupted{one.bus}, transfer.ImportOptions{})
 	require.ErrorIs(t, err, errPower)
 	require.Equal(t, 2, one.length(run))
-	results := one.imports(file, retention.ImportOptions{})
-	require.Equal(t, retention.FateSkipped, results[0].Fate)
+	results := one.imports(file, transfer.ImportOptions{})
+	require.Equal(t, transfer.FateSkipped, results[0].Fate)
 	_, err = tombstones.Get(t.Context(), one.bus, run)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 
@@ -232,13 +233,13 @@ func TestImportThatWasCutOffAtItsEnd(t *testing.T) {
 	// somebody may be at is left alone.
 	long := long(t, one, 1001, &events.Paused{})
 	one.append(long, events.Control, &events.Resumed{})
-	file = one.export(retention.ExportOptions{Runs: []events.Run{long}})
+	file = one.export(transfer.ExportOptions{Runs: []events.Run{long}})
 	two := newWorld(t, 1)
-	two.imports(file, retention.ImportOptions{NoResume: true})
-	require.False(t, two.imports(file, retention.ImportOptions{})[0].Resumed)
+	two.imports(file, transfer.ImportOptions{NoResume: true})
+	require.False(t, two.imports(file, transfer.ImportOptions{})[0].Resumed)
 	live := one.open()
-	file = one.export(retention.ExportOptions{Runs: []events.Run{live}})
-	require.False(t, one.imports(file, retention.ImportOptions{})[0].Resumed)
+	file = one.export(transfer.ExportOptions{Runs: []events.Run{live}})
+	require.False(t, one.imports(file, transfer.ImportOptions{})[0].Resumed)
 	for rec, err := range one.bus.Read(t.Context(), live, 0) {
 		require.NoError(t, err)
 		s, err := events.ParseSubject(rec.Subject)
@@ -247,11 +248,11 @@ func TestImportThatWasCutOffAtItsEnd(t *testing.T) {
 		_, err = two.bus.Append(t.Context(), live, 0, journal.Entry{Subject: s, Body: rec.Body})
 		require.NoError(t, err)
 	}
-	require.True(t, two.imports(file, retention.ImportOptions{})[0].Resumed)
+	require.True(t, two.imports(file, transfer.ImportOptions{})[0].Resumed)
 }
 
 // straying is a log with a record among a run's that belongs to none.
-type straying struct{ retention.Source }
+type straying struct{ transfer.Source }
 
 func (s straying) Read(ctx context.Context, run events.Run, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
@@ -267,11 +268,11 @@ func TestStraysAreLeftBehind(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	run := one.quick()
-	file := one.export(retention.ExportOptions{All: true})
+	file := one.export(transfer.ExportOptions{All: true})
 	_, err := one.purge(retention.PurgeOptions{Runs: []events.Run{run}})
 	require.NoError(t, err)
-	results := one.imports(straying{file}, retention.ImportOptions{})
-	require.Equal(t, retention.FateImported, results[0].Fate)
+	results := one.imports(straying{file}, transfer.ImportOptions{})
+	require.Equal(t, transfer.FateImported, results[0].Fate)
 	require.Equal(t, 2, results[0].Events)
 	one.verified()
 }

@@ -1,4 +1,4 @@
-package retention
+package transfer
 
 import (
 	"context"
@@ -108,7 +108,7 @@ func (x *exporter) checkParent(ctx context.Context, rec journal.Record) error {
 	if err != nil || subject.From != events.Idle {
 		return nil // only a run's first event is out of idle
 	}
-	parent, forked := parentOf(x.codec, subject.Run, rec.Body, x.log.Shards())
+	parent, forked := Parent(x.codec, subject.Run, rec.Body, x.log.Shards())
 	if !forked {
 		return nil
 	}
@@ -175,7 +175,7 @@ func (x *exporter) record(ctx context.Context, rec journal.Record) error {
 	if x.blobs == nil {
 		return nil
 	}
-	for _, ref := range refsOf(x.codec, rec.Body) {
+	for _, ref := range Refs(x.codec, rec.Body) {
 		if x.seen[ref.SHA256] {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tombstones"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -45,7 +46,7 @@ type PurgeOptions struct {
 	ParentsOfKept bool
 	// Archive stores what write exports, for good, before anything is removed.
 	// Nil: it is not stored.
-	Archive func(write func(Sink) error) error
+	Archive func(write func(transfer.Sink) error) error
 	// DryRun removes nothing.
 	DryRun bool
 	// Grace is the time between tombstones and removal. Default [DefaultGrace].
@@ -86,7 +87,7 @@ type Purged struct {
 	BlobsLeft int   `json:"blobs_left"`
 	Snapshots int   `json:"snapshots"`
 	// Missing is what the archive lacks since the log does not have it either.
-	Missing []Missing `json:"-"`
+	Missing []transfer.Missing `json:"-"`
 }
 
 // ErrNotPurged is wrapped by the reason why a run that was named cannot be purged.
@@ -278,8 +279,8 @@ func (p *purge) archive(ctx context.Context) error {
 	for i, e := range p.chosen {
 		runs[i] = e.run
 	}
-	return p.o.Archive(func(sink Sink) error {
-		exported, err := Export(ctx, p.bus, sink, ExportOptions{Runs: runs, Blobs: p.bus})
+	return p.o.Archive(func(sink transfer.Sink) error {
+		exported, err := transfer.Export(ctx, p.bus, sink, transfer.ExportOptions{Runs: runs, Blobs: p.bus})
 		p.done.Missing = exported.Missing
 		return err
 	})

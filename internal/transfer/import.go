@@ -1,4 +1,4 @@
-package retention
+package transfer
 
 import (
 	"bytes"
@@ -462,7 +462,7 @@ func (m *importer) arm(ctx context.Context, to events.Run) error {
 // them. They are there before anybody can ask for them.
 func (m *importer) blobs(ctx context.Context, records []journal.Record) error {
 	for _, rec := range records {
-		for _, ref := range refsOf(m.codec, rec.Body) {
+		for _, ref := range Refs(m.codec, rec.Body) {
 			data, err := m.from.Blob(ctx, ref)
 			if errors.Is(err, journal.ErrNotFound) {
 				continue // it was missing when it was exported, which said so

@@ -13,14 +13,15 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature/retention"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/internal/toolset"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -29,8 +30,8 @@ import (
 )
 
 // archive stores an export in a file.
-func archive(path string) func(func(retention.Sink) error) error {
-	return func(write func(retention.Sink) error) error {
+func archive(path string) func(func(transfer.Sink) error) error {
+	return func(write func(transfer.Sink) error) error {
 		return filelog.WriteFile(path, func(w *filelog.Writer) error { return write(w) })
 	}
 }
@@ -79,8 +80,8 @@ func TestPurgeAndImportAgain(t *testing.T) {
 	require.ErrorContains(t, err, "was purged before")
 
 	file := openFile(t, path)
-	results := w.imports(file, retention.ImportOptions{})
-	require.Equal(t, retention.FateImported, results[0].Fate)
+	results := w.imports(file, transfer.ImportOptions{})
+	require.Equal(t, transfer.FateImported, results[0].Fate)
 	require.Equal(t, before, w.state(gone))
 	_, err = tombstones.Get(t.Context(), w.bus, gone)
 	require.ErrorIs(t, err, journal.ErrNotFound)
@@ -113,8 +114,8 @@ func TestAnotherRunInThePlaceOfAPurgedOne(t *testing.T) {
 	require.NoError(t, err)
 	two.append(run, events.Idle, reducertest.StartOf("another", events.ModeTask))
 	two.append(run, events.Control, &events.CancelledRun{})
-	results, err := retention.Import(t.Context(), two.export(retention.ExportOptions{All: true}), one.bus, retention.ImportOptions{})
-	require.ErrorIs(t, err, retention.ErrRefused)
+	results, err := transfer.Import(t.Context(), two.export(transfer.ExportOptions{All: true}), one.bus, transfer.ImportOptions{})
+	require.ErrorIs(t, err, transfer.ErrRefused)
 	require.Contains(t, results[0].Reason, "another end")
 }
 
@@ -168,8 +169,8 @@ func TestLargeReasoningFollowsItsRun(t *testing.T) {
 	run := w.store.Place(events.DefaultNamespace, w.store.NewID())
 	w.append(run, events.Idle, reducertest.StartOf("x", events.ModeTask))
 	w.append(run, events.Planning, &events.LLMFinalAnswer{Reply: events.Reply{Content: "42", Facts: events.Facts{ReasoningRef: &ref}}})
-	exported, other := w.export(retention.ExportOptions{All: true}), newWorld(t, 1)
-	_, err = retention.Import(t.Context(), exported, other.bus, retention.ImportOptions{})
+	exported, other := w.export(transfer.ExportOptions{All: true}), newWorld(t, 1)
+	_, err = transfer.Import(t.Context(), exported, other.bus, transfer.ImportOptions{})
 	require.NoError(t, err)
 	_, err = other.bus.Blob(t.Context(), ref)
 	require.NoError(t, err)
@@ -263,7 +264,7 @@ func TestParentsOfKeptRuns(t *testing.T) {
 	require.Zero(t, w.length(grandparent))
 	require.Equal(t, 1, w.length(fork))
 
-	exported, err := retention.Export(t.Context(), w.bus, filelog.NewWriter(io.Discard), retention.ExportOptions{All: true, Blobs: w.bus})
+	exported, err := transfer.Export(t.Context(), w.bus, filelog.NewWriter(io.Discard), transfer.ExportOptions{All: true, Blobs: w.bus})
 	require.NoError(t, err)
 	require.Len(t, exported.Missing, 1)
 	require.Equal(t, grandparent, exported.Missing[0].Run)
@@ -275,7 +276,7 @@ func TestNothingGoesBeforeArchiveAndTombstone(t *testing.T) {
 	w := newWorld(t, 1)
 	run := w.quick()
 	full := errors.New("the disk is full")
-	_, err := w.purge(retention.PurgeOptions{Runs: []events.Run{run}, Archive: func(func(retention.Sink) error) error { return full }})
+	_, err := w.purge(retention.PurgeOptions{Runs: []events.Run{run}, Archive: func(func(transfer.Sink) error) error { return full }})
 	require.ErrorIs(t, err, full)
 	_, err = tombstones.Get(t.Context(), w.bus, run)
 	require.ErrorIs(t, err, journal.ErrNotFound)
@@ -305,7 +306,6 @@ func TestKeep(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "archive")
 	o := retention.Limits{
 		Bytes: 1, Every: time.Millisecond, Grace: noGrace, Archive: dir, Logger: slog.New(slog.DiscardHandler),
-		WriteFile: func(path string, write func(retention.Sink) error) error { return archive(path)(write) },
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -350,7 +350,7 @@ func TestPurgedRunsAreForgotten(t *testing.T) {
 	require.NoError(t, err)
 	_, err = other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
 	requireCode(t, err, refusal.NotFound, refusal.CodeRunPurged)
-	w.imports(openFile(t, path), retention.ImportOptions{})
+	w.imports(openFile(t, path), transfer.ImportOptions{})
 	state, err = other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
 	require.NoError(t, err)
 	require.Equal(t, events.Cancelled, state.State)
@@ -515,7 +515,7 @@ func TestImagesGoWithTheirRun(t *testing.T) {
 	_, err = w.bus.Blob(t.Context(), ref)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 
-	w.imports(openFile(t, path), retention.ImportOptions{})
+	w.imports(openFile(t, path), transfer.ImportOptions{})
 	require.Equal(t, before, w.state(run))
 	data, err := w.bus.Blob(t.Context(), ref)
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-package main
+package backup
 
 import (
 	"context"
@@ -12,9 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/moorebus/moorebus/internal/backup"
 	"github.com/moorebus/moorebus/internal/buildinfo"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/row"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/verify"
@@ -23,8 +24,16 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-func backupCommand() *cobra.Command {
-	var o backup.Options
+// Feature returns the feature.
+func Feature() feature.Feature {
+	return feature.Feature{Row: row.Row{Name: "backup"}, Commands: []feature.Command{backupCommand, restoreCommand}}
+}
+
+// access is that of commands which read or write the entire bus. Each can be repeated.
+const access = feature.OnBus | feature.Outlasts
+
+func backupCommand(open feature.Open) *cobra.Command {
+	var o Options
 	var every time.Duration
 	cmd := &cobra.Command{
 		Use:   "backup DIR",
@@ -47,8 +56,7 @@ nothing.`,
   moorebus backup verify /var/backups/moorebus`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, print.Text, print.JSON)
-	flags.outlast = true
+	use := open(cmd, print.Text, print.JSON)
 	cmd.Flags().BoolVar(&o.Incremental, "incremental", false, "add to the existing backup")
 	cmd.Flags().DurationVar(&every, "every", 0, "repeat at this interval, adding to the previous backup, until a signal ends it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -56,18 +64,21 @@ nothing.`,
 			return cli.Usage("--every: must not be negative")
 		}
 		o.Build = buildinfo.Read().Version
-		if flags.wait = every > 0; flags.wait && !cmd.Flags().Changed("log-level") {
-			if err := cmd.Flags().Set("log-level", "info"); err != nil { // each backup is told
-				return err
+		if every > 0 {
+			if !cmd.Flags().Changed("log-level") {
+				if err := cmd.Flags().Set("log-level", "info"); err != nil { // each backup is told
+					return err
+				}
 			}
+			return use(cmd, access|feature.Reads|feature.Waits, func(ctx context.Context, c *feature.Client) error {
+				takeEvery(ctx, c.Bus, args[0], o, every)
+				return nil
+			})
 		}
-		return flags.useBus(cmd, reads, func(ctx context.Context, c *client) error {
-			if every > 0 {
-				return c.backupEvery(ctx, args[0], o, every)
-			}
-			var taken backup.Taken
-			err := c.outlast(ctx, func(ctx context.Context) (err error) {
-				taken, err = backup.Take(ctx, c.Bus, args[0], o)
+		return use(cmd, access|feature.Reads, func(ctx context.Context, c *feature.Client) error {
+			var taken Taken
+			err := cli.Outlast(ctx, c.Notef, func(ctx context.Context) (err error) {
+				taken, err = Take(ctx, c.Bus, args[0], o)
 				return err
 			})
 			if errors.Is(err, journal.ErrDenied) {
@@ -76,35 +87,26 @@ nothing.`,
 			if err != nil {
 				return err
 			}
-			return c.report(taken, taken.String())
+			return c.Report(taken, taken.String())
 		})
 	}
-	cmd.AddCommand(backupVerifyCommand())
+	cmd.AddCommand(verifyCommand())
 	return cmd
 }
 
-// report writes a result as text or JSON.
-func (c *client) report(result any, text string) error {
-	if c.format != print.Text {
-		return print.Write(c.out, c.format, result)
-	}
-	_, err := fmt.Fprintln(c.out, text)
-	return err
-}
-
-// backupEvery backs up again and again. A failure is logged, and tried again a minute later
+// takeEvery backs up again and again until ctx ends. A failure is logged, and tried again a minute later
 // at most.
-func (c *client) backupEvery(ctx context.Context, dir string, o backup.Options, every time.Duration) error {
+func takeEvery(ctx context.Context, bus Bus, dir string, o Options, every time.Duration) {
 	logger := slog.Default() // as --log-format says
 	for next := time.Now(); ; {
-		taken, err := backup.Take(ctx, c.Bus, dir, o)
+		taken, err := Take(ctx, bus, dir, o)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return
 		case err != nil:
 			logger.Error("backup failed; it will be tried again", "dir", dir, "reason", err)
 			if !retry.Wait(ctx, min(every, time.Minute)) {
-				return nil
+				return
 			}
 			next = time.Now()
 			continue
@@ -116,12 +118,12 @@ func (c *client) backupEvery(ctx context.Context, dir string, o backup.Options, 
 			next = time.Now()
 		}
 		if !retry.Wait(ctx, time.Until(next)) {
-			return nil
+			return
 		}
 	}
 }
 
-func backupVerifyCommand() *cobra.Command {
+func verifyCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "verify DIR",
@@ -133,18 +135,18 @@ wrong.`,
 		Example: `  moorebus backup verify /var/backups/moorebus`,
 		Args:    cobra.ExactArgs(1),
 	}
-	addOutputFlag(cmd, &output, print.Text, print.JSON)
+	print.AddOutputFlag(cmd, &output, print.Text, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		format, err := print.ParseFormat(output, print.Text, print.JSON)
 		if err != nil {
 			return err
 		}
-		archive, err := backup.Open(cmd.Context(), args[0], time.Time{})
+		archive, err := Open(cmd.Context(), args[0], time.Time{})
 		if err != nil {
 			return &cli.ExitError{Code: cli.ExitFailure, Err: err}
 		}
 		defer archive.Close()
-		report, err := backup.Verify(cmd.Context(), archive, reducer.NewMachine(reducer.MachineOptions{}))
+		report, err := Verify(cmd.Context(), archive, reducer.NewMachine(reducer.MachineOptions{}))
 		if err != nil {
 			return err
 		}
@@ -163,9 +165,9 @@ wrong.`,
 	return cmd
 }
 
-func restoreCommand() *cobra.Command {
+func restoreCommand(open feature.Open) *cobra.Command {
 	var until, hold string
-	o := backup.RestoreOptions{Source: worker.Source("gateway", cli.DefaultInstance())}
+	o := RestoreOptions{Source: worker.Source("gateway", cli.DefaultInstance())}
 	cmd := &cobra.Command{
 		Use:   "restore DIR",
 		Short: "Restore a backup into an empty bus",
@@ -193,12 +195,11 @@ Stop the old installation first: a run must not continue on two buses.`,
   moorebus restore /var/backups/moorebus --until 2026-03-01T12:00:00Z`,
 		Args: cobra.ExactArgs(1),
 	}
-	flags := addClientFlags(cmd, print.Text, print.JSON)
-	flags.outlast = true
+	use := open(cmd, print.Text, print.JSON)
 	cmd.Flags().StringVar(&until, "until", "", "omit events that the log stored after this `time`, as in 2026-03-01T12:00:00Z")
 	cmd.Flags().BoolVar(&o.CallsMayRunAgain, "calls-may-run-again", false, "nothing ran after the end of the backup, so calls that had not started run")
-	cmd.Flags().StringVar(&hold, "hold", string(backup.HoldOnce), "which unfinished `runs` are restored paused: once (those with a tool of class once), all or none")
-	cli.Complete(cmd, "hold", string(backup.HoldOnce), string(backup.HoldAll), string(backup.HoldNone))
+	cmd.Flags().StringVar(&hold, "hold", string(HoldOnce), "which unfinished `runs` are restored paused: once (those with a tool of class once), all or none")
+	cli.Complete(cmd, "hold", string(HoldOnce), string(HoldAll), string(HoldNone))
 	cmd.Flags().BoolVar(&o.Diverged, "diverged-too", false, "also restore runs whose events are inconsistent")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var at time.Time
@@ -208,67 +209,67 @@ Stop the old installation first: a run must not continue on two buses.`,
 				return cli.Usage("--until: %q is not a time such as 2026-03-01T12:00:00Z", until)
 			}
 		}
-		if o.Hold = backup.Hold(hold); !slices.Contains([]backup.Hold{backup.HoldOnce, backup.HoldAll, backup.HoldNone}, o.Hold) {
+		if o.Hold = Hold(hold); !slices.Contains([]Hold{HoldOnce, HoldAll, HoldNone}, o.Hold) {
 			return cli.Usage("--hold: %q is not known; use once, all or none", hold)
 		}
-		archive, err := backup.Open(cmd.Context(), args[0], at)
+		archive, err := Open(cmd.Context(), args[0], at)
 		if err != nil {
 			return &cli.ExitError{Code: cli.ExitFailure, Err: err}
 		}
 		defer archive.Close()
-		return flags.useBus(cmd, creates, func(ctx context.Context, c *client) error {
-			return c.restore(ctx, archive, o)
+		return use(cmd, access|feature.Creates, func(ctx context.Context, c *feature.Client) error {
+			return restore(ctx, c, archive, o)
 		})
 	}
 	return cmd
 }
 
 // noteHeld names the runs that are held, and says by namespace what lets them go on.
-func (c *client) noteHeld(held []backup.HeldRun) {
+func noteHeld(c *feature.Client, held []HeldRun) {
 	by := map[string]int{}
 	for _, run := range held {
 		by[run.Namespace]++
-		c.notef("run %s in namespace %s is paused: it may repeat calls that were made behind the end of the backup", run.Run, run.Namespace)
+		c.Notef("run %s in namespace %s is paused: it may repeat calls that were made behind the end of the backup", run.Run, run.Namespace)
 	}
 	for _, namespace := range slices.Sorted(maps.Keys(by)) {
-		c.notef("look at the %d paused runs of namespace %s, cancel those that must not go on, and let the others go on with `moorebus resume --restored --namespace %s`", by[namespace], namespace, namespace)
+		c.Notef("look at the %d paused runs of namespace %s, cancel those that must not go on, and let the others go on with `moorebus resume --restored --namespace %s`", by[namespace], namespace, namespace)
 	}
 }
 
 // restore restores an archive, and verifies what the bus has then.
-func (c *client) restore(ctx context.Context, a *backup.Archive, o backup.RestoreOptions) error {
-	var done backup.Restored
-	err := c.outlast(ctx, func(ctx context.Context) (err error) {
-		done, err = backup.Restore(ctx, a, c.Bus, o)
+func restore(ctx context.Context, c *feature.Client, a *Archive, o RestoreOptions) error {
+	var done Restored
+	err := cli.Outlast(ctx, c.Notef, func(ctx context.Context) (err error) {
+		done, err = Restore(ctx, a, c.Bus, o)
 		return err
 	})
-	if errors.Is(err, backup.ErrNotEmpty) {
+	if errors.Is(err, ErrNotEmpty) {
 		return &cli.ExitError{Code: cli.ExitFailure, Err: err}
 	}
 	if err != nil {
 		return fmt.Errorf("the restore is not complete; repeat it to go on: %w", err)
 	}
 	if done.Already {
-		return c.report(done, "this backup was restored here before; nothing was done")
+		return c.Report(done, "this backup was restored here before; nothing was done")
 	}
 	var report *verify.Report
-	err = c.outlast(ctx, func(ctx context.Context) (err error) {
-		report, err = verify.Log(ctx, c.Bus, c.machine, verify.Options{All: true})
+	err = cli.Outlast(ctx, c.Notef, func(ctx context.Context) (err error) {
+		report, err = verify.Log(ctx, c.Bus, reducer.NewMachine(reducer.MachineOptions{}), verify.Options{All: true})
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	for _, call := range done.Unknown {
-		c.notef("run %s in namespace %s: %d calls may have run since the backup; their outcome is unknown", call.Run, call.Namespace, call.Calls)
+		c.Notef("run %s in namespace %s: %d calls may have run since the backup; their outcome is unknown", call.Run, call.Namespace, call.Calls)
 	}
-	c.noteHeld(done.Held)
+	noteHeld(c, done.Held)
 	for _, run := range done.Orphans {
-		c.notef("run %s was forked from a run that the backup does not have; nobody works on it", run)
+		c.Notef("run %s was forked from a run that the backup does not have; nobody works on it", run)
 	}
 	text := fmt.Sprintf("%d runs, %d events, %d values, %d large results in %s\n%d runs wait for somebody, %d were resumed, %d are held, %d have calls of unknown outcome, %d were purged and are not restored",
 		done.Runs, done.Events, done.Values, done.Objects, done.Elapsed.Round(time.Millisecond), done.Waiting, done.Resumed, len(done.Held), len(done.Unknown), done.Removed)
-	if err := c.report(done, text); err != nil {
+	if err := c.Report(done, text); err != nil {
 		return err
 	}
 	if report.Outcomes[verify.Diverged] > 0 && !o.Diverged {

@@ -1,4 +1,4 @@
-package main
+package retention
 
 import (
 	"context"
@@ -9,15 +9,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/print"
-	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-func importCommand() *cobra.Command {
+func importCommand(open feature.Open) *cobra.Command {
 	var noResume bool
 	cmd := &cobra.Command{
 		Use:   "import FILE [RUN…]",
@@ -52,7 +54,7 @@ is refused if another event was appended to it in this log.`,
   moorebus import archive/purged-20260102T030405.000Z.jsonl 0198c5a0-5a6b-7c00-8000-000000000001`,
 		Args: cobra.MinimumNArgs(1),
 	}
-	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
+	use := open(cmd, print.Table, print.JSON, print.YAML)
 	cmd.Flags().BoolVar(&noResume, "no-resume", false, "append nothing to unfinished runs and set no timers; work that their last 1,000 events wake continues anyway")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.CheckRunIDs(args[1:]); err != nil {
@@ -67,8 +69,8 @@ is refused if another event was appended to it in this log.`,
 		if err != nil {
 			return err
 		}
-		return flags.useBus(cmd, creates, func(ctx context.Context, c *client) error {
-			return c.importRuns(ctx, args[0], f, runs, noResume)
+		return use(cmd, feature.OnBus|feature.Creates, func(ctx context.Context, c *feature.Client) error {
+			return importRuns(ctx, c, args[0], f, runs, noResume)
 		})
 	}
 	return cmd
@@ -107,11 +109,12 @@ func pick(f *filelog.File, ids []string) ([]events.Run, error) {
 	return runs, nil
 }
 
-func (c *client) importRuns(ctx context.Context, path string, f *filelog.File, runs []events.Run, noResume bool) error {
+func importRuns(ctx context.Context, c *feature.Client, path string, f *filelog.File, runs []events.Run, noResume bool) error {
 	if len(runs) == 0 {
 		return cli.Failed("%s contains no runs", path)
 	}
-	report, err := verify.Log(ctx, f, c.machine, verify.Options{Runs: runs})
+	machine := reducer.NewMachine(reducer.MachineOptions{})
+	report, err := verify.Log(ctx, f, machine, verify.Options{Runs: runs})
 	if err != nil {
 		return err
 	}
@@ -120,38 +123,38 @@ func (c *client) importRuns(ctx context.Context, path string, f *filelog.File, r
 		if found.Outcome == verify.Diverged {
 			diverged++
 			run := events.NewRun(found.Namespace, found.Run, f.Shards())
-			c.notef("%s:%d: run %s at event %d: %s", path, f.Line(run, found.Seq), found.Run, found.N, found.Reason)
+			c.Notef("%s:%d: run %s at event %d: %s", path, f.Line(run, found.Seq), found.Run, found.N, found.Reason)
 		}
 	}
 	if diverged > 0 {
-		return cli.Failed("%d of %d runs diverge: %w; name the others to import them", diverged, len(runs), retention.ErrRefused)
+		return cli.Failed("%d of %d runs diverge: %w; name the others to import them", diverged, len(runs), transfer.ErrRefused)
 	}
-	results, err := retention.Import(ctx, f, c.Bus, retention.ImportOptions{
-		Runs: runs, NoResume: noResume, Source: worker.Source("gateway", cli.DefaultInstance()), Machine: c.machine,
+	results, err := transfer.Import(ctx, f, c.Bus, transfer.ImportOptions{
+		Runs: runs, NoResume: noResume, Source: worker.Source("gateway", cli.DefaultInstance()), Machine: machine,
 	})
-	if err != nil && !errors.Is(err, retention.ErrRefused) {
+	if err != nil && !errors.Is(err, transfer.ErrRefused) {
 		return err
 	}
 	if err != nil {
 		for _, r := range results {
-			if r.Fate == retention.FateRefused {
-				c.notef("%s:%d: run %s: %s", path, f.Line(r.Run, r.Seq), r.Run.ID, r.Reason)
+			if r.Fate == transfer.FateRefused {
+				c.Notef("%s:%d: run %s: %s", path, f.Line(r.Run, r.Seq), r.Run.ID, r.Reason)
 			}
 		}
 		return cli.Failed("%w; name the other runs to import them", err)
 	}
-	return c.showImported(results)
+	return showImported(c, results)
 }
 
 type importedRow struct {
-	Run       string         `json:"run"`
-	Namespace string         `json:"namespace"`
-	Fate      retention.Fate `json:"fate"`
-	Events    int            `json:"events"`
-	Resumed   bool           `json:"resumed"`
+	Run       string        `json:"run"`
+	Namespace string        `json:"namespace"`
+	Fate      transfer.Fate `json:"fate"`
+	Events    int           `json:"events"`
+	Resumed   bool          `json:"resumed"`
 }
 
-func (c *client) showImported(results []retention.ImportedRun) error {
+func showImported(c *feature.Client, results []transfer.ImportedRun) error {
 	rows := make([]importedRow, len(results))
 	cells := make([][]string, len(results))
 	for i, r := range results {
@@ -162,8 +165,8 @@ func (c *client) showImported(results []retention.ImportedRun) error {
 		}
 		cells[i] = []string{r.Run.ID, r.Run.Namespace, string(r.Fate), strconv.Itoa(r.Events), resumed}
 	}
-	if c.format != print.Table {
-		return print.Write(c.out, c.format, rows)
+	if c.Format != print.Table {
+		return print.Write(c.Out, c.Format, rows)
 	}
-	return print.WriteTable(c.out, []string{"RUN", "NAMESPACE", "FATE", "EVENTS", ""}, cells)
+	return print.WriteTable(c.Out, []string{"RUN", "NAMESPACE", "FATE", "EVENTS", ""}, cells)
 }

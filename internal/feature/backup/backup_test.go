@@ -17,18 +17,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentstore"
-	"github.com/moorebus/moorebus/internal/backup"
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/feature/backup"
+	"github.com/moorebus/moorebus/internal/feature/retention"
 	schedules "github.com/moorebus/moorebus/internal/feature/schedules/row"
 	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
 	webhooks "github.com/moorebus/moorebus/internal/feature/webhooks/row"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/ports"
-	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/tombstones"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -205,6 +206,10 @@ func TestAllThatIsBeside(t *testing.T) {
 	require.Equal(t, []string{"key"}, dropped)
 	_, _, err = buckets.Position(t.Context(), two.bus, reader)
 	require.ErrorIs(t, err, journal.ErrNotFound, "it counts the records of another log")
+	again := t.TempDir()
+	two.take(again, false)
+	require.NotEmpty(t, files(t, again, "buckets/*-KV_threads.*"))
+	require.Empty(t, files(t, again, "buckets/*-KV_restored.*"), "it says what this bus was restored from")
 	for v, err := range two.bus.Values(t.Context(), "KV_webhooks") {
 		require.NoError(t, err)
 		require.Equal(t, "1h0m0s", v.Header["Nats-TTL"], "what lives for a time does not live for ever")
@@ -244,7 +249,7 @@ func TestImportedAgain(t *testing.T) {
 	one.take(other, true)
 	_, err := retention.Purge(t.Context(), one.bus, retention.PurgeOptions{Runs: []events.Run{run}, Grace: time.Millisecond})
 	require.NoError(t, err)
-	_, err = retention.Import(t.Context(), openArchive(t, other, time.Time{}), one.bus, retention.ImportOptions{Source: "moorebus/gateway/import"})
+	_, err = transfer.Import(t.Context(), openArchive(t, other, time.Time{}), one.bus, transfer.ImportOptions{Source: "moorebus/gateway/import"})
 	require.NoError(t, err)
 	require.Equal(t, 2, one.take(dir, true).Records)
 	two := newWorld(t, 1)

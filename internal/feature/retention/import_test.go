@@ -12,7 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -26,11 +26,11 @@ func TestExportAndImport(t *testing.T) {
 	waiting := one.start(definition("always", calls(1, "later")))
 	one.await(waiting, events.WaitingForHuman)
 	one.verified()
-	file := one.export(retention.ExportOptions{All: true})
+	file := one.export(transfer.ExportOptions{All: true})
 
 	two := newWorld(t, 3)
-	results := two.imports(file, retention.ImportOptions{})
-	require.Equal(t, map[string]retention.Fate{done.ID: retention.FateImported, waiting.ID: retention.FateImported}, fates(results))
+	results := two.imports(file, transfer.ImportOptions{})
+	require.Equal(t, map[string]transfer.Fate{done.ID: transfer.FateImported, waiting.ID: transfer.FateImported}, fates(results))
 	require.Equal(t, 2, two.verified().Runs)
 	for _, run := range []events.Run{done, waiting} {
 		require.Equal(t, one.state(run), two.state(run), "nothing was added to what has ended or waits for a human")
@@ -47,8 +47,8 @@ func TestExportAndImport(t *testing.T) {
 	two.verified()
 
 	// Again: one run went on meanwhile, the other is the same.
-	results = two.imports(file, retention.ImportOptions{})
-	require.Equal(t, map[string]retention.Fate{done.ID: retention.FateSkipped, waiting.ID: retention.FateSkipped}, fates(results))
+	results = two.imports(file, transfer.ImportOptions{})
+	require.Equal(t, map[string]transfer.Fate{done.ID: transfer.FateSkipped, waiting.ID: transfer.FateSkipped}, fates(results))
 }
 
 // A run in the middle of its work is driven on by whoever serves the log that it
@@ -58,10 +58,10 @@ func TestUnfinishedRunsGoOn(t *testing.T) {
 	one := newWorld(t, 1)
 	require.NoError(t, one.host.Announce(t.Context()))
 	run := one.start(definition("", calls(1, "x"))) // nobody works here
-	file := one.export(retention.ExportOptions{Runs: []events.Run{run}})
+	file := one.export(transfer.ExportOptions{Runs: []events.Run{run}})
 	for _, noResume := range []bool{false, true} {
 		two := newWorld(t, 2)
-		results := two.imports(file, retention.ImportOptions{NoResume: noResume})
+		results := two.imports(file, transfer.ImportOptions{NoResume: noResume})
 		require.Equal(t, !noResume, results[0].Resumed)
 		two.work().await(two.here(run), events.Done)
 		two.verified()
@@ -97,10 +97,10 @@ func TestLongRuns(t *testing.T) {
 	due := long(t, one, 1001, &events.Paused{})
 	one.append(due, events.Control, &events.Resumed{})
 	require.Equal(t, 1002, one.length(due))
-	file := one.export(retention.ExportOptions{Runs: []events.Run{paused, due}})
+	file := one.export(transfer.ExportOptions{Runs: []events.Run{paused, due}})
 
 	two := newWorld(t, 2)
-	results := two.imports(file, retention.ImportOptions{})
+	results := two.imports(file, transfer.ImportOptions{})
 	require.Equal(t, 2500, results[0].Events)
 	require.False(t, results[0].Resumed, "it stays paused")
 	require.True(t, results[1].Resumed)
@@ -129,7 +129,7 @@ func (w *world) memoryPaused(run events.Run) bool {
 
 // cutOff is a target whose appends fail after some.
 type cutOff struct {
-	retention.Target
+	transfer.Target
 	left int
 }
 
@@ -144,15 +144,15 @@ func TestImportThatWasCutOff(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	run := long(t, one, 2500, &events.CancelledRun{})
-	file := one.export(retention.ExportOptions{Runs: []events.Run{run}})
+	file := one.export(transfer.ExportOptions{Runs: []events.Run{run}})
 	two := newWorld(t, 1)
-	_, err := retention.Import(t.Context(), file, &cutOff{two.bus, 1}, retention.ImportOptions{})
+	_, err := transfer.Import(t.Context(), file, &cutOff{two.bus, 1}, transfer.ImportOptions{})
 	require.ErrorContains(t, err, "the power went")
 	require.Equal(t, 1000, two.length(run))
 
 	two.work() // nobody starts on a part of it
-	results := two.imports(file, retention.ImportOptions{})
-	require.Equal(t, retention.FateCompleted, results[0].Fate)
+	results := two.imports(file, transfer.ImportOptions{})
+	require.Equal(t, transfer.FateCompleted, results[0].Fate)
 	require.Equal(t, 1500, results[0].Events)
 	two.verified()
 	require.Equal(t, events.Cancelled, two.state(run).State)
@@ -160,7 +160,7 @@ func TestImportThatWasCutOff(t *testing.T) {
 
 // unsure is a target whose first append is stored and says that it does not know.
 type unsure struct {
-	retention.Target
+	transfer.Target
 	said bool
 }
 
@@ -178,7 +178,7 @@ func TestImportUnknownOutcome(t *testing.T) {
 	one := newWorld(t, 1)
 	run := one.quick()
 	two := newWorld(t, 1)
-	_, err := retention.Import(t.Context(), one.export(retention.ExportOptions{All: true}), &unsure{Target: two.bus}, retention.ImportOptions{})
+	_, err := transfer.Import(t.Context(), one.export(transfer.ExportOptions{All: true}), &unsure{Target: two.bus}, transfer.ImportOptions{})
 	require.NoError(t, err)
 	require.Equal(t, 2, two.length(run))
 }
@@ -188,15 +188,15 @@ func TestImportIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	good, other := one.quick(), one.quick()
-	file := one.export(retention.ExportOptions{Runs: []events.Run{good, other}})
+	file := one.export(transfer.ExportOptions{Runs: []events.Run{good, other}})
 	two := newWorld(t, 1)
 	two.append(other, events.Idle, reducertest.StartOf("another task", events.ModeTask))
-	results, err := retention.Import(t.Context(), file, two.bus, retention.ImportOptions{})
-	require.ErrorIs(t, err, retention.ErrRefused)
-	require.Equal(t, retention.FateRefused, results[1].Fate)
+	results, err := transfer.Import(t.Context(), file, two.bus, transfer.ImportOptions{})
+	require.ErrorIs(t, err, transfer.ErrRefused)
+	require.Equal(t, transfer.FateRefused, results[1].Fate)
 	require.Equal(t, 3, file.Line(other, results[1].Seq))
 	require.Zero(t, two.length(good))
-	require.Len(t, two.imports(file, retention.ImportOptions{Runs: []events.Run{good}}), 1)
+	require.Len(t, two.imports(file, transfer.ImportOptions{Runs: []events.Run{good}}), 1)
 
 	// A run that is there in part and may go on by itself is refused too.
 	three := newWorld(t, 1)
@@ -208,8 +208,8 @@ func TestImportIsAllOrNothing(t *testing.T) {
 		require.NoError(t, err)
 		break
 	}
-	results, err = retention.Import(t.Context(), file, three.bus, retention.ImportOptions{})
-	require.ErrorIs(t, err, retention.ErrRefused)
+	results, err = transfer.Import(t.Context(), file, three.bus, transfer.ImportOptions{})
+	require.ErrorIs(t, err, transfer.ErrRefused)
 	require.Contains(t, results[0].Reason, "may go on by itself")
 }
 
@@ -218,7 +218,7 @@ func TestBrokenLines(t *testing.T) {
 	one := newWorld(t, 1)
 	one.quick()
 	path := filepath.Join(t.TempDir(), "runs.jsonl")
-	file := one.export(retention.ExportOptions{All: true})
+	file := one.export(transfer.ExportOptions{All: true})
 	var lines []string
 	for _, run := range file.Runs() {
 		for rec, err := range file.Read(t.Context(), run, 0) {
@@ -246,21 +246,21 @@ func TestForksComeBehindTheirParents(t *testing.T) {
 	parent := one.quick()
 	child := one.fork(parent)
 	grandchild := one.fork(child)
-	file := one.export(retention.ExportOptions{Runs: []events.Run{grandchild}})
+	file := one.export(transfer.ExportOptions{Runs: []events.Run{grandchild}})
 	require.Equal(t, []events.Run{parent, child, grandchild}, file.Runs())
 
 	alone := &sink{}
 	fork := one.fork(events.NewRun("default", one.store.NewID(), 1))
-	done, err := retention.Export(t.Context(), one.bus, alone, retention.ExportOptions{Runs: []events.Run{fork}})
+	done, err := transfer.Export(t.Context(), one.bus, alone, transfer.ExportOptions{Runs: []events.Run{fork}})
 	require.NoError(t, err)
 	require.Len(t, done.Missing, 1)
-	_, err = retention.Export(t.Context(), one.bus, alone, retention.ExportOptions{Runs: []events.Run{events.NewRun("default", one.store.NewID(), 1)}})
+	_, err = transfer.Export(t.Context(), one.bus, alone, transfer.ExportOptions{Runs: []events.Run{events.NewRun("default", one.store.NewID(), 1)}})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 
 	// Whatever the order in the file, the parent goes in first.
 	two := newWorld(t, 2)
 	order := &ordered{Target: two.bus}
-	_, err = retention.Import(t.Context(), backwards{file}, order, retention.ImportOptions{NoResume: true})
+	_, err = transfer.Import(t.Context(), backwards{file}, order, transfer.ImportOptions{NoResume: true})
 	require.NoError(t, err)
 	require.Equal(t, []string{parent.ID, child.ID, grandchild.ID}, order.runs)
 }
@@ -283,7 +283,7 @@ func (b backwards) Runs() []events.Run {
 
 // ordered notes which runs are appended to.
 type ordered struct {
-	retention.Target
+	transfer.Target
 	runs []string
 }
 

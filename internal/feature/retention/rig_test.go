@@ -17,13 +17,14 @@ import (
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/feature/retention"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/reducertest"
-	"github.com/moorebus/moorebus/internal/retention"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolset"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -223,12 +224,12 @@ func (w *world) verified() *verify.Report {
 
 // export writes a file and opens it. The runs are those that others were forked
 // from and that the log does not have.
-func (w *world) export(o retention.ExportOptions, missing ...events.Run) *filelog.File {
+func (w *world) export(o transfer.ExportOptions, missing ...events.Run) *filelog.File {
 	w.t.Helper()
 	path := filepath.Join(w.t.TempDir(), "runs.jsonl")
 	o.Blobs = w.bus
 	require.NoError(w.t, filelog.WriteFile(path, func(to *filelog.Writer) error {
-		done, err := retention.Export(w.t.Context(), w.bus, to, o)
+		done, err := transfer.Export(w.t.Context(), w.bus, to, o)
 		require.Len(w.t, done.Missing, len(missing))
 		for i, m := range done.Missing {
 			require.Equal(w.t, missing[i], m.Run, m.What)
@@ -247,18 +248,18 @@ func openFile(t *testing.T, path string) *filelog.File {
 }
 
 // fates returns what became of the runs.
-func fates(results []retention.ImportedRun) map[string]retention.Fate {
-	all := map[string]retention.Fate{}
+func fates(results []transfer.ImportedRun) map[string]transfer.Fate {
+	all := map[string]transfer.Fate{}
 	for _, r := range results {
 		all[r.Run.ID] = r.Fate
 	}
 	return all
 }
 
-func (w *world) imports(from retention.Source, o retention.ImportOptions) []retention.ImportedRun {
+func (w *world) imports(from transfer.Source, o transfer.ImportOptions) []transfer.ImportedRun {
 	w.t.Helper()
 	o.Source = "moorebus/gateway/import"
-	results, err := retention.Import(w.t.Context(), from, w.bus, o)
+	results, err := transfer.Import(w.t.Context(), from, w.bus, o)
 	require.NoError(w.t, err)
 	return results
 }

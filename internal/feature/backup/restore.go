@@ -16,7 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/ports"
-	"github.com/moorebus/moorebus/internal/retention"
+	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/internal/verify"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -25,7 +25,7 @@ import (
 
 // Target is where a backup is restored.
 type Target interface {
-	retention.Target
+	transfer.Target
 	ports.Archive
 }
 
@@ -93,6 +93,9 @@ type Call struct {
 	Namespace string `json:"namespace"`
 	Calls     int    `json:"calls"`
 }
+
+// notes has the note of the last restore into a bus. It is not in the backups of that bus.
+var notes = kv.Bucket{Name: "restored", About: "what was restored into this bus", Keys: "last"}
 
 // note is what a bus keeps of a restore, so that one that was cut off goes on.
 type note struct {
@@ -192,7 +195,7 @@ type restorer struct {
 // begin checks that the bus is empty, or has a part of this restore.
 func (r *restorer) begin(ctx context.Context) error {
 	want := note{Backup: r.a.manifest.ID, Increment: r.a.manifest.last().Number, Until: r.a.until.UTC(), Began: r.o.Now().UTC(), Stage: stageValues, Again: r.o.CallsMayRunAgain, Hold: r.o.Hold}
-	has, err := r.to.Get(ctx, buckets.Restored, buckets.Restored.Keys)
+	has, err := r.to.Get(ctx, notes, notes.Keys)
 	if err == nil {
 		err = json.Unmarshal(has.Value, &r.note)
 	}
@@ -247,7 +250,7 @@ func (r *restorer) write(ctx context.Context, s stage) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.to.Put(ctx, buckets.Restored, kv.Item{Key: buckets.Restored.Keys, Value: text})
+	_, err = r.to.Put(ctx, notes, kv.Item{Key: notes.Keys, Value: text})
 	return err
 }
 
@@ -328,11 +331,11 @@ func (r *restorer) objects(ctx context.Context) error {
 // runs imports the runs.
 func (r *restorer) runs(ctx context.Context) error {
 	if len(r.a.order) > 0 {
-		results, err := retention.Import(ctx, r.a, r.to, retention.ImportOptions{
+		results, err := transfer.Import(ctx, r.a, r.to, transfer.ImportOptions{
 			Hold: r.holder(), CallsMayHaveRun: !r.o.CallsMayRunAgain, Orphans: true, Parallel: importers, Source: r.o.Source, Machine: r.o.Machine,
 		})
 		for _, result := range results {
-			if result.Fate == retention.FateRefused {
+			if result.Fate == transfer.FateRefused {
 				err = errors.Join(err, fmt.Errorf("run %s: %s", result.Run.ID, result.Reason))
 			}
 		}
@@ -348,7 +351,7 @@ func (r *restorer) runs(ctx context.Context) error {
 	return nil
 }
 
-func (r *restorer) count(ctx context.Context, result retention.ImportedRun) error {
+func (r *restorer) count(ctx context.Context, result transfer.ImportedRun) error {
 	r.done.Runs++
 	r.done.Events += uint64(len(r.a.runs[result.Run].places))
 	if result.Resumed {

@@ -1,14 +1,7 @@
-// Package retention is what an operator does with runs as a whole: [Export]
-// writes them out, [Import] puts them back, [Purge] removes those that have ended,
-// and [Keep] does so again and again.
+// Package transfer moves runs between logs: [Export] writes them out, and [Import] puts them back.
 //
-// A run is kept or removed altogether. Its log is never cut, and the stream has no
-// limits of its own that could eat the beginning of a run that waits.
-//
-// What is removed leaves a tombstone, written before the first event goes, so that
-// its id is not started again. All of it can be rebuilt from an export: records
-// byte for byte, the runs that they were forked from, and large results.
-package retention
+// A run moves as a whole, after the runs that it was forked from: records byte for byte, and large results.
+package transfer
 
 import (
 	"bytes"
@@ -23,9 +16,9 @@ import (
 // refKeys are the keys under which events refer to the object store.
 var refKeys = [][]byte{[]byte(`"ref"`), []byte(`"attachments"`), []byte(`"reasoning_ref"`)}
 
-// refsOf returns what a record refers to in the object store: large results, images and
+// Refs returns what a record refers to in the object store: large results, images and
 // files. One that is no event refers to nothing.
-func refsOf(codec *events.Codec, body []byte) []events.Ref {
+func Refs(codec *events.Codec, body []byte) []events.Ref {
 	if !slices.ContainsFunc(refKeys, func(key []byte) bool { return bytes.Contains(body, key) }) {
 		return nil // decoding every record would cost more than reading it
 	}
@@ -50,8 +43,8 @@ func forkOf(codec *events.Codec, body []byte) *events.Forked {
 	return fork
 }
 
-// parentOf returns the run that a run was forked from, by its first record.
-func parentOf(codec *events.Codec, run events.Run, body []byte, shards int) (parent events.Run, forked bool) {
+// Parent returns the run that a run was forked from, by its first record.
+func Parent(codec *events.Codec, run events.Run, body []byte, shards int) (parent events.Run, forked bool) {
 	fork := forkOf(codec, body)
 	if fork == nil {
 		return parent, false
@@ -90,7 +83,7 @@ func withAncestors(ctx context.Context, log journal.Log, codec *events.Codec, ru
 		if err != nil {
 			return err
 		}
-		if parent, forked := parentOf(codec, run, rec.Body, log.Shards()); forked {
+		if parent, forked := Parent(codec, run, rec.Body, log.Shards()); forked {
 			switch err := visit(parent); {
 			case errors.Is(err, journal.ErrNotFound):
 				missing = append(missing, parent)
