@@ -171,7 +171,7 @@ func (s *userSettings) one(ctx context.Context, c userCase) (m measured, err err
 		return m, err
 	}
 	defer func() { err = errors.Join(err, site.close()) }()
-	if err := site.store(ctx, c.model, s.steps, 0); err != nil {
+	if err := site.store(ctx, c.model, s.steps); err != nil {
 		return m, err
 	}
 	if err := site.awaitRoles(ctx); err != nil {

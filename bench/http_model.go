@@ -53,7 +53,7 @@ func pieces(text string) []string {
 }
 
 // lastStep is the number of the last call of a request. Reading the entire request would be
-// work of the load; and a window has only the last calls.
+// work of the load.
 func lastStep(request []byte) (n int64) {
 	end := bytes.LastIndex(request, []byte(` * (17 + 4)`))
 	for unit := int64(1); end > 0 && request[end-1] >= '0' && request[end-1] <= '9'; unit *= 10 {

@@ -229,8 +229,8 @@ func (u *userSite) answers(ctx context.Context, url string, p *process) error {
 	})
 }
 
-// store stores the agent. window bounds the messages that its model gets; 0: it gets all.
-func (u *userSite) store(ctx context.Context, model string, steps, window int) error {
+// store stores the agent. Its model gets all messages.
+func (u *userSite) store(ctx context.Context, model string, steps int) error {
 	a, err := stepAgent(steps)
 	if err != nil {
 		return err
@@ -242,7 +242,7 @@ func (u *userSite) store(ctx context.Context, model string, steps, window int) e
 	}
 	body, err := json.Marshal(map[string]any{
 		"name": userAgent, "llm": llm, "tools": []string{builtin.Calculator},
-		"config": map[string]any{"reflect_every_n_steps": 0, "max_steps": steps + 1, "context_window_size": window},
+		"config": map[string]any{"reflect_every_n_steps": 0, "max_steps": steps + 1, "context_window_size": 0},
 	})
 	if err != nil {
 		return err

@@ -66,10 +66,6 @@ func longBench() *benchmark {
 	}
 }
 
-// longWindow is how many messages the model of a long run gets: a request does not grow
-// with its run.
-const longWindow = 20
-
 // longShare is what a transition of a long run may cost, by one of a short run: below and
 // from so many events on.
 const (
@@ -101,20 +97,21 @@ func (s *longSettings) perTransition(ctx context.Context) (figures []figure, err
 }
 
 // transitionsOf is the CPU time in microseconds that a transition takes in runs of so many
-// steps.
+// steps. The model is scripted: a request over HTTP has all messages of its task, so it grows with
+// the run, and writing it would soon be most of what is measured.
 func (s *longSettings) transitionsOf(ctx context.Context, steps int) (micros float64, err error) {
-	site, err := openUserSite(ctx, userCase{bin: s.user.bins[0], layout: layoutDev, fsync: fsyncRelaxed, model: modelOpenAI})
+	site, err := openUserSite(ctx, userCase{bin: s.user.bins[0], layout: layoutDev, fsync: fsyncRelaxed, model: modelScripted})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, site.close()) }()
-	if err := errors.Join(site.store(ctx, modelOpenAI, 3, longWindow), site.awaitRoles(ctx)); err != nil {
+	if err := errors.Join(site.store(ctx, modelScripted, 3), site.awaitRoles(ctx)); err != nil {
 		return 0, err
 	}
 	if _, err := site.carry(ctx, load{runs: 100, atOnce: s.atOnce}); err != nil {
 		return 0, err
 	}
-	if err := site.store(ctx, modelOpenAI, steps, longWindow); err != nil {
+	if err := site.store(ctx, modelScripted, steps); err != nil {
 		return 0, err
 	}
 	runs := max(s.atOnce, s.events/transitions(steps))
