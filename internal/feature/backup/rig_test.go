@@ -18,6 +18,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/embedded"
 	"github.com/moorebus/moorebus/internal/feature/all"
 	"github.com/moorebus/moorebus/internal/feature/backup"
 	"github.com/moorebus/moorebus/internal/feature/webhooks"
@@ -27,7 +28,6 @@ import (
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/verify"
-	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
