@@ -102,6 +102,7 @@ var lower = map[string][]string{
 	"pkg/events":                {"internal/codec", "internal/codes", "internal/media", "internal/replyitem"},
 	"pkg/reducer":               {"internal/codes", "pkg/events", "internal/codec"},
 	"internal/effects":          {"internal/codes", "pkg/events", "pkg/reducer"},
+	"internal/runid":            {"pkg/events"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
 	"internal/conceal":          {},
@@ -221,7 +222,7 @@ var rolesMay = []string{
 	"internal/kv", "internal/buckets", "internal/tombstones", "internal/agentstore", "internal/feature/storage/entrystore",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
 	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
-	"internal/recordline", "internal/buildinfo", "internal/tracecontext",
+	"internal/recordline", "internal/buildinfo", "internal/tracecontext", "internal/runid",
 	"internal/feature/row", "internal/feature/rows",
 }
 

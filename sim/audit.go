@@ -234,7 +234,7 @@ func (a *auditor) result(r *auditedRun, id string, e *events.Event) {
 
 // reason checks what a result gives as the reason that there is no other one.
 func (a *auditor) reason(r *auditedRun, id string, e *events.Event, o *events.ToolOutcome) {
-	if _, single := e.Data.(*events.ToolFailure); single && o.Code == codes.OutcomeUnknown && r.mem.Control.Agent.Approval.AsksOutcome() {
+	if _, single := e.Data.(*events.ToolFailure); single && o.Code == codes.OutcomeUnknown && r.mem.Control.Agent.Approval != nil && r.mem.Control.Agent.Approval.OutcomeUnknown == events.AskHuman {
 		a.note(id, "outcome unknown", "of call %s, and nobody was asked", o.CallID)
 	}
 	if o.Code == codes.NotApproved && (!r.patched || !r.inherited[o.CallID]) {

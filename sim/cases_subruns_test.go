@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -49,7 +50,7 @@ var subrunCases = []*livenessCase{
 }
 
 // subrun is the run that answers a run's first call.
-func (p *person) subrun() string { return events.ChildID(p.plan.ID, "call_1_1") }
+func (p *person) subrun() string { return runid.Child(p.plan.ID, "call_1_1") }
 
 // subrunWaits waits until the sub-run waits for people, who never come.
 func subrunWaits(ctx context.Context, p *person) {

@@ -8,6 +8,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/feature/schedules"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -118,7 +119,7 @@ func (a *auditor) waiting(r *auditedRun) {
 		if !call.Waits() {
 			continue
 		}
-		subrun := a.runs[events.ChildID(r.mem.RunID, call.ID)]
+		subrun := a.runs[runid.Child(r.mem.RunID, call.ID)]
 		switch {
 		case subrun == nil || subrun.mem.N == 0:
 			a.note(r.mem.RunID, "sub-runs", "call %s waits for a run that is not there", call.ID)

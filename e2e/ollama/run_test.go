@@ -231,7 +231,7 @@ func (r *setup) finished(code int, stdout, stderr string) *run {
 	for line := range strings.Lines(string(out)) {
 		var record struct{ Body json.RawMessage }
 		require.NoError(r.t, json.Unmarshal([]byte(line), &record))
-		e, err := events.DefaultCodec().Decode(record.Body)
+		e, err := new(events.Codec).Decode(record.Body)
 		require.NoError(r.t, err)
 		done.events = append(done.events, e)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/media"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -257,13 +258,13 @@ func runOf(ns, agent string, m *message) (string, error) {
 		}
 	}
 	all, err := json.Marshal(said)
-	return events.RequestID(ns+"\x00"+agent, string(all)), err
+	return runid.Request(ns+"\x00"+agent, string(all)), err
 }
 
 // startedBefore is started for a message that came first to an earlier build, where the id of a run
 // followed from that of the message alone. A run of another message is none.
 func (f *Face) startedBefore(ctx context.Context, to *target, m *message, s said) (bool, error) {
-	to.run = events.RequestID(to.agent, m.MessageID)
+	to.run = runid.Request(to.agent, m.MessageID)
 	task := ""
 	found, err := f.started(ctx, to, &task)
 	if refusal.Is(err, refusal.CodeRunPurged, refusal.CodeUnknownTable, refusal.CodeParentGone) {

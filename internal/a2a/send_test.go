@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -63,7 +64,7 @@ func TestTraceContext(t *testing.T) {
 	store := gateway.Editor.Store
 	for e, err := range store.Log().Read(t.Context(), store.Place(events.DefaultNamespace, run), 0) {
 		require.NoError(t, err)
-		first, err := events.DefaultCodec().Decode(e.Body)
+		first, err := new(events.Codec).Decode(e.Body)
 		require.NoError(t, err)
 		require.Equal(t, trace, first.TraceParent)
 		return
@@ -88,7 +89,7 @@ func TestMessageIDsTellNoTask(t *testing.T) {
 		return field(sent, "task", "id").(string)
 	}
 	mine := send(first)
-	require.NotEqual(t, events.RequestID("counter", "m-1"), mine, "it follows from the id alone")
+	require.NotEqual(t, runid.Request("counter", "m-1"), mine, "it follows from the id alone")
 	require.Equal(t, mine, send(first))
 	require.Equal(t, mine, send(in("mine", message("m-1", "", `{"text": "Count."}`, `{"data": { "b": [1.0, null], "a": 1 }}`))), "the same in other words of JSON")
 	require.Equal(t, mine, send(strings.Replace(first, `{"message"`, `{"configuration": {"returnImmediately": true}, "message"`, 1)))
@@ -118,7 +119,7 @@ func TestMessageIDsTellNoTask(t *testing.T) {
 func TestMessageOfAnEarlierBuild(t *testing.T) {
 	t.Parallel()
 	gateway, url := serve(t, nil)
-	before := events.RequestID("counter", "m-1")
+	before := runid.Request("counter", "m-1")
 	_, err := gateway.Start(t.Context(), "", control.StartRequest{
 		AgentName: "counter", RunID: before, Task: "Count.", MessageID: "m-1", Custom: map[string]json.RawMessage{"a2a": json.RawMessage(`{"context_id": "mine"}`)},
 	})

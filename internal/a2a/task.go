@@ -255,7 +255,7 @@ func partsOf(stored []events.Part, base string) []part {
 		case p.Ref != nil:
 			parts[i] = storedPart(p.Ref, base, p.MediaType, p.Name)
 		default:
-			parts[i] = textPart(p.Words())
+			parts[i] = textPart(events.Shown("", stored[i:i+1]))
 		}
 	}
 	return parts

@@ -338,7 +338,9 @@ func (a *Actor) workerLost(c call) worker.Result {
 
 // asksOutcome reports whether a human decides about the call if its outcome is unknown. In a
 // batch the model decides instead.
-func (c call) asksOutcome() bool { return !c.batch && c.policy.AsksOutcome() }
+func (c call) asksOutcome() bool {
+	return !c.batch && c.policy != nil && c.policy.OutcomeUnknown == events.AskHuman
+}
 
 // askOutcome asks a human whether a call of unknown outcome runs again. To approve means
 // that it took no effect, or that a second effect is acceptable.

@@ -395,7 +395,7 @@ func TestAnUnansweredCallIsAnUnknownOutcome(t *testing.T) {
 			hangs := true
 			r.spawn([]tool.Tool{hanging(func(tool.Call) bool { return hangs })})
 			run := r.under(policy, payTool, &events.LLMToolCall{ToolCallReply: calls(1)})
-			if !policy.AsksOutcome() {
+			if policy.OutcomeUnknown != events.AskHuman {
 				o := r.outcome(run)
 				require.Equal(t, codes.OutcomeUnknown, o.Code)
 				require.Equal(t, `ERROR: the tool "pay" did not finish within 1s; it may or may not have taken effect`, o.Observation)

@@ -9,6 +9,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -103,7 +104,7 @@ func (s *server) agentCalls(mem *reducer.Memory) (calls []string, rests bool) {
 // sub-run is found by its id and must name the call as its parent, because any client can start
 // a run under such an id.
 func (s *server) addBelow(ctx context.Context, ns string, parent events.Parent, top string, b *below) error {
-	at := s.Control.Store.Place(ns, events.ChildID(parent.Run, parent.CallID))
+	at := s.Control.Store.Place(ns, runid.Child(parent.Run, parent.CallID))
 	var calls []string
 	rests := false
 	err := s.Control.View(ctx, ns, at.ID, func(run *runlog.Run) error {
@@ -188,7 +189,7 @@ func (s *server) newWatcher() *watcher {
 // watch follows the sub-runs that work on a run's open calls, and theirs, until ctx ends.
 func (w *watcher) watch(ctx context.Context, ns string, mem *reducer.Memory) {
 	for _, call := range mem.Delegated() {
-		id := events.ChildID(mem.RunID, call)
+		id := runid.Child(mem.RunID, call)
 		w.mu.Lock()
 		known := id == "" || w.runs[id]
 		w.runs[id] = true

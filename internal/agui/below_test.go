@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agui"
-	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/internal/runid"
 )
 
 // outcome returns the outcome of the last event of a stream.
@@ -44,8 +44,8 @@ func TestInterruptsOfSubruns(t *testing.T) {
 		return fmt.Sprintf(`{"interruptId":%q,"status":"resolved","payload":%s}`, id, payload)
 	}
 	_, run, first := w.post("boss", body("t", "r1"))
-	worker, middle := events.ChildID(run, "a1"), events.ChildID(run, "a2")
-	clerk := events.ChildID(middle, "m")
+	worker, middle := runid.Child(run, "a1"), runid.Child(run, "a2")
+	clerk := runid.Child(middle, "m")
 	q, c, d := worker+"/q", clerk+"/c", clerk+"/d"
 	o := outcome(t, first)
 	require.Equal(t, "interrupt", o.Type)

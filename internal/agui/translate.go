@@ -7,6 +7,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/record"
 	"github.com/moorebus/moorebus/internal/livetext"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -315,9 +316,9 @@ func (t *Translator) results(mem *reducer.Memory) {
 		if slices.Contains(t.agents, id) {
 			t.agents = slices.DeleteFunc(t.agents, func(open string) bool { return open == id })
 			if call.Result.Failed != nil {
-				t.push(Event{Type: subagentError, SubagentRunID: events.ChildID(mem.RunID, id), Message: text})
+				t.push(Event{Type: subagentError, SubagentRunID: runid.Child(mem.RunID, id), Message: text})
 			} else {
-				t.push(Event{Type: subagentFinished, SubagentRunID: events.ChildID(mem.RunID, id), Outcome: &Outcome{Type: "success"}})
+				t.push(Event{Type: subagentFinished, SubagentRunID: runid.Child(mem.RunID, id), Outcome: &Outcome{Type: "success"}})
 			}
 		}
 		message := cmp.Or(t.turn.Results[id], mem.RunID+":"+id)
@@ -338,7 +339,7 @@ func (t *Translator) subagent(mem *reducer.Memory, id string) {
 }
 
 func (t *Translator) pushAgent(mem *reducer.Memory, id string) {
-	t.push(Event{Type: subagentStarted, SubagentRunID: events.ChildID(mem.RunID, id), Name: mem.ToolCalls[id].Name, ParentToolCallID: id})
+	t.push(Event{Type: subagentStarted, SubagentRunID: runid.Child(mem.RunID, id), Name: mem.ToolCalls[id].Name, ParentToolCallID: id})
 }
 
 // moveTo sends that a step ended and another one began: the states in which the run works.
@@ -364,7 +365,7 @@ func (t *Translator) finish(mem *reducer.Memory) {
 		t.push(Event{Type: stepFinished, StepName: string(t.step)})
 	}
 	for _, id := range t.agents {
-		t.push(Event{Type: subagentFinished, SubagentRunID: events.ChildID(mem.RunID, id), Outcome: &Outcome{Type: "suspended"}})
+		t.push(Event{Type: subagentFinished, SubagentRunID: runid.Child(mem.RunID, id), Outcome: &Outcome{Type: "suspended"}})
 	}
 	t.open = false
 	defer func() {

@@ -68,7 +68,7 @@ func toolsOf(stay string) []llm.Tool {
 // Tools returns the tools that the run's model has, as it sees them. They must not be changed.
 func Tools(mem *reducer.Memory) []llm.Tool {
 	tools := callTools
-	if mem.SpeaksText() {
+	if mem.Control.Agent.LLM.Text {
 		tools = textTools
 	}
 	begin, end := 0, len(tools)

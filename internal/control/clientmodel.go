@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -69,7 +70,7 @@ func (c *Controller) modelInputs(ctx context.Context, ns, id string, inputs []In
 			return InputsResult{}, false, nil
 		}
 		reply = &LLMMessageComplete{
-			MessageID: events.ChildID(run.at.ID, "message/"+start.CallID), // a repetition has the same one
+			MessageID: runid.Child(run.at.ID, "message/"+start.CallID), // a repetition has the same one
 			Calls:     []events.Call{{ID: start.CallID, Name: start.Name, Arguments: start.Arguments}},
 		}
 		if found, _, err := c.find(ctx, run, reply.MessageID); err != nil || !found && (!run.unknown || !run.planning()) {

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -20,7 +21,7 @@ import (
 // child starts the sub-run of a call.
 func (r *timed) child(parent events.Run, call string) events.Run {
 	r.T.Helper()
-	run := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, call))
+	run := r.Store.Place(parent.Namespace, runid.Child(parent.ID, call))
 	start := reducertest.StartOf("help", events.ModeTask)
 	start.Tools = append(start.Tools, events.ToolSpec{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool})
 	start.Parent = &events.Parent{Run: parent.ID, CallID: call}
@@ -159,7 +160,7 @@ func TestForgedEnd(t *testing.T) {
 
 		// An end on an edge of its worker, of a run in another state.
 		at := r.Memory(other)
-		body, err := events.DefaultCodec().Encode(&events.Event{
+		body, err := new(events.Codec).Encode(&events.Event{
 			ID: runlog.NewID(), Source: "moorebus/test/1", Run: other.ID, Time: time.Now(), N: at.N + 1, From: events.Acting, To: events.Errored,
 			Cause: at.Control.LastID, Prev: at.Control.Head, Data: &events.FatalError{Outcome: events.Outcome{Code: "x", Message: "x"}},
 		})
@@ -183,7 +184,7 @@ func TestForgedEndOfAnotherState(t *testing.T) {
 		g, _ := r.serve(nil)
 		inject := func(run events.Run, e *events.Event) *events.Event {
 			e.ID, e.Source, e.Run, e.Time = runlog.NewID(), "moorebus/test/1", run.ID, time.Now()
-			body, err := events.DefaultCodec().Encode(e)
+			body, err := new(events.Codec).Encode(e)
 			require.NoError(t, err)
 			r.Journal.Inject(run.Shard, events.Subject{Run: run, From: events.Planning, To: e.To, Pool: "default"}.String(), body)
 			e.Prev = events.Hash(body)
@@ -232,7 +233,7 @@ func TestForgedNumberOfAWaitingRun(t *testing.T) {
 		into["waiting_for_human"](r, run)
 		sleep(2 * stall)
 		at := r.Memory(run)
-		body, err := events.DefaultCodec().Encode(&events.Event{
+		body, err := new(events.Codec).Encode(&events.Event{
 			ID: runlog.NewID(), Source: "moorebus/test/1", Run: run.ID, Time: time.Now(), N: at.N, From: events.Planning, To: events.Planning,
 			Cause: at.Control.LastID, Prev: at.Control.Head, Data: &events.LLMAttemptFailed{Kind: "overloaded", Key: "plan/1"},
 		})

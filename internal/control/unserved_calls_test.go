@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -56,7 +57,7 @@ func TestCallsThatNobodyServesAndNobodyBegan(t *testing.T) {
 		parent := r.Start(start)
 		r.Append(parent, events.Planning, answeredWith(events.Usage{Total: 1}, events.Call{ID: "a", Name: "helper", Arguments: `{"task":"x"}`}))
 		stranger := reducertest.StartOf("mine", events.ModeTask)
-		taken := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, "a"))
+		taken := r.Store.Place(parent.Namespace, runid.Child(parent.ID, "a"))
 		r.Append(taken, events.Idle, stranger)
 		require.NoError(t, announce.NewDirectory(r.Journal, nil).Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait = 10 * time.Second })
@@ -102,7 +103,7 @@ func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
 		start.Tools = []events.ToolSpec{{Name: "helper", Effect: "idempotent", Pool: events.AgentsPool}}
 		parent := r.Start(start)
 		r.Append(parent, events.Planning, answeredWith(events.Usage{Total: 1}, events.Call{ID: "a", Name: "helper", Arguments: `{"task":"x"}`}))
-		child := r.Store.Place(parent.Namespace, events.ChildID(parent.ID, "a"))
+		child := r.Store.Place(parent.Namespace, runid.Child(parent.ID, "a"))
 		require.NoError(t, tombstones.Put(t.Context(), r.Journal, child, tombstones.Tombstone{Run: child.ID, Namespace: child.Namespace, Events: 3, PurgedAt: time.Now()}))
 		require.NoError(t, announce.NewDirectory(r.Journal, nil).Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait, c.Tombstones = 10*time.Second, r.Journal })

@@ -102,7 +102,7 @@ func outcomes(t *testing.T, bus *natsbus.Bus, id string) (all []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	run := runlog.New(runlog.Options{Log: bus}).Place(events.DefaultNamespace, id)
-	codec := events.DefaultCodec()
+	codec := new(events.Codec)
 	for rec, err := range bus.Follow(ctx, run.Shard, journal.Filter{Namespace: run.Namespace, Run: id}, 0) {
 		require.NoError(t, err, "the run does not end: %v", all)
 		e, err := codec.Decode(rec.Body)

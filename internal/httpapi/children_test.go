@@ -6,13 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // child starts the sub-run of a call, and returns its id.
 func (r *rig) child(parent, call string, as *events.Parent) string {
-	id := events.ChildID(parent, call)
+	id := runid.Child(parent, call)
 	start := reducertest.StartOf("help", events.ModeTask)
 	start.Parent = as
 	r.Happens(id, events.Idle, start)

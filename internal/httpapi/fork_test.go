@@ -134,7 +134,7 @@ func TestForkWithAPatch(t *testing.T) {
 	id := r.acted()
 
 	first := func(run string) *events.Forked {
-		e, err := events.DefaultCodec().Decode(r.Records(run)[0].Body)
+		e, err := new(events.Codec).Decode(r.Records(run)[0].Body)
 		require.NoError(t, err)
 		return e.Data.(*events.Forked)
 	}

@@ -25,7 +25,7 @@ func (r *rig) blobs() journal.Blobs { return r.Bus.(journal.Blobs) }
 // payload is that of the run's event at a place, from 0.
 func (r *rig) payload(id string, at int) events.Payload {
 	r.T.Helper()
-	e, err := events.DefaultCodec().Decode(r.Records(id)[at].Body)
+	e, err := new(events.Codec).Decode(r.Records(id)[at].Body)
 	require.NoError(r.T, err)
 	return e.Data
 }

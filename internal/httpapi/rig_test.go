@@ -299,7 +299,7 @@ func journalEntry(at events.Run) journal.Entry {
 func (r *rig) forkOfNothing(parent string) string {
 	r.T.Helper()
 	run := r.Store.Place("default", r.Store.NewID())
-	body, err := events.DefaultCodec().Encode(&events.Event{
+	body, err := new(events.Codec).Encode(&events.Event{
 		ID: r.Store.NewID(), Source: "moorebus/test/1", Run: run.ID, Time: time.Now().UTC(), N: 1,
 		From: events.Idle, To: events.Planning, Data: &events.Forked{Run: parent, At: 1, Hash: "h"},
 	})

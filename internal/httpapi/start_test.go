@@ -31,7 +31,7 @@ func TestStartPinsEverything(t *testing.T) {
 		records := r.Records(id)
 		require.Len(t, records, 1)
 		require.Equal(t, "moore.0.default.idle.planning.default."+id, records[0].Subject)
-		e, err := events.DefaultCodec().Decode(records[0].Body)
+		e, err := new(events.Codec).Decode(records[0].Body)
 		require.NoError(t, err)
 		require.Equal(t, "moorebus/gateway/test", e.Source)
 		start := e.Data.(*events.Start)
@@ -59,7 +59,7 @@ func TestStartKeepsTheTraceContext(t *testing.T) {
 		id := runlog.NewID()
 		a := r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"Say hi","run_id":"`+id+`"}`, "traceparent", sent)
 		require.Equal(t, http.StatusCreated, a.status, a.body)
-		e, err := events.DefaultCodec().Decode(r.Records(id)[0].Body)
+		e, err := new(events.Codec).Decode(r.Records(id)[0].Body)
 		require.NoError(t, err)
 		require.Equal(t, want, e.TraceParent)
 	}

@@ -73,7 +73,7 @@ func (v *view) event(e *events.Event, mem *reducer.Memory) {
 	}
 	v.erase()
 	timeline := &print.Timeline{Out: v.w, Color: v.color, Reasoning: v.reasoning}
-	_ = timeline.Write("", print.Entry{Event: e, Started: v.started, Reasoning: mem.Control.Agent.ShowsReasoning()})
+	_ = timeline.Write("", print.Entry{Event: e, Started: v.started, Reasoning: print.ShowsReasoning(mem)})
 	v.state, v.since, v.said = mem.State, time.Now(), ""
 	v.draw()
 }

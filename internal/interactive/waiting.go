@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/print"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -117,7 +118,7 @@ func (s *Session) noteWaits(ctx context.Context, mem *reducer.Memory, e *events.
 		}
 	}
 	for _, call := range mem.Delegated() {
-		s.watchSubrun(ctx, events.ChildID(mem.RunID, call))
+		s.watchSubrun(ctx, runid.Child(mem.RunID, call))
 	}
 }
 

@@ -279,7 +279,7 @@ func TestTraceContext(t *testing.T) {
 		found := false
 		for rec, err := range log.Read(t.Context(), log.run, 0) {
 			require.NoError(t, err)
-			e, err := events.DefaultCodec().Decode(rec.Body)
+			e, err := new(events.Codec).Decode(rec.Body)
 			require.NoError(t, err)
 			require.Equal(t, c.want, e.TraceParent)
 			found = true

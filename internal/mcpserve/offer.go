@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -41,7 +42,7 @@ func hints(a *events.Agent, announced []events.ToolSpec) *mcp.ToolAnnotations {
 	readOnly, idempotent, destructive, open := true, true, false, false
 	for _, ref := range a.Tools {
 		pool, name := events.SplitTool(ref)
-		begin, pattern := events.ToolPattern(name)
+		begin, pattern := strings.CutSuffix(name, "*")
 		known := false
 		for _, t := range announced {
 			if pool != "" && t.Pool != pool || t.Name != name && (!pattern || len(t.Name) < len(begin) || t.Name[:len(begin)] != begin) {

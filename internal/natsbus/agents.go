@@ -36,7 +36,7 @@ func (b *Bus) runless(ctx context.Context, shard int) ([]journal.Record, error) 
 	}
 	stream := events.StreamName(shard)
 	var found []string
-	err := b.Subjects(ctx, stream, events.StreamSubjects(shard), func(subject string) {
+	err := b.Subjects(ctx, stream, streamSubjects(shard), func(subject string) {
 		if journalcheck.Subject(b.shards, subject) != nil {
 			found = append(found, subject)
 		}
@@ -46,7 +46,7 @@ func (b *Bus) runless(ctx context.Context, shard int) ([]journal.Record, error) 
 	}
 	slices.Sort(found)
 	var all []journal.Record
-	for _, filter := range filtersFor(found, events.StreamSubjects(shard)) {
+	for _, filter := range filtersFor(found, streamSubjects(shard)) {
 		for rec, err := range b.prove(shard).each(ctx, b.RecordsOn(ctx, stream, filter, 0, 0)) {
 			if err != nil {
 				return nil, err

@@ -127,9 +127,12 @@ func stopper(quit, done chan struct{}) func() {
 	}
 }
 
+// textSubject is the subject on which a run's model text is streamed.
+func textSubject(run events.Run) string { return "chunk." + run.Namespace + "." + run.ID }
+
 // PublishChunk sends a part of a model's text to everyone who listens now.
 func (b *Bus) PublishChunk(run events.Run, data []byte) error {
-	if err := b.NC.Publish(run.ChunkSubject(), data); err != nil {
+	if err := b.NC.Publish(textSubject(run), data); err != nil {
 		return fmt.Errorf("chunk of run %s: %w", run.ID, api.Classify(err))
 	}
 	return nil
@@ -137,7 +140,7 @@ func (b *Bus) PublishChunk(run events.Run, data []byte) error {
 
 // WatchChunks calls fn for the run's chunks as they come.
 func (b *Bus) WatchChunks(run events.Run, fn func(data []byte)) (stop func(), err error) {
-	t, err := b.newTap(run.ChunkSubject())
+	t, err := b.newTap(textSubject(run))
 	if err != nil {
 		return nil, err
 	}
@@ -377,7 +380,7 @@ func Asks() []string { return []string{"catchup.>"} }
 
 // AskCatchUp asks for what a run's model said so far.
 func (b *Bus) AskCatchUp(run events.Run) error {
-	if err := b.NC.Publish(run.CatchUpSubject(), nil); err != nil {
+	if err := b.NC.Publish("catchup."+run.Namespace+"."+run.ID, nil); err != nil {
 		return fmt.Errorf("ask for the text of run %s: %w", run.ID, api.Classify(err))
 	}
 	return nil

@@ -13,7 +13,6 @@ import (
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/retry"
-	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
 )
@@ -59,7 +58,7 @@ var _ groupcommit.Appender = (*appender)(nil)
 func newAppenders(b *Bus) []*appender {
 	all := make([]*appender, b.shards)
 	for shard := range all {
-		a := &appender{bus: b, shard: shard, place: placeOf(events.StreamSubjects(shard))}
+		a := &appender{bus: b, shard: shard, place: placeOf(streamSubjects(shard))}
 		a.group = groupcommit.New(a, leastBatch)
 		all[shard] = a
 	}

@@ -311,3 +311,8 @@ func TestReadingWhatIsPurgedEnds(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, recs)
 }
+
+func TestGoldenSubjects(t *testing.T) {
+	require.Equal(t, "chunk.default.r", textSubject(events.Run{Namespace: "default", ID: "r"}))
+	require.Equal(t, "moore.7.>", streamSubjects(7))
+}

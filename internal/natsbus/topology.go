@@ -57,11 +57,14 @@ var actingStates = []events.State{events.Acting, events.ParallelActing}
 // agents has a consumer for each.
 var endStates = []events.State{events.Done, events.Errored, events.Cancelled}
 
+// streamSubjects are the subjects that the stream of a shard stores.
+func streamSubjects(shard int) string { return "moore." + strconv.Itoa(shard) + ".>" }
+
 func streamConfig(shard, shards, replicas int, storage jetstream.StorageType) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:        events.StreamName(shard),
 		Description: "Moorebus: the log of runs",
-		Subjects:    []string{events.StreamSubjects(shard)},
+		Subjects:    []string{streamSubjects(shard)},
 		Retention:   jetstream.LimitsPolicy,
 		Storage:     storage,
 		Replicas:    replicas,
@@ -78,8 +81,8 @@ func streamConfig(shard, shards, replicas int, storage jetstream.StorageType) je
 		AllowAtomicPublish: true,
 		Compression:        jetstream.S2Compression,
 		RePublish: &jetstream.RePublish{
-			Source:      events.StreamSubjects(shard),
-			Destination: events.FeedPrefix + events.StreamSubjects(shard),
+			Source:      streamSubjects(shard),
+			Destination: events.FeedPrefix + streamSubjects(shard),
 		},
 		Metadata: map[string]string{metaShards: strconv.Itoa(shards)},
 	}
@@ -96,7 +99,7 @@ type durable struct {
 func (d durable) filters(shard int) []string {
 	filters := make([]string, len(d.states))
 	for i, state := range d.states {
-		filters[i] = events.EdgeFilter(shard, "", "", state, d.pool)
+		filters[i] = journal.Filter{To: state, Pool: d.pool}.Subject(shard)
 	}
 	return filters
 }

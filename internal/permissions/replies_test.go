@@ -262,7 +262,7 @@ func TestForgedFeed(t *testing.T) {
 		}
 		f.send("$JS.API.DIRECT.GET.MOORE_0", fmt.Sprintf(`{"seq":%d,"next_by_subj":"moore.0.>","batch":1}`, first+1), nil)
 		f.all()
-		f.target = victim.ChunkSubject()
+		f.target = "chunk." + victim.Namespace + "." + victim.ID
 		f.all()
 		if accountOf(user) == Roles {
 			require.Equal(t, subject.String(), (<-hints).Subject, "a hint, if somebody takes it as one")
@@ -323,7 +323,7 @@ func TestTap(t *testing.T) {
 	stopChunks, err := tap.WatchChunks(run, func(data []byte) { text <- string(data) })
 	require.NoError(t, err)
 	defer stopChunks()
-	operators, err := r.log.Conn().SubscribeSync(run.ChunkSubject())
+	operators, err := r.log.Conn().SubscribeSync("chunk." + run.Namespace + "." + run.ID)
 	require.NoError(t, err)
 	require.NoError(t, r.log.Conn().Flush())
 	require.NoError(t, tap.Conn().Flush())

@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // asked is who is asked by a request, with the name of the model that a provider chooses by
@@ -31,7 +32,7 @@ const (
 // by their kinds: that a provider was overloaded says nothing about a reply that breaks off.
 func (p *Planner) retry(e *llm.Error, c modelCall) (delay time.Duration, again bool) {
 	policy, before := p.cfg.Retry.withDefaults(), c.before
-	failed := Failures{Kind: before.OfKind(string(e.Kind)) + 1, Unlimited: before.Provider + 1, All: before.Provider + before.RateLimited + 1}
+	failed := Failures{Kind: failuresOf(before, e.Kind) + 1, Unlimited: before.Provider + 1, All: before.Provider + before.RateLimited + 1}
 	if c.more {
 		policy.Attempts = min(policy.Attempts, fallbackAttempts)
 		policy.RateLimitAttempts = min(policy.RateLimitAttempts, fallbackAttempts)
@@ -114,4 +115,22 @@ func passOver(result worker.Result, not *notAskedError, c modelCall) worker.Resu
 		return result
 	}
 	return worker.Retry(events.LLMAttemptFailed{Kind: string(not.kind), Message: clean(not.message), NotAsked: true, Next: true}, atOnce)
+}
+
+// failuresOf returns how many failures a provider had of this kind. Kinds without their own count
+// share one.
+func failuresOf(a reducer.Attempt, kind llm.ErrorKind) int {
+	switch kind {
+	case llm.KindRateLimited:
+		return a.RateLimited
+	case llm.KindOverloaded:
+		return a.Provider - a.Broken - a.TooLong - a.Network - a.Other
+	case llm.KindNetwork:
+		return a.Network
+	case llm.KindBroken:
+		return a.Broken
+	case llm.KindContextTooLong:
+		return a.TooLong
+	}
+	return a.Other
 }

@@ -73,6 +73,9 @@ type replyChecker struct {
 	maxPayload int
 }
 
+// recordsReasoning reports whether all of the model's reasoning is recorded.
+func recordsReasoning(a *events.Agent) bool { return a.RecordReasoning == nil || *a.RecordReasoning }
+
 func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
 	order := mem.Control.CallOrder
 	return &replyChecker{
@@ -80,9 +83,9 @@ func newReplyChecker(cfg Config, mem *reducer.Memory) *replyChecker {
 		schema: mem.Control.Agent.OutputSchema, tools: mem.Tools, blacklist: mem.Blacklist,
 		// The list only grows at its end, so what is there now may be read.
 		known: order[:len(order):len(order)], retries: mem.RetryCount, confidence: mem.ConfidenceScore,
-		validator: cfg.Validator, approval: cfg.Approval, records: mem.Control.Agent.RecordsReasoning(),
-		clock: cfg.Store.Now, maxPayload: cfg.Store.MaxPayload(), textNote: textNote(mem), speaksText: mem.SpeaksText(),
-		onCut: mem.Control.Agent.WhenCut(), emptyBefore: mem.Control.SinceUser.Empty, internal: contextedit.Tools(mem),
+		validator: cfg.Validator, approval: cfg.Approval, records: recordsReasoning(&mem.Control.Agent),
+		clock: cfg.Store.Now, maxPayload: cfg.Store.MaxPayload(), textNote: textNote(mem), speaksText: mem.Control.Agent.LLM.Text,
+		onCut: cmp.Or(mem.Control.Agent.OnCut, events.CutContinue), emptyBefore: mem.Control.SinceUser.Empty, internal: contextedit.Tools(mem),
 	}
 }
 

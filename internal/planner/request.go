@@ -162,13 +162,13 @@ func overPasses(mem *reducer.Memory) events.Payload {
 	code, name, limit := codeMaxSteps, "steps", c.MaxSteps
 	// Runs that an older version started have this limit pinned, whatever protocol their
 	// model uses.
-	if mem.SpeaksText() && c.MaxIterations > 0 && c.MaxIterations < limit {
+	if mem.Control.Agent.LLM.Text && c.MaxIterations > 0 && c.MaxIterations < limit {
 		code, name, limit = codeMaxIterations, "iterations", c.MaxIterations
 	}
 	if since.Steps >= limit {
 		return &events.MaxSteps{Outcome: events.Outcome{Code: code, Message: fmt.Sprintf("max %s %d exceeded", name, limit) + unfit(mem)}}
 	}
-	if bound := c.InvalidReplies(); mem.SpeaksText() && bound > 0 && since.Invalid >= bound {
+	if bound := c.InvalidReplies(); mem.Control.Agent.LLM.Text && bound > 0 && since.Invalid >= bound {
 		return &events.FatalError{Outcome: events.Outcome{Code: codeReplyInvalid, Message: fmt.Sprintf(
 			"%d replies in a row could not be used; the last one: %s", since.Invalid,
 			clean(strings.TrimPrefix(reducer.LastRefusal(mem), codes.ErrorPrefix))) + unfit(mem)}}
@@ -189,7 +189,7 @@ func unfit(mem *reducer.Memory) string {
 // textMemory returns what a model that uses the text protocol sees besides the
 // conversation, nil for other models.
 func textMemory(mem *reducer.Memory) *llm.Memory {
-	if !mem.SpeaksText() {
+	if !mem.Control.Agent.LLM.Text {
 		return nil
 	}
 	state, _ := textState(mem)
@@ -205,7 +205,7 @@ func textMemory(mem *reducer.Memory) *llm.Memory {
 
 // textNote returns what is wrong with the logged state, empty if nothing is.
 func textNote(mem *reducer.Memory) string {
-	if !mem.SpeaksText() {
+	if !mem.Control.Agent.LLM.Text {
 		return ""
 	}
 	_, note := textState(mem)
@@ -432,7 +432,7 @@ var errNoSummary = errors.New("the model gave no summary")
 // a note if that is not the state in the log.
 func textState(mem *reducer.Memory) (state, note string) {
 	state = mem.Control.TextState
-	if events.ValidTextState(state) {
+	if slices.Contains(events.TextStates(), state) {
 		return state, ""
 	}
 	return events.TextThinking, fmt.Sprintf("the stored state %q is unknown and was reset to thinking", contextedit.Clip(100, state))

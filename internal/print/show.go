@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -109,7 +110,7 @@ func (r *Run) fill(mem *reducer.Memory) {
 	}
 	r.ForkedFrom, r.Incomplete = mem.Control.ForkedFrom, mem.Control.Incomplete
 	r.Parent, r.Children = mem.Control.Parent, children(mem)
-	r.Reasoning = mem.Control.Agent.ShowsReasoning()
+	r.Reasoning = ShowsReasoning(mem)
 	if r.Answer != nil {
 		return
 	}
@@ -279,7 +280,7 @@ func children(mem *reducer.Memory) []Child {
 		if record := mem.ToolCalls[id]; record != nil && record.Run != "" {
 			all = append(all, Child{Run: record.Run, CallID: id})
 		} else if call := mem.Call(id); call != nil && call.Waits() {
-			all = append(all, Child{Run: events.ChildID(mem.RunID, id), CallID: id})
+			all = append(all, Child{Run: runid.Child(mem.RunID, id), CallID: id})
 		}
 	}
 	return all

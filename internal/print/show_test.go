@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/reducertest"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -95,10 +96,10 @@ func TestParentAndSubruns(t *testing.T) {
 	mem.Control.Parent = &events.Parent{Run: "above", CallID: "z"}
 	r := new(Run)
 	r.fill(mem)
-	require.Equal(t, []Child{{"x", "a"}, {events.ChildID(parent, "c"), "c"}}, r.Children)
+	require.Equal(t, []Child{{"x", "a"}, {runid.Child(parent, "c"), "c"}}, r.Children)
 	var b bytes.Buffer
 	r.writeSubruns(&b, Palette{})
 	require.Contains(t, b.String(), "z of run above")
 	require.Contains(t, b.String(), "a by run x")
-	require.Contains(t, b.String(), "c by run "+events.ChildID(parent, "c"))
+	require.Contains(t, b.String(), "c by run "+runid.Child(parent, "c"))
 }

@@ -1,6 +1,7 @@
 package print
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,7 +51,13 @@ func (r *Reader) Entry(ctx context.Context, rec journal.Record) (Entry, error) {
 		r.first = e.Time
 	}
 	mem := r.Fold.Memory()
-	return Entry{Record: rec, Event: e, Refused: err, N: mem.N, Started: r.first, Reasoning: mem.Control.Agent.ShowsReasoning()}, nil
+	return Entry{Record: rec, Event: e, Refused: err, N: mem.N, Started: r.first, Reasoning: ShowsReasoning(mem)}, nil
+}
+
+// ShowsReasoning reports whether commands show all of the model's reasoning.
+func ShowsReasoning(mem *reducer.Memory) bool {
+	r := mem.Control.Agent.Reasoning
+	return r != nil && r.Show
 }
 
 // Line is an entry as -o json has it.
@@ -220,7 +227,7 @@ func itemLines(f *events.Facts, whole bool, p Palette) (lines []string) {
 	add("provider", f.Reasoning.Items())
 	var sources []string
 	for _, c := range f.Citations {
-		if line := c.Shown(); !slices.Contains(sources, line) {
+		if line := cmp.Or(strings.TrimSpace(c.Title+" "+c.URL), c.Type); !slices.Contains(sources, line) {
 			sources = append(sources, line)
 		}
 	}

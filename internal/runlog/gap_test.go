@@ -181,7 +181,7 @@ func TestExtendOfAnUnknownRunBelievesTheLog(t *testing.T) {
 	p := newApart(t)
 	p.thoughts(2)
 	rec := p.head()
-	e, err := events.DefaultCodec().Decode(rec.Body)
+	e, err := new(events.Codec).Decode(rec.Body)
 	require.NoError(t, err)
 	rec.Body = p.forge(e.N, e.Prev, events.Planning, &events.LLMThought{Reply: events.Reply{Content: "lost"}})
 	p.reader = runlog.New(runlog.Options{Log: p.log}).Acquire(p.writer.ID)
@@ -228,7 +228,7 @@ func TestExtendOfAnEventThatWasAppendedHere(t *testing.T) {
 	rec := p.head()
 	got, err := p.reader.Extend(t.Context(), rec)
 	require.NoError(t, err)
-	want, err := events.DefaultCodec().Decode(rec.Body)
+	want, err := new(events.Codec).Decode(rec.Body)
 	require.NoError(t, err)
 	require.Equal(t, []any{want.ID, want.N, want.Prev, want.Type()}, []any{got.ID, got.N, got.Prev, got.Type()})
 	require.Equal(t, 0, p.log.reads)
@@ -288,7 +288,7 @@ func TestExtendFoldsNothingThatIsNotInTheRunsLog(t *testing.T) {
 
 func (p *apart) forge(n uint64, prev string, from events.State, payload events.Payload) []byte {
 	p.t.Helper()
-	body, err := events.DefaultCodec().Encode(&events.Event{
+	body, err := new(events.Codec).Encode(&events.Event{
 		ID: runlog.NewID(), Source: "moorebus/test/1", Run: p.writer.ID.ID, N: n, Prev: prev, Time: time.Unix(1, 0).UTC(),
 		From: from, To: events.Planning, Data: payload,
 	})

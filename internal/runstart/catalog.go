@@ -142,7 +142,7 @@ func (c *catalog) markSeen(now time.Time) {
 }
 
 func (o *offers) remembers(key string) bool {
-	begin, pattern := events.ToolPattern(key)
+	begin, pattern := strings.CutSuffix(key, "*")
 	for name, pool := range o.before.First {
 		for _, known := range []string{toolKey("", name), toolKey(pool, name)} {
 			if key == known || pattern && strings.HasPrefix(known, begin) {
@@ -163,7 +163,7 @@ func (c *catalog) mayReturn(key string) bool {
 	if at, known := c.seen[key]; known && now.Sub(at) < renewal || !c.failed.IsZero() && now.Sub(c.failed) < renewal {
 		return true
 	}
-	if begin, pattern := events.ToolPattern(key); pattern {
+	if begin, pattern := strings.CutSuffix(key, "*"); pattern {
 		for known, at := range c.seen {
 			if strings.HasPrefix(known, begin) && now.Sub(at) < renewal {
 				return true
@@ -223,7 +223,7 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.
 				"the tool %q is built into Moorebus and added where it is useful; leave it out", name).With(map[string]any{"tool": name})
 		}
 		names := []string{name}
-		begin, pattern := events.ToolPattern(name)
+		begin, pattern := strings.CutSuffix(name, "*")
 		if pattern {
 			names = o.matching(pool, begin)
 		}

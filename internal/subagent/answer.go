@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -113,7 +114,7 @@ func (s *Subagents) arrived(run events.Run, mem *reducer.Memory) func(context.Co
 		return nil
 	}
 	var parent *events.Parent
-	if p := mem.Control.Parent; p != nil && run.ID == events.ChildID(p.Run, p.CallID) {
+	if p := mem.Control.Parent; p != nil && run.ID == runid.Child(p.Run, p.CallID) {
 		parent = p
 	}
 	var open []string
@@ -170,7 +171,7 @@ func (s *Subagents) wanted(mem *reducer.Memory, callID string) bool {
 // gets a timer cancels the sub-run, since no call waits for it.
 func (s *Subagents) abandon(ctx context.Context, run events.Run, calls []string) error {
 	for _, id := range calls {
-		subrun := s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, id))
+		subrun := s.cfg.Store.Place(run.Namespace, runid.Child(run.ID, id))
 		head, err := s.cfg.Store.Log().Head(ctx, subrun)
 		if errors.Is(err, journal.ErrNotFound) {
 			continue

@@ -12,6 +12,7 @@ import (
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/retry"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/tracecontext"
@@ -75,7 +76,7 @@ func (s *Subagents) lends(mem *reducer.Memory, e effects.Effect) bool {
 func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.CallState) call {
 	c := call{
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments, TraceParent: tracecontext.In(mem.RunID, mem.Control.TraceParent, tracecontext.Tool(mem.RunID, state.ID))},
-		run:  run, subrun: s.cfg.Store.Place(run.Namespace, events.ChildID(run.ID, state.ID)),
+		run:  run, subrun: s.cfg.Store.Place(run.Namespace, runid.Child(run.ID, state.ID)),
 		batch: mem.Control.Batch, queued: len(mem.Control.Queued) > 0, depth: 1, maxDepth: mem.Config.MaxDepth, share: shareOf(mem),
 		mode: mem.Mode, handedOff: state.HandedOff,
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/toolset"
@@ -172,7 +173,7 @@ func (r *rig) memory(run events.Run) *reducer.Memory {
 
 // child is the run that answers a call.
 func child(run events.Run, call string) events.Run {
-	return events.NewRun(run.Namespace, events.ChildID(run.ID, call), 1)
+	return events.NewRun(run.Namespace, runid.Child(run.ID, call), 1)
 }
 
 // ends waits for the run's end, up to a time.

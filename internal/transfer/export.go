@@ -57,7 +57,7 @@ type Missing struct {
 // log's and the sink's, [journal.ErrNotFound] for a run that is not there; what was
 // written before an error is in the sink.
 func Export(ctx context.Context, log journal.Log, sink Sink, o ExportOptions) (Exported, error) {
-	x := &exporter{log: log, sink: sink, blobs: o.Blobs, codec: events.DefaultCodec(), seen: map[string]bool{}}
+	x := &exporter{log: log, sink: sink, blobs: o.Blobs, codec: new(events.Codec), seen: map[string]bool{}}
 	runs, missing, err := withAncestors(ctx, log, x.codec, o.Runs)
 	if err != nil {
 		return x.done, err

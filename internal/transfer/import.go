@@ -122,7 +122,7 @@ var ErrRefused = errors.New("refused: nothing was imported")
 // imported like others.
 func Import(ctx context.Context, from Source, to Target, o ImportOptions) ([]ImportedRun, error) {
 	m := &importer{
-		from: from, to: to, o: o, codec: events.DefaultCodec(),
+		from: from, to: to, o: o, codec: new(events.Codec),
 		store: runlog.New(runlog.Options{Log: to, Machine: o.Machine}),
 	}
 	runs := o.Runs

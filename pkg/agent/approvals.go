@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/control/decisions"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
@@ -186,7 +187,7 @@ func collect[T any](r *Run, mem *reducer.Memory, of func(*Run, *reducer.Memory) 
 
 // collectBelow is [collect] for the sub-run of a call. The lock is held.
 func collectBelow[T any](r *Run, callID string, of func(*Run, *reducer.Memory) []T) ([]T, error) {
-	child, err := r.child(events.ChildID(r.at.ID, callID))
+	child, err := r.child(runid.Child(r.at.ID, callID))
 	if err != nil {
 		return nil, err
 	}

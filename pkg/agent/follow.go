@@ -6,6 +6,7 @@ import (
 	"iter"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -177,7 +178,7 @@ func (f *follower[T]) read(ctx context.Context, at events.Run, parent events.Par
 		for i := range mem.Control.Calls {
 			if call := &mem.Control.Calls[i]; hasRun(mem, call) && !known[call.ID] {
 				known[call.ID] = true
-				f.add(ctx, s.host.Store().Place(at.Namespace, events.ChildID(at.ID, call.ID)), events.Parent{Run: at.ID, CallID: call.ID})
+				f.add(ctx, s.host.Store().Place(at.Namespace, runid.Child(at.ID, call.ID)), events.Parent{Run: at.ID, CallID: call.ID})
 			}
 		}
 		if s.machine.Table().Terminal(mem.State) {

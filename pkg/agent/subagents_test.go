@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/codes"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -131,7 +132,7 @@ func subAgent(t *testing.T) {
 
 	call := mem.Control.CallOrder[0]
 	child := memoryOf(t, a, mem.ToolCalls[call].Run)
-	require.Equal(t, events.ChildID(mem.RunID, call), child.RunID)
+	require.Equal(t, runid.Child(mem.RunID, call), child.RunID)
 	require.Equal(t, &events.Parent{Run: mem.RunID, CallID: call, Depth: 1}, child.Control.Parent)
 	require.Equal(t, "help me", child.Task)
 	for _, m := range model.Requests()[0].Messages {

@@ -287,9 +287,6 @@ const (
 	AskHuman OutcomePolicy = "ask"
 )
 
-// AsksOutcome reports whether a human decides about calls whose outcome is unknown.
-func (a *Approval) AsksOutcome() bool { return a != nil && a.OutcomeUnknown == AskHuman }
-
 // Deadline returns when a request that is made at the given time expires, in the
 // form that the log has it; empty for never.
 func (a *Approval) Deadline(now time.Time) string {
@@ -395,8 +392,8 @@ type ToolSpec struct {
 }
 
 // SplitTool splits what an agent's list of tools names: `tool`, of whichever pool, or
-// `pool/tool`. pool is empty where none is named. The tool may be a pattern, see
-// [ToolPattern].
+// `pool/tool`. pool is empty where none is named. The tool may be a pattern
+// such as `server.*`.
 func SplitTool(ref string) (pool, name string) {
 	pool, name, found := strings.Cut(ref, "/")
 	if !found {
@@ -404,10 +401,6 @@ func SplitTool(ref string) (pool, name string) {
 	}
 	return pool, name
 }
-
-// ToolPattern returns the beginning of the names that a pattern such as `server.*` stands for,
-// without its pool, and whether name is a pattern.
-func ToolPattern(name string) (begin string, pattern bool) { return strings.CutSuffix(name, "*") }
 
 // CheckNames reports what no list of the agent's tools may hold when the agent is
 // defined: a text that names no tool, a name that stands in tools or in the blacklist

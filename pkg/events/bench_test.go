@@ -33,7 +33,7 @@ func BenchmarkEncode(b *testing.B) {
 		b.Run(string(e.Type()), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := events.DefaultCodec().Encode(e); err != nil {
+				if _, err := new(events.Codec).Encode(e); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -43,7 +43,7 @@ func BenchmarkEncode(b *testing.B) {
 
 func BenchmarkDecode(b *testing.B) {
 	for _, e := range benchmarked() {
-		body, err := events.DefaultCodec().Encode(e)
+		body, err := new(events.Codec).Encode(e)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func BenchmarkDecode(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
-				if _, err := events.DefaultCodec().Decode(body); err != nil {
+				if _, err := new(events.Codec).Decode(body); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -214,7 +214,7 @@ func TestWhatHasNoJSONIsRefused(t *testing.T) {
 		}
 		_, want := json.Marshal(plain)
 		require.Error(t, want)
-		_, err := DefaultCodec().Encode(&Event{Data: p})
+		_, err := new(Codec).Encode(&Event{Data: p})
 		require.EqualError(t, err, "event "+string(p.eventType())+": "+want.Error())
 	}
 }

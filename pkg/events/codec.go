@@ -58,7 +58,7 @@ type TypeSpec struct {
 }
 
 // Codec turns events into bodies and back. It does not change after it is
-// made and may be shared.
+// made and may be shared. The zero Codec knows the built-in types.
 type Codec struct {
 	custom    map[Type]bool
 	upcasters map[Type][]Upcaster
@@ -82,9 +82,6 @@ func NewCodec(specs ...TypeSpec) (*Codec, error) {
 	}
 	return c, nil
 }
-
-// DefaultCodec returns a codec for the built-in types.
-func DefaultCodec() *Codec { return &Codec{} }
 
 func (c *Codec) schema(p Payload) string {
 	t, version := TypeOf(p), c.version(TypeOf(p))

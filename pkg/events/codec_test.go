@@ -50,11 +50,11 @@ const golden = `{"specversion":"1.0","id":"` + eventID + `","type":"LlmToolCall"
 	`"usage":{"input":10,"output":5,"cached":2,"total":15}}}`
 
 func TestGoldenBody(t *testing.T) {
-	body, err := events.DefaultCodec().Encode(event(toolCall()))
+	body, err := new(events.Codec).Encode(event(toolCall()))
 	require.NoError(t, err)
 	require.Equal(t, golden, string(body))
 
-	e, err := events.DefaultCodec().Decode(body)
+	e, err := new(events.Codec).Decode(body)
 	require.NoError(t, err)
 	require.Equal(t, toolCall(), e.Data)
 	require.Equal(t, events.TypeLLMToolCall, e.Type())
@@ -68,7 +68,7 @@ func TestGoldenBody(t *testing.T) {
 	require.Equal(t, 1, e.Step)
 	require.Equal(t, causeID, e.Cause)
 	require.Equal(t, prevHash, e.Prev)
-	again, err := events.DefaultCodec().Encode(e)
+	again, err := new(events.Codec).Encode(e)
 	require.NoError(t, err)
 	require.Equal(t, golden, string(again))
 }
@@ -76,15 +76,15 @@ func TestGoldenBody(t *testing.T) {
 func TestTheFirstEventNamesNoPredecessor(t *testing.T) {
 	e := event(&events.Start{Mode: events.ModeTask})
 	e.N, e.Cause, e.Prev = 1, "", ""
-	body, err := events.DefaultCodec().Encode(e)
+	body, err := new(events.Codec).Encode(e)
 	require.NoError(t, err)
 	for _, key := range []string{`"cause"`, `"prev"`, `"traceparent"`} {
 		require.NotContains(t, string(body), key)
 	}
 	e.TraceParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	body, err = events.DefaultCodec().Encode(e)
+	body, err = new(events.Codec).Encode(e)
 	require.NoError(t, err)
-	back, err := events.DefaultCodec().Decode(body)
+	back, err := new(events.Codec).Decode(body)
 	require.NoError(t, err)
 	require.Equal(t, e.TraceParent, back.TraceParent)
 }
@@ -94,7 +94,7 @@ func body(typ, data string) []byte {
 }
 
 func TestEveryTypeRoundTrips(t *testing.T) {
-	codec := events.DefaultCodec()
+	codec := new(events.Codec)
 	for _, typ := range events.Types() {
 		for _, data := range []string{
 			`{}`,
@@ -113,7 +113,7 @@ func TestEveryTypeRoundTrips(t *testing.T) {
 }
 
 func TestPayloadSize(t *testing.T) {
-	codec := events.DefaultCodec()
+	codec := new(events.Codec)
 	for typ, data := range full {
 		e, err := codec.Decode(body(typ, data))
 		require.NoError(t, err, typ)
@@ -164,7 +164,7 @@ var full = map[string]string{
 // TestDocumentedFields decodes every documented field and encodes the payload
 // afresh: nothing may be lost, renamed or moved.
 func TestDocumentedFields(t *testing.T) {
-	codec := events.DefaultCodec()
+	codec := new(events.Codec)
 	for typ, data := range full {
 		e, err := codec.Decode(body(typ, data))
 		require.NoError(t, err, typ)
@@ -177,30 +177,30 @@ func TestDocumentedFields(t *testing.T) {
 
 func TestUnknownAttributesAndFieldsSurvive(t *testing.T) {
 	in := strings.Replace(golden, `"data":{`, `"tenant":"a<b","xnum":1.0,"xobj":{"k":[1, 2]},"data":{"later":{"x":1e400,"y":[{"z":null}]},`, 1)
-	e, err := events.DefaultCodec().Decode([]byte(in))
+	e, err := new(events.Codec).Decode([]byte(in))
 	require.NoError(t, err)
-	out, err := events.DefaultCodec().Encode(e)
+	out, err := new(events.Codec).Encode(e)
 	require.NoError(t, err)
 	require.Equal(t, in, string(out))
 
 	// They also survive when they stand elsewhere, and a change of the envelope.
 	moved := strings.Replace(golden, `{"specversion"`, `{"tenant":"a","specversion"`, 1)
-	e, err = events.DefaultCodec().Decode([]byte(moved))
+	e, err = new(events.Codec).Decode([]byte(moved))
 	require.NoError(t, err)
 	e.N = 7
-	out, err = events.DefaultCodec().Encode(e)
+	out, err = new(events.Codec).Encode(e)
 	require.NoError(t, err)
 	require.Contains(t, string(out), `"tenant":"a"`)
 	require.Contains(t, string(out), `"n":7`)
 }
 
 func TestAReplacedPayloadIsEncodedAfresh(t *testing.T) {
-	e, err := events.DefaultCodec().Decode([]byte(golden))
+	e, err := new(events.Codec).Decode([]byte(golden))
 	require.NoError(t, err)
 	other := toolCall()
 	other.Content = "other"
 	e.Data = other
-	out, err := events.DefaultCodec().Encode(e)
+	out, err := new(events.Codec).Encode(e)
 	require.NoError(t, err)
 	require.Contains(t, string(out), `"content":"other"`)
 	require.NotContains(t, string(out), "Let me look.")
@@ -210,11 +210,11 @@ func TestTextIsVerbatim(t *testing.T) {
 	arguments := "{\"a\": 1.0, \"b\": 1e400, \"c\": 12345678901234567890, \"html\": \"<&>\", \"ls\": \"\u2028\u2029\", \"e\": \"🚌\", \"esc\": \"\\u0041\\n\"} trailing"
 	p := toolCall()
 	p.Calls[0].Arguments, p.Content = arguments, "tab\t nul\x00 \"quoted\" \\ 🚌 \u2028"
-	b, err := events.DefaultCodec().Encode(event(p))
+	b, err := new(events.Codec).Encode(event(p))
 	require.NoError(t, err)
 	require.Contains(t, string(b), `<&>`, "escapes that only HTML needs make the log longer")
 	require.Contains(t, string(b), "🚌")
-	e, err := events.DefaultCodec().Decode(b)
+	e, err := new(events.Codec).Decode(b)
 	require.NoError(t, err)
 	require.Equal(t, p, e.Data)
 }
@@ -222,25 +222,25 @@ func TestTextIsVerbatim(t *testing.T) {
 func TestTimesAreUTC(t *testing.T) {
 	e := event(toolCall())
 	e.Time = time.Date(2026, 3, 4, 6, 36, 7, 8, time.FixedZone("", 90*60))
-	b, err := events.DefaultCodec().Encode(e)
+	b, err := new(events.Codec).Encode(e)
 	require.NoError(t, err)
 	require.Equal(t, golden, string(b))
 
-	back, err := events.DefaultCodec().Decode([]byte(strings.Replace(golden, "2026-03-04T05:06:07.000000008Z", "2026-03-04T06:36:07.000000008+01:30", 1)))
+	back, err := new(events.Codec).Decode([]byte(strings.Replace(golden, "2026-03-04T05:06:07.000000008Z", "2026-03-04T06:36:07.000000008+01:30", 1)))
 	require.NoError(t, err)
 	require.Equal(t, madeAt, back.Time)
 	require.Equal(t, time.UTC, back.Time.Location())
 }
 
 func TestUnknownTypeIsNamed(t *testing.T) {
-	_, err := events.DefaultCodec().Decode(body("OrderShipped", `{}`))
+	_, err := new(events.Codec).Decode(body("OrderShipped", `{}`))
 	var unknown *events.UnknownTypeError
 	require.ErrorAs(t, err, &unknown)
 	require.Equal(t, events.Type("OrderShipped"), unknown.Type)
 	require.ErrorContains(t, err, "OrderShipped")
-	_, err = events.DefaultCodec().Encode(event(&events.Custom{Name: "OrderShipped"}))
+	_, err = new(events.Codec).Encode(event(&events.Custom{Name: "OrderShipped"}))
 	require.ErrorAs(t, err, &unknown)
-	_, err = events.DefaultCodec().Encode(&events.Event{})
+	_, err = new(events.Codec).Encode(&events.Event{})
 	require.Error(t, err)
 }
 
@@ -323,7 +323,7 @@ func TestUpcastersLiftOldPayloads(t *testing.T) {
 	newer := strings.Replace(string(body("UserMessage", `{}`)), "UserMessage/1", "UserMessage/4", 1)
 	_, err = codec.Decode([]byte(newer))
 	require.ErrorContains(t, err, "version 4 is newer than 3")
-	_, err = events.DefaultCodec().Decode([]byte(newer))
+	_, err = new(events.Codec).Decode([]byte(newer))
 	require.ErrorContains(t, err, "version 4 is newer than 1")
 }
 
@@ -379,7 +379,7 @@ func with(t *testing.T, attr, value string) string {
 
 func refused(t *testing.T, body, names string) {
 	t.Helper()
-	e, err := events.DefaultCodec().Decode([]byte(body))
+	e, err := new(events.Codec).Decode([]byte(body))
 	require.Error(t, err, body)
 	require.Nil(t, e)
 	require.Contains(t, err.Error(), names, "the error names what is wrong")
@@ -445,7 +445,7 @@ func TestWhatIsNoObject(t *testing.T) {
 		"", " ", "x", "null", "1", `"text"`, "[]", "[" + golden + "]", golden[:len(golden)-1], golden + "}", golden + golden,
 		golden + " x", "\ufeff" + golden, `{"n":}`, `{n:1}`, `{'n':1}`, `{"n":1,}`, `{"n":01}`, `{"n":NaN}`,
 	} {
-		_, err := events.DefaultCodec().Decode([]byte(bad))
+		_, err := new(events.Codec).Decode([]byte(bad))
 		require.Error(t, err, bad)
 	}
 	refused(t, strings.Replace(golden, "Let me look.", "Let \xff look.", 1), "not valid UTF-8")
@@ -464,15 +464,15 @@ func TestWhatIsNoObject(t *testing.T) {
 	refused(t, "[]", "not a JSON object")
 
 	// White space around and inside is JSON's own matter.
-	_, err := events.DefaultCodec().Decode([]byte(" \n" + strings.ReplaceAll(golden, `,"n":`, " ,\n\t\"n\" : ") + "\r\n"))
+	_, err := new(events.Codec).Decode([]byte(" \n" + strings.ReplaceAll(golden, `,"n":`, " ,\n\t\"n\" : ") + "\r\n"))
 	require.NoError(t, err)
-	_, err = events.DefaultCodec().Decode([]byte(strings.Replace(golden, `"step"`, `"\u0073tep"`, 1)))
+	_, err = new(events.Codec).Decode([]byte(strings.Replace(golden, `"step"`, `"\u0073tep"`, 1)))
 	require.NoError(t, err, "an escaped key is the same key")
 }
 
 func TestDeepNestingIsRefusedNotFollowed(t *testing.T) {
 	deep := strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
-	_, err := events.DefaultCodec().Decode([]byte(with(t, "data", `{"x":`+deep+`}`)))
+	_, err := new(events.Codec).Decode([]byte(with(t, "data", `{"x":`+deep+`}`)))
 	require.Error(t, err)
 }
 
@@ -493,7 +493,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(body("Continue", `{"x":1e400}`))
 	f.Add([]byte(golden[:len(golden)-1] + `,"later":[1,{"\u0061":"\ud800"}]}`))
 	f.Add([]byte(`{"n":1}`))
-	codec := events.DefaultCodec()
+	codec := new(events.Codec)
 	f.Fuzz(func(t *testing.T, in []byte) {
 		kept := bytes.Clone(in)
 		e, err := codec.Decode(in)
@@ -534,21 +534,21 @@ func TestVersionOfTheModelsForm(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(`{"models":{"default":`+models+`}}`), &a))
 		for _, p := range []events.Payload{&events.Start{Agent: a}, &events.Forked{Run: runID, Agent: &a}} {
 			e := event(p)
-			body, err := events.DefaultCodec().Encode(e)
+			body, err := new(events.Codec).Encode(e)
 			require.NoError(t, err)
 			schema := `"dataschema":"moorebus/` + string(e.Type()) + "/"
 			require.Contains(t, string(body), schema+version+`"`)
-			again, err := events.DefaultCodec().Decode(body)
+			again, err := new(events.Codec).Decode(body)
 			require.NoError(t, err)
 			require.Equal(t, p, again.Data)
-			same, err := events.DefaultCodec().Encode(again)
+			same, err := new(events.Codec).Encode(again)
 			require.NoError(t, err)
 			require.Equal(t, string(body), string(same))
-			_, err = events.DefaultCodec().Decode(bytes.Replace(body, []byte(schema+version), []byte(schema+"3"), 1))
+			_, err = new(events.Codec).Decode(bytes.Replace(body, []byte(schema+version), []byte(schema+"3"), 1))
 			require.ErrorContains(t, err, "version 3 is newer than 2")
 		}
 	}
-	body, err := events.DefaultCodec().Encode(event(&events.Forked{Run: runID}))
+	body, err := new(events.Codec).Encode(event(&events.Forked{Run: runID}))
 	require.NoError(t, err)
 	require.Contains(t, string(body), "moorebus/Forked/1")
 }

@@ -23,15 +23,12 @@ const (
 // TextStates lists them, the one in which a run begins first.
 func TextStates() []string { return []string{TextThinking, TextExecuting} }
 
-// ValidTextState reports whether s is one of [TextStates].
-func ValidTextState(s string) bool { return slices.Contains(TextStates(), s) }
-
 func (l LLM) checkPrompts() error {
 	if len(l.StatePrompts) > 0 && !l.Text {
 		return fmt.Errorf("llm.state_prompts: is for the text protocol; write text: true as well")
 	}
 	for _, key := range slices.Sorted(maps.Keys(l.StatePrompts)) {
-		if key != promptBase && !ValidTextState(key) {
+		if key != promptBase && !slices.Contains(TextStates(), key) {
 			return fmt.Errorf("llm.state_prompts: %q is not a state; use base, thinking or executing", key)
 		}
 	}
@@ -88,20 +85,6 @@ const (
 	// CutAccept takes an answer as it is, and marks it as incomplete.
 	CutAccept OnCut = "accept"
 )
-
-// WhenCut returns what becomes of a reply that was truncated.
-func (a *Agent) WhenCut() OnCut {
-	if a.OnCut == "" {
-		return CutContinue
-	}
-	return a.OnCut
-}
-
-// RecordsReasoning reports whether all of the model's reasoning is recorded.
-func (a *Agent) RecordsReasoning() bool { return a.RecordReasoning == nil || *a.RecordReasoning }
-
-// ShowsReasoning reports whether commands show all of the model's reasoning.
-func (a *Agent) ShowsReasoning() bool { return a.Reasoning != nil && a.Reasoning.Show }
 
 // Efforts lists the levels of reasoning that a model may be asked for, least first.
 func Efforts() []string { return []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"} }

@@ -89,9 +89,9 @@ func (r *Ref) check() error {
 	return nil
 }
 
-// Words names an image or a file as people see it: [image image/png 12 kB]. Those of a text
+// words names an image or a file as people see it: [image image/png 12 kB]. Those of a text
 // are the text.
-func (p *Part) Words() string {
+func (p *Part) words() string {
 	if p.Type == PartText {
 		return p.Text
 	}
@@ -110,7 +110,7 @@ func TextOf(parts []Part) string {
 		if parts[i].Type == PartText {
 			texts = append(texts, parts[i].Text)
 		}
-		words = append(words, parts[i].Words())
+		words = append(words, parts[i].words())
 	}
 	if len(texts) == 0 {
 		texts = words
@@ -125,7 +125,7 @@ func Shown(content string, parts []Part) string {
 	}
 	words := make([]string, len(parts))
 	for i := range parts {
-		words[i] = parts[i].Words()
+		words[i] = parts[i].words()
 	}
 	return strings.Join(words, "\n")
 }

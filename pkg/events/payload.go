@@ -2,7 +2,6 @@ package events
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -112,11 +111,6 @@ type Citation struct {
 	Quote string `json:"quote,omitempty"`
 	Start int    `json:"start,omitempty"`
 	End   int    `json:"end,omitempty"`
-}
-
-// Shown is the source in one line: its title and its address.
-func (c Citation) Shown() string {
-	return cmp.Or(strings.TrimSpace(c.Title+" "+c.URL), c.Type)
 }
 
 // Adjusted is a setting that was sent otherwise than the agent has it. Sent is what was

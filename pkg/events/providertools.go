@@ -7,14 +7,14 @@ import (
 
 // The bounds of [Agent.ProviderTools]: how many there are, and the bytes of each.
 const (
-	MaxProviderTools     = 32
+	maxProviderTools     = 32
 	maxProviderToolBytes = 64 << 10
 )
 
 // CheckProviderTools reports the first of the provider's tools that is none, by its key.
 func (a *Agent) CheckProviderTools() error {
-	if len(a.ProviderTools) > MaxProviderTools {
-		return fmt.Errorf("provider_tools: has %d tools; at most %d are allowed", len(a.ProviderTools), MaxProviderTools)
+	if len(a.ProviderTools) > maxProviderTools {
+		return fmt.Errorf("provider_tools: has %d tools; at most %d are allowed", len(a.ProviderTools), maxProviderTools)
 	}
 	for i, raw := range a.ProviderTools {
 		var t struct {

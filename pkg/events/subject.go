@@ -52,13 +52,6 @@ func (r Run) Filter() string {
 	return subjectRoot + "." + strconv.Itoa(r.Shard) + "." + r.Namespace + ".*.*.*." + r.ID
 }
 
-// ChunkSubject returns the subject on which the run's model text is streamed.
-func (r Run) ChunkSubject() string { return "chunk." + r.Namespace + "." + r.ID }
-
-// CatchUpSubject returns the subject on which listeners ask for the model text that
-// they missed.
-func (r Run) CatchUpSubject() string { return "catchup." + r.Namespace + "." + r.ID }
-
 // Subject is the subject of one stored event:
 // `moore.<shard>.<ns>.<from>.<to>.<pool>.<run>`.
 type Subject struct {
@@ -126,21 +119,6 @@ func (s Subject) CheckShard(shards int) error {
 
 // Wildcard narrows a [Filter] position to everything.
 const Wildcard = "*"
-
-// EdgeFilter builds a filter over many runs of one shard. Empty strings match
-// everything at their place.
-func EdgeFilter(shard int, namespace string, from, to State, pool string) string {
-	tokens := []string{subjectRoot, strconv.Itoa(shard), namespace, string(from), string(to), pool, Wildcard}
-	for i, token := range tokens {
-		if token == "" {
-			tokens[i] = Wildcard
-		}
-	}
-	return strings.Join(tokens, ".")
-}
-
-// StreamSubjects returns the subjects that the stream of a shard stores.
-func StreamSubjects(shard int) string { return subjectRoot + "." + strconv.Itoa(shard) + ".>" }
 
 // StreamName returns the name of the stream of a shard.
 func StreamName(shard int) string { return "MOORE_" + strconv.Itoa(shard) }

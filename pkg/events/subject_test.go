@@ -14,16 +14,11 @@ import (
 func TestGoldenSubjects(t *testing.T) {
 	run := events.NewRun("default", runID, 1)
 	require.Equal(t, "moore.0.default.*.*.*."+runID, run.Filter())
-	require.Equal(t, "chunk.default."+runID, run.ChunkSubject())
-	require.Equal(t, "catchup.default."+runID, run.CatchUpSubject())
 	s := events.Subject{Run: run, From: events.Planning, To: events.ParallelActing, Pool: "web"}
 	require.Equal(t, "moore.0.default.planning.parallel_acting.web."+runID, s.String())
 	s = events.Subject{Run: events.Run{Shard: 3, Namespace: "team-a", ID: runID}, From: events.Control, To: events.Nobody, Pool: events.DefaultPool}
 	require.Equal(t, "moore.3.team-a.control.none.default."+runID, s.String())
 
-	require.Equal(t, "moore.2.*.*.acting.web.*", events.EdgeFilter(2, "", "", events.Acting, "web"))
-	require.Equal(t, "moore.0.ns.control.*.*.*", events.EdgeFilter(0, "ns", events.Control, "", ""))
-	require.Equal(t, "moore.7.>", events.StreamSubjects(7))
 	require.Equal(t, "MOORE_7", events.StreamName(7))
 }
 
@@ -116,32 +111,4 @@ func FuzzParseSubject(f *testing.F) {
 			t.Fatalf("%q does not parse to what it was made of: %v", s, err)
 		}
 	})
-}
-
-func TestRequestID(t *testing.T) {
-	t.Parallel()
-	id := events.RequestID("helper", "message 1")
-	require.Equal(t, "016933cd-10fd-714c-aab3-43c7343a78d1", id, "it must never change: repeated requests find their runs by it")
-	require.NoError(t, events.CheckID(id))
-	require.NotEqual(t, id, events.RequestID("helper", "message 2"))
-	require.NotEqual(t, id, events.RequestID("other", "message 1"))
-}
-
-func TestChildID(t *testing.T) {
-	const parent = "01932c07-1234-7abc-9def-0123456789ab"
-	const golden = "01932c07-1234-77e4-b28b-54a340ff575e"
-	require.Equal(t, golden, events.ChildID(parent, "call_1"), "it must never change: children are found by it")
-	seen := map[string]bool{parent: true}
-	for _, call := range []string{"", "call_1", "call_2", "call_1~1", "call/1"} {
-		id := events.ChildID(parent, call)
-		require.NoError(t, events.CheckID(id), id)
-		require.Equal(t, parent[:13], id[:13], "the parent's time")
-		require.Equal(t, id, events.ChildID(parent, call))
-		require.False(t, seen[id])
-		seen[id] = true
-		require.NotEqual(t, id, events.ChildID(id, call))
-	}
-	for _, no := range []string{"", "x", "01932C07-1234-7abc-9def-0123456789ab"} {
-		require.Empty(t, events.ChildID(no, "call_1"))
-	}
 }

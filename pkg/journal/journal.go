@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strconv"
 	"strings"
 	"time"
 
@@ -282,13 +283,11 @@ type Bus interface {
 // Subject returns the subject filter of a shard's records that match; a
 // negative shard stands for every shard.
 func (f Filter) Subject(shard int) string {
-	text := events.EdgeFilter(max(shard, 0), f.Namespace, f.From, f.To, f.Pool)
-	tokens := strings.Split(text, ".")
-	if shard < 0 {
-		tokens[1] = events.Wildcard
-	}
-	if f.Run != "" {
-		tokens[len(tokens)-1] = f.Run
+	tokens := []string{"moore", strconv.Itoa(shard), f.Namespace, string(f.From), string(f.To), f.Pool, f.Run}
+	for i, token := range tokens {
+		if token == "" || i == 1 && shard < 0 {
+			tokens[i] = events.Wildcard
+		}
 	}
 	return strings.Join(tokens, ".")
 }

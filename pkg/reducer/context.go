@@ -172,7 +172,7 @@ func (mem *Memory) addCallsToContext(ids []string) (added []string) {
 		if !known {
 			r.ToolCallIDs = append(r.ToolCallIDs, id)
 		}
-		if !known || mem.SpeaksText() {
+		if !known || mem.speaksText() {
 			added = append(added, id)
 		}
 	}
@@ -272,7 +272,7 @@ func (mem *Memory) foldContextReply(e *events.Event, r *events.ContextReply) {
 	}
 	mem.addTurn(Turn{Kind: turnReply, Content: r.Content, Calls: ids, Part: r.Part})
 	mem.keepReasoning(&r.Facts)
-	if mem.SpeaksText() {
+	if mem.speaksText() {
 		mem.forgetUnseen()
 	}
 }

@@ -43,7 +43,7 @@ func (r *ReactContext) changeEdits(change func(*Edit)) {
 // what the others make of it.
 func (mem *Memory) endEdits() {
 	r := mem.ReactContext
-	if r == nil || !mem.SpeaksText() {
+	if r == nil || !mem.speaksText() {
 		return
 	}
 	over := func(e Edit) bool { return mem.Step-e.Step >= EditReplies }
@@ -168,13 +168,13 @@ func (mem *Memory) Summarizable() bool {
 // a provider may want their calls back as they were. Tasks have one turn, which the window
 // narrows only under the text protocol.
 func (mem *Memory) narrowed(share int) int {
-	if mem.ReactContext == nil || mem.Mode != events.ModeChat && !mem.SpeaksText() {
+	if mem.ReactContext == nil || mem.Mode != events.ModeChat && !mem.speaksText() {
 		return 0
 	}
 	turns := mem.Control.Turns
 	first, _ := mem.windowStart()
 	open := len(turns) - 1
-	if !mem.SpeaksText() {
+	if !mem.speaksText() {
 		open = mem.asked()
 	}
 	total := 0

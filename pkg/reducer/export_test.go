@@ -109,7 +109,7 @@ func TestEveryEventIsDescribed(t *testing.T) {
 	const id, envelope = "01932c07-0000-7000-8000-000000000001", `{"specversion":"1.0","id":%[1]q,"type":%[2]q,"source":"test","subject":%[1]q,` +
 		`"time":"2026-01-02T03:04:05Z","datacontenttype":"application/json","dataschema":"moorebus/%[2]s/1","n":1,"from":"idle","to":"idle","step":0,"data":%[3]s}`
 	for _, typ := range events.Types() {
-		e, err := events.DefaultCodec().Decode(fmt.Appendf(nil, envelope, id, typ, data))
+		e, err := new(events.Codec).Decode(fmt.Appendf(nil, envelope, id, typ, data))
 		require.NoError(t, err, typ)
 		text := ruleFor(typ).trace(e.Data)
 		require.NotEmpty(t, strings.Trim(text, " :,"), typ)

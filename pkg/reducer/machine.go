@@ -44,7 +44,7 @@ func NewMachine(o MachineOptions) *Machine {
 		m.table = DefaultTable()
 	}
 	if m.codec == nil {
-		m.codec = events.DefaultCodec()
+		m.codec = new(events.Codec)
 	}
 	return m
 }

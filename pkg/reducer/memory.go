@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/codec"
-	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -386,24 +385,6 @@ func (a Attempt) Counted(message uint64) int {
 		return a.Total()
 	}
 	return max(a.Total(), a.Delivery)
-}
-
-// OfKind returns how many failures a provider had of this kind. Kinds without their own count
-// share one.
-func (a Attempt) OfKind(kind string) int {
-	switch kind {
-	case codes.KindRateLimited:
-		return a.RateLimited
-	case codes.KindOverloaded:
-		return a.Provider - a.Broken - a.TooLong - a.Network - a.Other
-	case codes.KindNetwork:
-		return a.Network
-	case codes.KindBrokenReply:
-		return a.Broken
-	case codes.KindContextTooLong:
-		return a.TooLong
-	}
-	return a.Other
 }
 
 // Total returns the number of all failures.

@@ -230,7 +230,7 @@ func (mem *Memory) addReply(e *events.Event, messageID, content string, ids []st
 		mem.addMessage(e, messageID, "assistant", content)
 	}
 	mem.addTurn(Turn{Kind: turnReply, Content: content, Calls: ids})
-	if r := mem.ReactContext; r != nil && !mem.SpeaksText() {
+	if r := mem.ReactContext; r != nil && !mem.speaksText() {
 		r.ToolCallIDs = append(r.ToolCallIDs, ids...)
 	}
 }

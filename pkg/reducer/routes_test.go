@@ -200,7 +200,7 @@ func TestAbandonedBatch(t *testing.T) {
 	require.Len(t, s.Mem.History, 2)
 
 	// What is stored is what was drafted.
-	e, err := events.DefaultCodec().Decode(s.Records[len(s.Records)-2].Body)
+	e, err := new(events.Codec).Decode(s.Records[len(s.Records)-2].Body)
 	require.NoError(t, err)
 	require.Equal(t, reducer.AbandonedBatch(), e.Data)
 }

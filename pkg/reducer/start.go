@@ -192,7 +192,7 @@ func foldHandedOff(mem *Memory, e *events.Event) {
 // pinAnother is pin in the middle of a loop, whose context is made what it would be
 // under the new definition: its window, and which calls belong to it.
 func (mem *Memory) pinAnother(a events.Agent, hash string, tools []events.ToolSpec) {
-	window, text := mem.Config.ContextWindowSize, mem.SpeaksText()
+	window, text := mem.Config.ContextWindowSize, mem.speaksText()
 	mem.pin(a, hash, tools)
 	r := mem.ReactContext
 	if r == nil {
@@ -203,11 +203,11 @@ func (mem *Memory) pinAnother(a events.Agent, hash string, tools []events.ToolSp
 		r.changeEdits(func(e *Edit) { e.Widened = 0 })
 	}
 	switch {
-	case mem.SpeaksText() && !text:
+	case mem.speaksText() && !text:
 		// The window alone decides; what was said of shown calls goes with them.
 		r.ContextWindowSize, r.ToolCallIDs, r.Edits = mem.Config.ContextWindowSize, []string{}, nil
 		mem.forgetInternal(nil)
-	case text && !mem.SpeaksText():
+	case text && !mem.speaksText():
 		mem.addCallsToContext(mem.loopCalls())
 	}
 }

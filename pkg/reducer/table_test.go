@@ -336,12 +336,12 @@ func TestFoldName(t *testing.T) {
 	m, base := reducer.NewMachine(reducer.MachineOptions{}), fmt.Sprint(reducer.MemoryVersion, "/")
 	for _, hash := range m.Table().Identities() {
 		require.True(t, m.AcceptsFold(base+hash))
-		require.False(t, reducer.NewMachine(reducer.MachineOptions{Codec: events.DefaultCodec()}).AcceptsFold(base+hash))
+		require.False(t, reducer.NewMachine(reducer.MachineOptions{Codec: new(events.Codec)}).AcceptsFold(base+hash))
 		require.False(t, m.AcceptsFold("1/"+hash), "a memory of another shape")
 	}
 	require.False(t, m.AcceptsFold(base))
 	require.False(t, m.AcceptsFold(base+"0123"))
 	fold := func(*reducer.Memory, *events.Event) {}
 	require.Empty(t, reducer.NewMachine(reducer.MachineOptions{Folds: map[events.Type]reducer.Fold{events.TypeStart: fold}}).FoldName())
-	require.Empty(t, reducer.NewMachine(reducer.MachineOptions{Codec: events.DefaultCodec()}).FoldName())
+	require.Empty(t, reducer.NewMachine(reducer.MachineOptions{Codec: new(events.Codec)}).FoldName())
 }

@@ -19,14 +19,14 @@ func unread(p *events.RefusedReply) bool {
 	return len(p.Results) == 1 && (p.Results[0].Code == codes.MalformedReply || p.Results[0].Code == codes.TooLarge)
 }
 
-// SpeaksText reports whether the run's model speaks the text protocol.
-func (mem *Memory) SpeaksText() bool { return mem.Control.Agent.LLM.Text }
+// speaksText reports whether the run's model speaks the text protocol.
+func (mem *Memory) speaksText() bool { return mem.Control.Agent.LLM.Text }
 
 // beginText puts a run whose agent was pinned into the text protocol's first
 // state, or out of the protocol.
 func (mem *Memory) beginText() {
 	mem.Control.TextState = ""
-	if mem.SpeaksText() {
+	if mem.speaksText() {
 		mem.Control.TextState = events.TextThinking
 	}
 }
@@ -40,7 +40,7 @@ func (mem *Memory) passText() {
 
 // enterText sets the state that a thought ends in. It may be an unknown one.
 func (mem *Memory) enterText(next string) {
-	if mem.SpeaksText() && next != "" {
+	if mem.speaksText() && next != "" {
 		mem.Control.TextState = next
 	}
 }
@@ -50,7 +50,7 @@ func (mem *Memory) enterText(next string) {
 // conversation: only the model sees it again.
 func (mem *Memory) foldInvalidReply(e *events.Event, p *events.RefusedReply) {
 	before := mem.Control.SinceUser
-	if !mem.SpeaksText() || !unread(p) {
+	if !mem.speaksText() || !unread(p) {
 		mem.foldRefusedReply(e, p)
 	} else {
 		mem.pass(p.Usage)
@@ -62,7 +62,7 @@ func (mem *Memory) foldInvalidReply(e *events.Event, p *events.RefusedReply) {
 	if empty(p) {
 		mem.Control.SinceUser.Empty = before.Empty + 1
 	}
-	if mem.SpeaksText() {
+	if mem.speaksText() {
 		mem.Control.SinceUser.Invalid = before.Invalid + 1
 	}
 }
@@ -105,7 +105,7 @@ func LastRefusals(mem *Memory, prefix string) (count int, last string) {
 // Windowed is how many messages the context window counts at most. Under the text
 // protocol every turn is one, since a call is text there as well.
 func (mem *Memory) Windowed() int {
-	if mem.SpeaksText() {
+	if mem.speaksText() {
 		return len(mem.Control.Turns)
 	}
 	return len(mem.Messages)
@@ -114,7 +114,7 @@ func (mem *Memory) Windowed() int {
 // appendTask shows the task to a model that speaks the text protocol, also where
 // the window, which begins with the turn first, does not reach it.
 func (mem *Memory) appendTask(view []ViewMessage, first int) []ViewMessage {
-	if first == 0 || !mem.SpeaksText() {
+	if first == 0 || !mem.speaksText() {
 		return view
 	}
 	return mem.appendTurn(view, mem.Control.Turns[0])

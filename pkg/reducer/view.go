@@ -101,7 +101,7 @@ func (mem *Memory) windowOf(size int) (first int, pinned *Turn) {
 		return 0, nil
 	case asked >= first || !mem.counts(&turns[asked]):
 		return first, nil
-	case asked == 0 && mem.SpeaksText():
+	case asked == 0 && mem.speaksText():
 		return first, nil // the task, which is shown in addition to the window
 	case shorter == len(turns):
 		return first, &turns[asked] // a window of one message keeps it
@@ -131,7 +131,7 @@ func lastAsked(turns []Turn) int {
 
 // counts reports whether the window counts a turn: under the text protocol each
 // one, since a call is text there as well.
-func (mem *Memory) counts(t *Turn) bool { return mem.SpeaksText() || t.message() }
+func (mem *Memory) counts(t *Turn) bool { return mem.speaksText() || t.message() }
 
 // message reports whether the turn is one of the conversation's messages, which
 // are what the window counts and [Memory.Messages] holds.
@@ -144,7 +144,7 @@ func (t *Turn) message() bool {
 // window counts each, and they leave with it.
 func (mem *Memory) appendLoaded(view []ViewMessage, window []Turn) []ViewMessage {
 	r, own := mem.ReactContext, mem.Control.Internal
-	if mem.SpeaksText() {
+	if mem.speaksText() {
 		own = nil
 	}
 	if r == nil || len(r.ToolCallIDs)+len(own) == 0 {

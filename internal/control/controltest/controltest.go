@@ -115,7 +115,7 @@ func (w World) Types(id string) []string {
 // TypeOf returns the type of a record's event.
 func TypeOf(t testing.TB, rec journal.Record) string {
 	t.Helper()
-	e, err := events.DefaultCodec().Decode(rec.Body)
+	e, err := new(events.Codec).Decode(rec.Body)
 	require.NoError(t, err)
 	return string(e.Type())
 }

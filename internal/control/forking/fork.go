@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/runstart"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -88,7 +89,7 @@ func (f *Forker) Fork(ctx context.Context, ns, id string, req Request) (Result, 
 	if req.Key == "" {
 		return f.create(ctx, at, req)
 	}
-	req.RunID = events.ForkID(id, req.Key)
+	req.RunID = runid.Fork(id, req.Key)
 	fork, err := f.create(ctx, at, req)
 	if refusal.Is(err, refusal.CodeRunExists) {
 		return f.firstFork(ctx, at.Namespace, req)

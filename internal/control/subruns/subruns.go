@@ -1,6 +1,6 @@
 // Package subruns cancels runs together with their sub-runs.
 //
-// A sub-run is found by its id, see events.ChildID. It must also name the call as its parent,
+// A sub-run is found by its id, see package runid. It must also name the call as its parent,
 // because any client can start a run under such an id.
 package subruns
 
@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -68,7 +69,7 @@ func (s *Subruns) CancelChildren(ctx context.Context, ns, id string, by events.B
 // cancelChild cancels the sub-run of a call, if there is one. why completes a sentence about the
 // parent.
 func (s *Subruns) cancelChild(ctx context.Context, ns string, parent events.Parent, by events.By, why string) error {
-	id, answers := events.ChildID(parent.Run, parent.CallID), false
+	id, answers := runid.Child(parent.Run, parent.CallID), false
 	err := s.a.View(ctx, ns, id, func(run *runlog.Run) error {
 		answers = run.Memory().Control.Parent.Answers(parent.Run, parent.CallID)
 		return nil
@@ -85,7 +86,7 @@ func (s *Subruns) cancelChild(ctx context.Context, ns string, parent events.Pare
 // CancelAbandoned cancels a sub-run if its parent has ended or has a result for the call. It does
 // nothing if the parent is not in the log.
 func (s *Subruns) CancelAbandoned(ctx context.Context, child events.Run, parent events.Parent) error {
-	if child.ID != events.ChildID(parent.Run, parent.CallID) {
+	if child.ID != runid.Child(parent.Run, parent.CallID) {
 		return nil
 	}
 	over := false
@@ -112,7 +113,7 @@ func (s *Subruns) Recall(ctx context.Context, parent events.Run, call string) (i
 	}
 	found, err := s.addUsage(ctx, parent.Namespace, p, &used)
 	if found {
-		id = events.ChildID(p.Run, p.CallID)
+		id = runid.Child(p.Run, p.CallID)
 	}
 	return id, used, err
 }
@@ -120,7 +121,7 @@ func (s *Subruns) Recall(ctx context.Context, parent events.Run, call string) (i
 // addUsage adds the usage of a call's sub-run, and of those of its sub-runs that were still open
 // when it ended: the sub-run's usage does not include theirs. It reports whether there is a sub-run.
 func (s *Subruns) addUsage(ctx context.Context, ns string, p events.Parent, sum *reducer.TotalUsage) (found bool, err error) {
-	id, open := events.ChildID(p.Run, p.CallID), []string(nil)
+	id, open := runid.Child(p.Run, p.CallID), []string(nil)
 	err = s.a.View(ctx, ns, id, func(run *runlog.Run) error {
 		mem := run.Memory()
 		if !mem.Control.Parent.Answers(p.Run, p.CallID) {

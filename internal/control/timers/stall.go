@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/runid"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -207,7 +208,7 @@ func awaited(mem *reducer.Memory) []string {
 // subrunEnded reports whether the sub-run of a call has ended or is gone, and whether its end is
 // still queued. It trusts the last record: whatever acts on it reads the run.
 func (t *Timers) subrunEnded(ctx context.Context, parent events.Run, call string) (ended, queued bool, err error) {
-	child := t.a.Store.Place(parent.Namespace, events.ChildID(parent.ID, call))
+	child := t.a.Store.Place(parent.Namespace, runid.Child(parent.ID, call))
 	head, err := t.a.Log.Head(ctx, child)
 	if errors.Is(err, journal.ErrNotFound) {
 		return true, false, nil
@@ -280,7 +281,7 @@ func describe(mem *reducer.Memory, work []effects.Effect) string {
 	}
 	if len(work) == 0 {
 		for _, id := range awaited(mem) {
-			names = append(names, fmt.Sprintf("%s by run %s", nameCall(mem, id), events.ChildID(mem.RunID, id)))
+			names = append(names, fmt.Sprintf("%s by run %s", nameCall(mem, id), runid.Child(mem.RunID, id)))
 		}
 	}
 	if more := len(names) - mostDescribed; more > 0 {

@@ -81,7 +81,7 @@ func TestBackupOfABusAtWork(t *testing.T) {
 		// Runs at work get a Resumed behind what the backup has.
 		before, after := one.bodies(run), two.bodies(run)
 		if len(after) > 0 {
-			last, err := events.DefaultCodec().Decode(after[len(after)-1])
+			last, err := new(events.Codec).Decode(after[len(after)-1])
 			require.NoError(t, err)
 			require.Equal(t, events.TypeResumed, last.Type())
 			after = after[:len(after)-1]
@@ -226,7 +226,7 @@ func TestAllThatIsBeside(t *testing.T) {
 	require.Subset(t, []string{due.Subject, set.Subject}, timers, "what was due may have fired before it was read")
 	refs := 0
 	for _, body := range two.bodies(large) {
-		e, err := events.DefaultCodec().Decode(body)
+		e, err := new(events.Codec).Decode(body)
 		require.NoError(t, err)
 		for _, ref := range events.RefsOf(e.Data) {
 			data, err := two.bus.Blob(t.Context(), ref)

@@ -47,7 +47,7 @@ type seen map[agentOf]map[string]events.ToolSpec
 // agents reads what the runs of the backup pinned for their agents. Which agents are called
 // by which tools stands in files of the roles alone, so an agent is found by its tool's name.
 func (a *Archive) agents() (seen, error) {
-	all, codec := seen{}, events.DefaultCodec()
+	all, codec := seen{}, new(events.Codec)
 	for _, run := range a.order {
 		rec, err := a.record(a.runs[run].places[0])
 		if err != nil {

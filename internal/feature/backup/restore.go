@@ -370,7 +370,7 @@ func (r *restorer) count(ctx context.Context, result transfer.ImportedRun) error
 	if err != nil {
 		return err
 	}
-	if e, err := events.DefaultCodec().Decode(head.Body); err == nil && (e.To == events.WaitingForHuman || e.To == events.WaitingForUser) {
+	if e, err := new(events.Codec).Decode(head.Body); err == nil && (e.To == events.WaitingForHuman || e.To == events.WaitingForUser) {
 		r.done.Waiting++
 	}
 	return nil

@@ -183,7 +183,7 @@ func (w *world) outcome(run events.Run) (code string) {
 	w.t.Helper()
 	w.await(run, events.Done)
 	for _, body := range w.bodies(run) {
-		e, err := events.DefaultCodec().Decode(body)
+		e, err := new(events.Codec).Decode(body)
 		require.NoError(w.t, err)
 		switch p := e.Data.(type) {
 		case *events.ToolSuccess:

@@ -122,10 +122,10 @@ func TestAForgedEndOfAForkWithoutItsParent(t *testing.T) {
 	w.append(honest, events.Control, &events.CancelledRun{})
 	head, err := w.bus.Head(t.Context(), honest)
 	require.NoError(t, err)
-	e, err := events.DefaultCodec().Decode(head.Body)
+	e, err := new(events.Codec).Decode(head.Body)
 	require.NoError(t, err)
 	e.Run = forged.ID
-	body, err := events.DefaultCodec().Encode(e)
+	body, err := new(events.Codec).Encode(e)
 	require.NoError(t, err)
 	last, err := w.bus.Head(t.Context(), forged)
 	require.NoError(t, err)

@@ -108,7 +108,7 @@ func Purge(ctx context.Context, bus Bus, o PurgeOptions) (Purged, error) {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	p := &purge{bus: bus, o: o, codec: events.DefaultCodec(), store: runlog.New(runlog.Options{Log: bus})}
+	p := &purge{bus: bus, o: o, codec: new(events.Codec), store: runlog.New(runlog.Options{Log: bus})}
 	if err := p.survey.advance(ctx, bus, p.codec); err != nil {
 		return p.done, err
 	}

@@ -280,7 +280,7 @@ func (w *world) fork(parent events.Run) events.Run {
 		hash = events.Hash(rec.Body)
 		break
 	}
-	body, err := events.DefaultCodec().Encode(&events.Event{
+	body, err := new(events.Codec).Encode(&events.Event{
 		ID: w.store.NewID(), Source: "moorebus/gateway/1", Run: run.ID, Time: time.Now().UTC(), N: 1,
 		From: events.Idle, To: events.Planning, Data: &events.Forked{Run: parent.ID, At: 1, Hash: hash},
 	})
@@ -296,7 +296,7 @@ func refOf(t *testing.T, w *world, run events.Run) events.Ref {
 	t.Helper()
 	for rec, err := range w.bus.Read(t.Context(), w.here(run), 0) {
 		require.NoError(t, err)
-		e, err := events.DefaultCodec().Decode(rec.Body)
+		e, err := new(events.Codec).Decode(rec.Body)
 		require.NoError(t, err)
 		if p, ok := e.Data.(*events.ToolSuccess); ok && p.Outcome != nil && p.Outcome.Ref != nil {
 			return *p.Outcome.Ref

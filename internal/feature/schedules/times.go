@@ -8,7 +8,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 
-	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/internal/runid"
 )
 
 // minEvery is the shortest interval between firings, which is also the bus's precision.
@@ -133,5 +133,5 @@ func (t times) upcoming(ctx context.Context, after time.Time, n int) ([]time.Tim
 // is a UUIDv7 with the time of the firing.
 func runID(ns, name, incarnation string, at time.Time) string {
 	ms := fmt.Sprintf("%012x", at.UnixMilli())
-	return events.ForkID(ms[:8]+"-"+ms[8:]+"-7000-8000-000000000000", strings.Join([]string{"schedule", ns, name, incarnation, at.UTC().Format(time.RFC3339Nano)}, "\x00"))
+	return runid.Fork(ms[:8]+"-"+ms[8:]+"-7000-8000-000000000000", strings.Join([]string{"schedule", ns, name, incarnation, at.UTC().Format(time.RFC3339Nano)}, "\x00"))
 }

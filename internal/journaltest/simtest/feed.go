@@ -59,7 +59,7 @@ func (p *Process) Watch(filter journal.Filter, fn func(journal.Record), _ func()
 
 // WatchChunks calls fn for the run's chunks as they come.
 func (p *Process) WatchChunks(run events.Run, fn func(data []byte)) (stop func(), err error) {
-	return p.watch(&watcher{chunks: run.ChunkSubject()}, func(v any) { fn(v.([]byte)) })
+	return p.watch(&watcher{chunks: runKey(run.Namespace, run.ID)}, func(v any) { fn(v.([]byte)) })
 }
 
 func (p *Process) watch(w *watcher, fn func(any)) (stop func(), err error) {
@@ -107,7 +107,7 @@ func (p *Process) PublishChunk(run events.Run, data []byte) error {
 	p.j.mu.Lock()
 	defer p.j.mu.Unlock()
 	for w := range p.j.watchers {
-		if w.chunks == run.ChunkSubject() {
+		if w.chunks == runKey(run.Namespace, run.ID) {
 			w.push(data)
 		}
 	}
