@@ -1,6 +1,6 @@
 // Package feature is the form of a feature: one value with its rows in the tables, its flags, its
-// requests, its work in the background and its commands. Package all has the list of them, over which
-// programs loop.
+// requests, its work in the background, its commands and its page of the console. Package all has the
+// list of them, over which programs loop.
 //
 // A feature is a folder below this package, and knows the core and the bus, but no other feature. Where the
 // core has to ask a feature, the core has a port, such as [control.Pushes], which the feature fills when it
@@ -18,6 +18,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/feature/row"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/httpapi/web"
 	"github.com/moorebus/moorebus/internal/worker"
 )
 
@@ -33,6 +34,8 @@ type Feature struct {
 	Flags func(flags *pflag.FlagSet) func(listener net.Listener) (New, error)
 	// Commands make the commands with which people use it.
 	Commands []Command
+	// Page is its page of the console. Nil: there is none.
+	Page *web.Page
 }
 
 // Command makes a command.
@@ -113,6 +116,17 @@ func (s Set) Commands(open Open) []*cobra.Command {
 	for _, f := range s {
 		for _, command := range f.Commands {
 			all = append(all, command(open))
+		}
+	}
+	return all
+}
+
+// Pages returns the pages of the console.
+func (s Set) Pages() []web.Page {
+	var all []web.Page
+	for _, f := range s {
+		if f.Page != nil {
+			all = append(all, *f.Page)
 		}
 	}
 	return all

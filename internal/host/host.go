@@ -320,7 +320,7 @@ func (h *Host) addGateway(process *Process, o Options) (err error) {
 	face := agui.On(h.gateway, o.Bus, o.Logger)
 	h.threads = face.Run
 	h.http, err = httpapi.New(httpapi.Config{
-		Control: h.gateway, Rows: h.features.Rows(), Feed: o.Bus, Listener: o.Listener, TLS: o.TLS, Token: o.Token, Hosts: o.Hosts,
+		Control: h.gateway, Rows: h.features.Rows(), Pages: o.features().Pages(), Feed: o.Bus, Listener: o.Listener, TLS: o.TLS, Token: o.Token, Hosts: o.Hosts,
 		Faces:      []route.Face{face, a2a.New(a2a.Config{Control: h.gateway, Feed: o.Bus, Agent: o.A2AAgent, Token: o.Token != ""})},
 		MaxStreams: o.MaxStreams, MaxClientStreams: o.MaxClientStreams, Drain: o.Drain, Metrics: o.Metrics.Handler(), Logger: o.Logger,
 	})

@@ -108,7 +108,7 @@ func newRig(t testing.TB, b journal.Bus, tweak func(*config)) *rig {
 		cfg.features = all.Features()
 	}
 	parts := cfg.features.On(c)
-	cfg.http.Rows = parts.Rows()
+	cfg.http.Rows, cfg.http.Pages = parts.Rows(), cfg.features.Pages()
 	cfg.http.Control, cfg.http.Feed, cfg.http.Drain, cfg.http.Logger = c, b, cfg.Drain, cfg.Logger
 	s, err := httpapi.New(cfg.http)
 	require.NoError(t, err)

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/httpapi/route"
-	"github.com/moorebus/moorebus/internal/httpapi/web"
 	"github.com/moorebus/moorebus/internal/httpserver"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -32,7 +31,7 @@ func (s *Server) routes() http.Handler {
 		}
 		mux.HandleFunc(row.Pattern, s.answer(handle, row.Failure))
 	}
-	for _, pattern := range web.Paths {
+	for _, pattern := range s.pages.Paths {
 		mux.Handle(pattern, s.pages)
 	}
 

@@ -41,6 +41,8 @@ type Config struct {
 	// Rows are further requests, which are answered as those of the core. Faces answer others.
 	Rows  []route.Route
 	Faces []route.Face
+	// Pages are further pages of the console.
+	Pages []web.Page
 	// Listener is served by Run, with TLS if there are settings of it. Nil: Run serves
 	// nothing, see Handler.
 	Listener net.Listener
@@ -83,7 +85,7 @@ type Server struct {
 	frames  frames
 	handler http.Handler
 	// pages is the console.
-	pages http.Handler
+	pages *web.Console
 	// openAPI returns the description of all requests.
 	openAPI func() ([]byte, error)
 }
@@ -119,7 +121,7 @@ func New(cfg Config) (*Server, error) {
 		}),
 	}
 	var err error
-	if s.pages, err = web.New(); err != nil {
+	if s.pages, err = web.New(cfg.Pages); err != nil {
 		return nil, err
 	}
 	s.frames = frames{codec: s.codec(), kept: map[position]*madeFrame{}}

@@ -2,20 +2,27 @@ package compare
 
 import (
 	"context"
+	"embed"
 
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/feature/row"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
+	"github.com/moorebus/moorebus/internal/httpapi/web"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
+//go:embed page
+var files embed.FS
+
 // Feature returns the feature.
 func Feature() feature.Feature {
-	return feature.Feature{Row: row.Row{Name: "compare"}, Commands: []feature.Command{command}, New: func(c *control.Controller) feature.Part {
-		return feature.Part{Rows: []route.Route{Compare.Row(c)}}
-	}}
+	return feature.Feature{
+		Row: row.Row{Name: "compare"}, Commands: []feature.Command{command},
+		New:  func(c *control.Controller) feature.Part { return feature.Part{Rows: []route.Route{Compare.Row(c)}} },
+		Page: &web.Page{Path: "/compare", Name: "Compare", Place: "/", Module: "compare/compare.js", Files: files},
+	}
 }
 
 // Pair names two runs.

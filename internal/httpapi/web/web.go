@@ -1,5 +1,5 @@
-// Package web serves the console: a page for people, made of the files in app. They are in the
-// binary, need no build step, and load nothing from other hosts. The page stores no data.
+// Package web serves the console: a page for people, made of the files in app and those of features' pages. They
+// are in the binary, need no build step, and load nothing from other hosts. The page stores no data.
 // It asks the HTTP API for everything, with the token that its user gives it.
 package web
 
@@ -7,24 +7,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
-	"embed"
 	"encoding/base64"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"path"
 	"strings"
 	"sync"
 )
-
-//go:embed app
-var app embed.FS
-
-// Paths are the patterns under which [New] answers besides "GET /{$}": the pages, which all have
-// the same document, and its files.
-var Paths = []string{
-	"GET /runs/{id}", "GET /inbox", "GET /compare", "GET /agents", "GET /workers", "GET /dead", "GET /app/{file...}",
-}
 
 // policy is the Content-Security-Policy: code, styles and data only from the gateway itself.
 // Images of a conversation are in its events, so they come as data: and blob:.
@@ -42,41 +31,48 @@ var media = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-// New returns the handler of [Paths]. An error says which file it cannot serve.
-func New() (http.Handler, error) {
-	files := map[string]*file{}
-	err := fs.WalkDir(app, "app", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		data, err := app.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		kind, known := media[path.Ext(name)]
-		if !known {
-			return fmt.Errorf("web: %s has no media type", name)
-		}
-		digest := sha256.Sum256(data)
-		files["/"+name] = &file{
-			kind, `"` + base64.RawURLEncoding.EncodeToString(digest[:12]) + `"`, data, sync.OnceValue(func() []byte { return pack(data) }),
-		}
-		return nil
-	})
+// Console serves the console.
+type Console struct {
+	// Paths are the patterns of its requests besides "GET /{$}": its pages, which all have the same document, and its
+	// files.
+	Paths []string
+	files map[string]*file
+}
+
+// New returns the console with the pages of features. An error says which file it cannot serve.
+func New(features []Page) (*Console, error) {
+	all, err := filesOf(features)
 	if err != nil {
 		return nil, err
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f := files["/app/index.html"]
-		if strings.HasPrefix(r.URL.Path, "/app/") {
-			f = files[r.URL.Path]
+	c := &Console{[]string{"GET /app/{file...}"}, map[string]*file{}}
+	for _, page := range append(pages[1:len(pages):len(pages)], features...) {
+		c.Paths = append(c.Paths, "GET "+page.Path)
+	}
+	for name, data := range all {
+		kind, known := media[path.Ext(name)]
+		if !known {
+			return nil, fmt.Errorf("web: %s has no media type", name)
 		}
-		if f == nil {
-			http.NotFound(w, r)
-			return
+		digest := sha256.Sum256(data)
+		c.files["/app/"+name] = &file{
+			kind, `"` + base64.RawURLEncoding.EncodeToString(digest[:12]) + `"`, data, sync.OnceValue(func() []byte { return pack(data) }),
 		}
-		f.serve(w, r)
-	}), nil
+	}
+	return c, nil
+}
+
+// ServeHTTP answers the requests of [Console.Paths].
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f := c.files["/app/index.html"]
+	if strings.HasPrefix(r.URL.Path, "/app/") {
+		f = c.files[r.URL.Path]
+	}
+	if f == nil {
+		http.NotFound(w, r)
+		return
+	}
+	f.serve(w, r)
 }
 
 func pack(data []byte) []byte {

@@ -3,7 +3,6 @@ package web_test
 import (
 	"compress/gzip"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,18 +15,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/feature/all"
 	"github.com/moorebus/moorebus/internal/httpapi/web"
 	"github.com/moorebus/moorebus/internal/nodetest"
 )
 
 func served(t *testing.T, target string, header http.Header) *http.Response {
 	t.Helper()
-	handler, err := web.New()
+	console, err := web.New(all.Features().Pages())
 	require.NoError(t, err)
 	mux := http.NewServeMux()
-	mux.Handle("GET /{$}", handler)
-	for _, pattern := range web.Paths {
-		mux.Handle(pattern, handler)
+	mux.Handle("GET /{$}", console)
+	for _, pattern := range console.Paths {
+		mux.Handle(pattern, console)
 	}
 	r := httptest.NewRequest(http.MethodGet, target, nil)
 	r.Header = header
@@ -44,6 +44,9 @@ func TestPagesAreOneDocument(t *testing.T) {
 		policy := res.Header.Get("Content-Security-Policy")
 		require.Contains(t, policy, "default-src 'self'")
 		require.NotContains(t, policy, "unsafe")
+		document, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		require.Contains(t, string(document), `<link rel="stylesheet" href="/app/compare/style.css">`, "a feature's style")
 	}
 	require.Equal(t, http.StatusNotFound, served(t, "/app/none.js", nil).StatusCode)
 	require.Equal(t, http.StatusNotFound, served(t, "/app/", nil).StatusCode)
@@ -65,20 +68,14 @@ func TestFilesAreKeptByBrowsers(t *testing.T) {
 	require.Equal(t, string(plain), string(text))
 }
 
-// sources are the console's own files, by name.
+// sources are the console's files, by name.
 func sources(t *testing.T) map[string]string {
 	t.Helper()
-	all := map[string]string{}
-	require.NoError(t, fs.WalkDir(os.DirFS("app"), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		text, err := os.ReadFile(filepath.Join("app", name))
-		all[name] = string(text)
-		return err
-	}))
-	require.Greater(t, len(all), 10)
-	return all
+	console, err := web.New(all.Features().Pages())
+	require.NoError(t, err)
+	files := console.Files()
+	require.Greater(t, len(files), 10)
+	return files
 }
 
 var comments = regexp.MustCompile(`(?s:/\*.*?\*/)|(?m:^\s*//.*$)`)
@@ -135,6 +132,20 @@ func TestTheFirstPaintIsSmall(t *testing.T) {
 
 var anyImport = regexp.MustCompile(`(?:from |import |import\()"(\.[^"]+)"`)
 
+// A feature's page may import what the core shares, and nothing of another feature.
+func TestPagesOfFeaturesImportTheCoreAlone(t *testing.T) {
+	own := map[string]bool{}
+	for _, page := range all.Features().Pages() {
+		own[path.Dir(page.Module)] = true
+	}
+	for name, text := range sources(t) {
+		for _, found := range anyImport.FindAllStringSubmatch(comments.ReplaceAllString(text, ""), -1) {
+			to := path.Dir(path.Join(path.Dir(name), found[1]))
+			require.False(t, own[to] && to != path.Dir(name) && name != "pages.js", "%s imports %s", name, found[1])
+		}
+	}
+}
+
 // No module of the console imports itself, by whatever way: each can be read with those below it.
 func TestNoModuleImportsItself(t *testing.T) {
 	all := sources(t)
@@ -154,6 +165,7 @@ func TestNoModuleImportsItself(t *testing.T) {
 	}
 	visit("main.js", nil)
 	require.True(t, done["acting/fork.js"], "dynamic imports count")
+	require.True(t, done["compare/compare.js"], "pages of features count")
 }
 
 var code = regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc|DOMParser|setHTML|createContextualFragment`)
@@ -173,8 +185,11 @@ func TestTypes(t *testing.T) {
 		t.Skip("-short") // reason: it starts the compiler of TypeScript
 	}
 	modules := nodetest.Modules(t)
-	own, err := filepath.Abs("app")
-	require.NoError(t, err)
+	own := t.TempDir()
+	for name, text := range sources(t) {
+		require.NoError(t, os.MkdirAll(filepath.Join(own, filepath.Dir(name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(own, name), []byte(text), 0o600))
+	}
 	cmd := exec.CommandContext(t.Context(), "node", filepath.Join(modules, "node_modules", "typescript", "bin", "tsc"),
 		"--noEmit", "--checkJs", "--allowJs", "--strict", "--noUnusedLocals", "--target", "es2024", "--module", "es2022", "--moduleResolution", "bundler",
 		"--lib", "es2024,dom,dom.iterable,dom.asynciterable", filepath.Join(own, "main.js"))

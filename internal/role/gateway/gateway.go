@@ -93,7 +93,7 @@ with a certificate. Without a bus it answers 503, and /healthz 200.`,
 			parts := features.On(c)
 			face := agui.On(c, p.Bus, p.Logger)
 			server, err := httpapi.New(httpapi.Config{
-				Control: c, Rows: parts.Rows(), Feed: p.Bus, Listener: listener, TLS: encryption, Token: os.Getenv(cli.TokenVariable), Hosts: clients.Hosts(listen),
+				Control: c, Rows: parts.Rows(), Pages: features.Pages(), Feed: p.Bus, Listener: listener, TLS: encryption, Token: os.Getenv(cli.TokenVariable), Hosts: clients.Hosts(listen),
 				Faces:      []route.Face{face, a2a.New(a2a.Config{Control: c, Feed: p.Bus, Agent: clients.A2AAgent, Token: os.Getenv(cli.TokenVariable) != ""})},
 				MaxStreams: clients.Streams(p.Logger), MaxClientStreams: clients.PerClient, WriteTimeout: writeTimeout, Drain: p.Drain, Metrics: p.Metrics.Handler(), Logger: p.Logger,
 			})

@@ -5,18 +5,9 @@ import { h, put } from "./lib/dom.js";
 import { bind, showKeys } from "./lib/keys.js";
 import { go, interrupted, moved } from "./lib/page.js";
 import { field } from "./lib/widgets.js";
+import { pages } from "./pages.js";
 
-/** @type {[RegExp, string, string, () => Promise<{default: (page: import("./lib/page.js").Page) => any}>][]} path, place in the navigation, name, module */
-const pages = [
-  [/^\/$/, "/", "Runs", () => import("./fleet/runs.js")],
-  [/^\/runs\/(?<id>[^/]+)$/, "/", "Run", () => import("./run/page.js")],
-  [/^\/inbox$/, "/inbox", "Inbox", () => import("./acting/inbox.js")],
-  [/^\/workers$/, "/workers", "Workers", () => import("./fleet/workers.js")],
-  [/^\/agents$/, "/agents", "Agents", () => import("./fleet/agents.js")],
-  [/^\/dead$/, "/dead", "Dead letters", () => import("./fleet/dead.js")],
-  [/^\/compare$/, "/", "Compare", () => import("./acting/compare.js")],
-];
-const places = [["/", "Runs"], ["/inbox", "Inbox"], ["/workers", "Workers"], ["/agents", "Agents"], ["/dead", "Dead letters"]];
+const addresses = pages.map(({ path }) => new RegExp(`^${path.replace(/\{(\w+)\}/g, "(?<$1>[^/]+)")}$`));
 
 const main = /** @type {HTMLElement} */ (document.getElementById("page"));
 const nav = /** @type {HTMLElement} */ (document.getElementById("nav"));
@@ -28,8 +19,8 @@ async function show(focus) {
   left.abort();
   left = new AbortController();
   shown = url.pathname + url.search;
-  const found = pages.find(([path]) => path.test(url.pathname));
-  put(nav, places.map(([href, name]) => h("a", { href, "aria-current": found?.[1] === href && "page" }, name)));
+  const at = addresses.findIndex(address => address.test(url.pathname)), found = pages[at];
+  put(nav, pages.filter(({ path, place }) => path === place).map(({ path, name }) => h("a", { href: path, "aria-current": found?.place === path && "page" }, name)));
   interrupted("");
   const signal = left.signal;
   bind(signal, { "?": { help: "Show the keys of this page", run: showKeys } });
@@ -40,14 +31,14 @@ async function show(focus) {
     put(main, h("h1", null, "There is no such page"), h("p", null, h("a", { href: "/" }, "Show all runs")));
     return;
   }
-  const [path, , name, load] = found;
+  const { name, load } = found;
   document.title = name + " · Moorebus";
   try {
     const page = await load();
     if (signal.aborted) return;
     /** @type {import("./lib/page.js").Page} */
     const given = {
-      root: main, params: path.exec(url.pathname)?.groups ?? {}, query: url.searchParams, signal,
+      root: main, params: addresses[at].exec(url.pathname)?.groups ?? {}, query: url.searchParams, signal,
       title: text => { document.title = text + " · Moorebus"; },
       set: values => {
         for (const [key, value] of Object.entries(values)) if (value) url.searchParams.set(key, value); else url.searchParams.delete(key);

@@ -3,8 +3,11 @@ import { get } from "../lib/api.js";
 import { h, newID, put } from "../lib/dom.js";
 import { stateWord } from "../lib/format.js";
 import { field } from "../lib/widgets.js";
+import { known } from "../filters.js";
 
-const names = ["q", "state", "agent", "waiting", "cost_above", "since", "until"];
+// The text and the state are always shown. Times are the last, before their shortcuts.
+const rank = (/** @type {{kind: string}} */ { kind }) => kind === "search" ? 0 : kind === "state" ? 1 : kind === "time" ? 3 : 2;
+const ordered = known.toSorted((a, b) => rank(a) - rank(b)), names = ordered.map(({ name }) => name);
 const day = 86_400_000;
 
 /** @param {URLSearchParams} query @returns {Record<string, string>} */
@@ -33,14 +36,20 @@ export function filters(page, changed) {
   const agents = h("datalist", { id: newID("agents") });
   /** @param {string} name @param {[string, string][]} options */
   const choice = (name, options) => /** @type {HTMLSelectElement} */ (h("select", { name }, options.map(([value, text]) => h("option", { value, selected: (now[name] ?? "") === value }, text))));
-  const text = /** @type {HTMLInputElement} */ (h("input", { name: "q", type: "search", value: now.q ?? "", placeholder: "id, agent, task, answer or error", "aria-keyshortcuts": "/", autocomplete: "off" }));
-  const states = choice("state", [["", "any"], ...(now.state ? [/** @type {[string, string]} */ ([now.state, stateWord(now.state)])] : [])]);
-  const since = /** @type {HTMLInputElement} */ (h("input", { name: "since", type: "datetime-local", value: now.since ? local(now.since) : "" }));
-  const until = /** @type {HTMLInputElement} */ (h("input", { name: "until", type: "datetime-local", value: now.until ? local(now.until) : "" }));
-  const fields = /** @type {(HTMLInputElement | HTMLSelectElement)[]} */ ([text, states,
-    h("input", { name: "agent", value: now.agent ?? "", list: agents.id, placeholder: "any", autocomplete: "off" }),
-    choice("waiting", [["", "–"], ["any", "anyone"], ["human", "a decision or answer"], ["user", "a message"], ["client", "its client"], ["actor", "an actor"]]),
-    h("input", { name: "cost_above", type: "number", min: 0, step: "any", value: now.cost_above ?? "", placeholder: "any" }), since, until]);
+  const input = (/** @type {string} */ name, /** @type {import("../lib/dom.js").Props} */ props) => h("input", { name, placeholder: "any", ...props, value: props.value ?? now[name] ?? "" });
+  /** @type {Record<string, (name: string, choices: [string, string][]) => HTMLElement>} */
+  const kinds = {
+    search: name => input(name, { type: "search", placeholder: "id, agent, task, answer or error", "aria-keyshortcuts": "/", autocomplete: "off" }),
+    state: name => choice(name, [["", "any"], ...(now[name] ? [/** @type {[string, string]} */ ([now[name], stateWord(now[name])])] : [])]),
+    text: name => input(name, { autocomplete: "off" }),
+    agent: name => input(name, { list: agents.id, autocomplete: "off" }),
+    choice: (name, choices) => choice(name, [["", "–"], ...choices.toSorted(([a], [b]) => Number(b === "any") - Number(a === "any"))]),
+    dollars: name => input(name, { type: "number", min: 0, step: "any" }),
+    time: name => input(name, { type: "datetime-local", value: now[name] ? local(now[name]) : "", placeholder: null }),
+  };
+  const fields = /** @type {(HTMLInputElement | HTMLSelectElement)[]} */ (ordered.map(({ name, kind, choices }) => (kinds[kind] ?? kinds.text)(name, choices)));
+  const [text, states] = fields, shown = ordered.map(({ label }, i) => field(label, fields[i]));
+  const of = (/** @type {string} */ name) => fields[names.indexOf(name)], since = of("since"), until = of("until");
   const clear = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => { fields.forEach(one => { one.value = ""; }); read(); text.focus(); } }, "Clear filters");
   const quick = Object.entries(spans).map(([name, span]) => h("button", { type: "button", class: "chip", onclick: () => {
     const [from, to] = span();
@@ -60,13 +69,13 @@ export function filters(page, changed) {
   };
   page.signal.addEventListener("abort", () => clearTimeout(timer), { once: true });
   const more = h("details", { class: "more", open: names.slice(2).some(name => now[name]) }, h("summary", null, "More filters"),
-    h("div", { class: "filter-row" }, ["Agent", "Waits for", "Cost above, $", "Started from", "Started before"].map((label, i) => field(label, fields[i + 2])), agents,
+    h("div", { class: "filter-row" }, shown.slice(2), agents,
       h("div", { class: "row quick", role: "group", "aria-label": "Started" }, quick)));
   const el = h("form", {
     class: "filters", role: "search", "aria-label": "Filters",
     onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); read(); },
     oninput: () => { clearTimeout(timer); timer = window.setTimeout(read, 250); },
-  }, h("div", { class: "filter-row" }, field("Text", text), field("State", states), clear, more));
+  }, h("div", { class: "filter-row" }, shown.slice(0, 2), clear, more));
   tell();
 
   get("/v1/table", {}, page.signal).then(table => {
@@ -75,5 +84,5 @@ export function filters(page, changed) {
     states.value = chosen;
   }).catch(() => {}); // the list itself says what is wrong
   get("/v1/agents", {}, page.signal).then(all => put(agents, all.map((/** @type {{name: string}} */ { name }) => h("option", { value: name })))).catch(() => {});
-  return { el, text, clear };
+  return { el, text: /** @type {HTMLInputElement} */ (text), clear };
 }

@@ -8,8 +8,8 @@ import { badge, field, long, runLink } from "../lib/widgets.js";
 import { go, interrupted } from "../lib/page.js";
 import { conversation } from "../run/conversation.js";
 import { History } from "../run/history.js";
-import { pretty } from "./exact.js";
-import { lineDiff } from "./linediff.js";
+import { pretty } from "../acting/exact.js";
+import { lineDiff } from "../acting/linediff.js";
 
 /**
  * @typedef {{n: number, run?: string, name: string, arguments: string}} Call
