@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/host"
@@ -34,6 +35,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	commandtest.FilesInMemory()
 	// Most of these tests wait for a server.
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)

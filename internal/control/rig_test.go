@@ -16,6 +16,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/buckets"
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
@@ -30,6 +31,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	commandtest.FilesInMemory()
 	// Those that run beside others wait for a server or a clock most of the time.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)

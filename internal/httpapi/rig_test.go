@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/feature"
@@ -35,6 +36,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	commandtest.FilesInMemory()
 	// Half of their time these tests wait. A crowd of them would take longer than a stall.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)

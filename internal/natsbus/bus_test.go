@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/embedded"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/kv"
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(limited); dir != "" {
 		serveLimited(dir)
 	}
+	commandtest.FilesInMemory()
 	// Most of these tests wait for a server or a clock and need no processor.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)

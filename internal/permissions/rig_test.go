@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
 	"github.com/moorebus/moorebus/internal/freeport"
 	"github.com/moorebus/moorebus/internal/kv"
@@ -27,6 +28,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	commandtest.FilesInMemory()
 	// Most of these tests wait for a server or a clock and need no processor.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)

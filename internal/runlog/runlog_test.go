@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -24,7 +25,10 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	commandtest.FilesInMemory()
+	goleak.VerifyTestMain(m)
+}
 
 var stamp = runlog.Stamp{Source: "moorebus/test/2"}
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/agent"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -29,6 +30,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mcpServer) != "" {
 		serveMCP()
 	}
+	commandtest.FilesInMemory()
 	// Those that run beside others wait for a server or a clock most of the time.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)

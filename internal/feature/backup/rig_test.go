@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/embedded"
 	"github.com/moorebus/moorebus/internal/feature/all"
@@ -38,6 +39,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	commandtest.FilesInMemory()
 	// Most of these tests wait for a server.
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/actor"
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/embedded"
@@ -37,6 +38,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	commandtest.FilesInMemory()
 	// Most of these tests wait for a server or a clock and need no processor.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/control/list"
@@ -35,6 +36,7 @@ import (
 // These tests use a real server and real time. What they wait for has a minute.
 
 func TestMain(m *testing.M) {
+	commandtest.FilesInMemory()
 	// Those that run beside others wait for a server or a clock most of the time.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
