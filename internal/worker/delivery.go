@@ -86,11 +86,18 @@ func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender,
 		default:
 		}
 	}
-	defer job.release(held)
+	kept := false
+	defer func() {
+		if !kept {
+			job.release(held)
+		}
+	}()
 	if err == nil {
 		err = job.work(ctx)
 	}
-	job.conclude(ctx, err)
+	if kept = err == nil && job.keep(ctx, held, out); !kept {
+		job.conclude(ctx, err)
+	}
 }
 
 // newDelivery finds the delivery's run, which the caller releases.
