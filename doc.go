@@ -42,7 +42,7 @@
 //     stops calls to a tool that is down.
 //   - Tokens: internal/tokens/o200k.
 //
-// internal/embedded runs a NATS server in the process. internal/agentfile reads the definitions of
+// pkg/embedded runs a NATS server in the process. internal/agentfile reads the definitions of
 // agents and tools. internal/approval evaluates approval policies.
 //
 // # The loop

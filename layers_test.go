@@ -140,7 +140,7 @@ var lower = map[string][]string{
 	"internal/replyfacts":       {"pkg/events", "pkg/llm"},
 	"internal/refusal":          {},
 	"internal/runstart":         {"internal/agentstore", "internal/announce", "internal/kv", "internal/ports", "internal/tombstones", "internal/tracecontext", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal", "internal/agentfile/strict"},
-	"internal/embedded":         {"internal/retry", "internal/diskspace", "internal/groupflush"},
+	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
 	"internal/runstream":        {"pkg/events", "pkg/reducer"},
 	"internal/jsondiff":         {},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
@@ -391,7 +391,7 @@ func TestOutsideLibraries(t *testing.T) {
 // measures the bare loop beside ours, the other reads the log without our code.
 // servicetool asks NATS services, not JetStream.
 func TestOneBusAdapter(t *testing.T) {
-	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "internal/natsbus/pull", "internal/natsbus/recent", "internal/natsconn", "pkg/journal/natsbus", "internal/embedded", "pkg/tool/servicetool"}
+	jetstream, client := []string{"internal/natsbus", "internal/natsbus/api", "bench", "chaos"}, []string{"internal/natsbus", "internal/natsbus/api", "internal/natsbus/pull", "internal/natsbus/recent", "internal/natsconn", "pkg/journal/natsbus", "pkg/embedded", "pkg/tool/servicetool"}
 	for dir, s := range sources(t) {
 		for p, file := range s.imports {
 			if !strings.HasPrefix(p, "github.com/nats-io/nats.go") {

@@ -14,7 +14,7 @@ var (
 	toolAdapters  = []string{module + "/pkg/tool/", module + "/internal/toolset", module + "/internal/compose/toolfile", module + "/internal/confine"}
 	modelAdapters = []string{module + "/pkg/llm/", module + "/internal/llmhttp", module + "/internal/compose/providerfile"}
 	httpAPI       = []string{module + "/internal/httpapi", module + "/internal/a2a", module + "/internal/agui"}
-	natsServer    = []string{"github.com/nats-io/nats-server/", module + "/internal/embedded", module + "/internal/datadir"}
+	natsServer    = []string{"github.com/nats-io/nats-server/", module + "/pkg/embedded", module + "/internal/datadir"}
 	onBusAlone    = []string{module + "/internal/feature/backup", module + "/internal/feature/retention"}
 	everyRole     = []string{module + "/internal/host", module + "/pkg/agent", module + "/internal/compose"}
 )

@@ -8,9 +8,9 @@ import (
 
 	"github.com/moorebus/moorebus/internal/compose/providerfile"
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
-	"github.com/moorebus/moorebus/internal/embedded"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/nats-io/nats.go"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/diskspace"
-	"github.com/moorebus/moorebus/internal/embedded"
+	"github.com/moorebus/moorebus/pkg/embedded"
 )
 
 // readOnly reports whether a server could not be started because nothing can be written.

@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/embedded"
+	"github.com/moorebus/moorebus/pkg/embedded"
 )
 
 // ofUser begins what a lock file says of a server that takes the token of this user's file; the

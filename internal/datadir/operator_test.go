@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/embedded"
+	"github.com/moorebus/moorebus/pkg/embedded"
 )
 
 func from(env map[string]string) func(string) string {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/cli"
-	"github.com/moorebus/moorebus/internal/embedded"
+	"github.com/moorebus/moorebus/pkg/embedded"
 )
 
 // sharing says how a command opens a directory that it shares.

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/embedded"
 	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
+	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"

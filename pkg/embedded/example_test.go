@@ -6,7 +6,7 @@ import (
 	"log"
 	"os"
 
-	"github.com/moorebus/moorebus/internal/embedded"
+	"github.com/moorebus/moorebus/pkg/embedded"
 )
 
 // A server for this process alone. Options.Listen lets others in.
