@@ -184,10 +184,10 @@ func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) 
 		}
 		inputs[i] = m
 	}
-	if err := c.keepInputs(ctx, ns, id, inputs, withParts); err != nil {
+	if err := c.keepResults(ctx, ns, id, inputs); err != nil {
 		return InputsResult{}, err
 	}
-	if err := c.keepResults(ctx, ns, id, inputs); err != nil {
+	if err := c.keepInputs(ctx, ns, id, inputs, withParts); err != nil {
 		return InputsResult{}, err
 	}
 	var late error

@@ -157,3 +157,14 @@ func TestLargeResultsOfClients(t *testing.T) {
 	require.JSONEq(t, `{"accepted":1,"n":3}`, r.inputs(id, body("hush77"+large[len("hush12"):])).body, "what is kept is the same")
 	r.fails(409, "already_answered", r.inputs(id, body(large+"!")))
 }
+
+// TestResultWithAnImage: the same request may have a result and a message with an image, and may be repeated.
+func TestResultWithAnImage(t *testing.T) {
+	t.Parallel()
+	r := simulatedRig(t, nil)
+	id := r.startClient("")
+	r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: replyWith(callTo("tool-1", "search"))})
+	body := `[` + seedResult + `,{"type":"user-message","messageId":"m","content":[` + image("x") + `]}]`
+	require.JSONEq(t, `{"accepted":2,"n":4}`, r.inputs(id, body).body)
+	require.JSONEq(t, `{"accepted":2,"n":4}`, r.inputs(id, body).body, "the same again")
+}
