@@ -231,7 +231,7 @@ var rolesMay = []string{
 var (
 	partsOf = map[string]string{
 		"internal/control/runs": "internal/control", "internal/control/list": "internal/control", "internal/control/forking": "internal/control",
-		"internal/control/decisions": "internal/control", "internal/control/clients": "internal/control", "internal/control/subruns": "internal/control",
+		"internal/control/decisions": "internal/control", "internal/control/subruns": "internal/control",
 		"internal/control/timers": "internal/control", "internal/control/pools": "internal/control", "internal/control/record": "internal/control",
 		"internal/control/tally": "internal/control",
 		"internal/control/dead":  "internal/control",

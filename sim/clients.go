@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
+	clienttools "github.com/moorebus/moorebus/internal/feature/clienttools/row"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -53,11 +54,11 @@ func (s *scenario) ofClients(d draw) {
 func (p *person) client(ctx context.Context, in ...control.Input) *refusal.Error {
 	return p.ask(ctx, func(g *control.Controller) error {
 		_, err := g.Inputs(ctx, "", p.plan.ID, in)
-		if is(err, refusal.CodeUnknownCall, refusal.CodeNotDelivered) {
+		if is(err, refusal.CodeUnknownCall, clienttools.CodeNotDelivered) {
 			return errLater
 		}
 		return err
-	}, refusal.CodeRunEnded, refusal.CodeAlreadyAnswered)
+	}, refusal.CodeRunEnded, clienttools.CodeAlreadyAnswered)
 }
 
 // carryOut answers a client's call, and now and then once more: the same result changes
@@ -75,7 +76,7 @@ func (p *person) carryOut(ctx context.Context, open []string, call string) {
 		p.w.audit.violate(p.plan.ID, "client", "the result of %s was refused when it came again: %v", call, refused)
 	}
 	result.Text = "blue"
-	if refused := p.client(ctx, result); ctx.Err() == nil && p.w.audit.violation() == nil && (refused == nil || refused.Code != refusal.CodeAlreadyAnswered) {
+	if refused := p.client(ctx, result); ctx.Err() == nil && p.w.audit.violation() == nil && (refused == nil || refused.Code != clienttools.CodeAlreadyAnswered) {
 		p.w.audit.violate(p.plan.ID, "client", "call %s was answered twice: %v", call, refused)
 	}
 }

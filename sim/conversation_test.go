@@ -18,6 +18,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature/clienttools"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/planner"
@@ -153,6 +154,7 @@ func installation(t *testing.T, log *simtest.Journal, model *interlocutor) (*con
 	})
 	require.NoError(t, err)
 	g.Admission = control.Unbounded{}
+	clienttools.New(g)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for _, run := range []runner{pl.Run, ac.Run, ob.Run, g.Run} {

@@ -57,7 +57,7 @@ func openFeature(cmd *cobra.Command, formats ...print.Format) feature.Use {
 	return func(cmd *cobra.Command, a feature.Access, do func(ctx context.Context, c *feature.Client) error) error {
 		return f.use(cmd, a, func(ctx context.Context, c *client) error {
 			of := &feature.Client{
-				API: c.api, Bus: c.Bus, Log: c.log, Namespace: c.namespace, Only: c.only, Format: c.format, Out: c.out, Color: c.color, Find: c.finder, Notef: c.notef,
+				API: c.api, Bus: c.Bus, Log: c.log, Namespace: c.namespace, Only: c.only, Format: c.format, Out: c.out, Color: c.color, Post: c.post, Find: c.finder, Notef: c.notef,
 			}
 			if c.offline() {
 				of.Unserved = c.Where

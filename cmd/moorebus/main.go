@@ -39,7 +39,7 @@ bus. planner, actor, observer, gateway and replay are also separate programs.`,
 	root.AddCommand(
 		runCommand(), devCommand(), serveCommand(), mcpCommand(),
 		tapCommand(), runsCommand(), showCommand(), traceCommand(), watchCommand(),
-		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(), returnCommand(),
+		cancelCommand(), pauseCommand(), resumeCommand(), sendCommand(),
 		approveCommand(), rejectCommand(), answerCommand(), forkCommand(),
 		agentsCommand(), toolsCommand(), tableCommand(), schemaCommand(),
 		planCommand(),

@@ -10,6 +10,8 @@ import (
 	"github.com/moorebus/moorebus/internal/announce"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/forking"
+	"github.com/moorebus/moorebus/internal/feature/clienttools"
+	"github.com/moorebus/moorebus/internal/feature/clienttools/row"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -65,7 +67,7 @@ func TestClientCallTimesOut(t *testing.T) {
 		require.Contains(t, mem.ToolCalls["a"].Result.Text(), "ERROR: the client did not answer pick in time")
 		require.Equal(t, "timeout", mem.Control.Last.Code)
 		_, err = g.Inputs(t.Context(), "", run.ID, result("a"))
-		require.True(t, refusal.Is(err, refusal.CodeAlreadyAnswered), "%v", err)
+		require.True(t, refusal.Is(err, row.CodeAlreadyAnswered), "%v", err)
 	})
 }
 
@@ -134,10 +136,11 @@ func TestLateResult(t *testing.T) {
 			Timers: r.Journal, KV: r.Journal,
 		})
 		require.NoError(t, err)
+		clienttools.New(idle)
 		_, err = idle.Inputs(t.Context(), "", run.ID, result("a"))
 		var refused *refusal.Error
 		require.ErrorAs(t, err, &refused)
-		require.Equal(t, refusal.CodeAlreadyAnswered, refused.Code)
+		require.Equal(t, row.CodeAlreadyAnswered, refused.Code)
 		require.Equal(t, false, refused.Fields["result"].(map[string]any)["isSuccess"])
 		require.Equal(t, []string{"Start", "LlmToolCall", "ToolFailure"}, r.Types(run))
 	})

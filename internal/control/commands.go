@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/moorebus/moorebus/internal/callname"
-	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
@@ -112,13 +111,13 @@ type AddToolCallsToContext struct{ CallIDs []string }
 // of no call while a model outside is asked, that the model calls this tool. Arguments is JSON.
 type ToolCallStarted struct{ CallID, Name, Arguments string }
 
-// ToolCallResult is the client's result of a call: its content, or its error.
+// ToolCallResult is the client's result of a call: its content, or its error. [ClientTools] sets Kept, the part
+// that is in the log, and Ref, the place of the complete result if that is not all.
 type ToolCallResult struct {
-	CallID  string
-	Success bool
-	Text    string
-
-	kept *clients.Result
+	CallID     string
+	Success    bool
+	Text, Kept string
+	Ref        *events.Ref
 }
 
 // LLMChunk is a piece of the text that a model outside is writing.
@@ -161,39 +160,38 @@ type InputsResult struct {
 
 // Inputs appends inputs to a run in order, all or none. Refusals are Conflict for a run that has
 // ended and for inputs of a model or tool that is not outside, Unprocessable for an unknown call
-// to add to the context, and those of [clients.Answers] for the client's own calls. A result
+// to add to the context, and those of [ClientTools]. A result
 // whose call is past its deadline ends the call with its timeout instead.
 func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) (InputsResult, error) {
 	if len(inputs) == 0 {
 		return InputsResult{}, refusal.New(refusal.Invalid, refusal.CodeBadInput, "there are no inputs")
 	}
+	if c.ClientTools == nil {
+		return InputsResult{}, errors.New("control: nothing takes the results of clients' tools; set ClientTools")
+	}
 	if result, mine, err := c.modelInputs(ctx, ns, id, inputs); mine {
 		return result, err
 	}
 	inputs = slices.Clone(inputs)
-	var withParts []int
 	for i, in := range inputs { // every attempt of the commit uses the same ids and references
-		m, ok := in.(UserMessage)
-		if !ok {
-			continue
+		if m, ok := in.(UserMessage); ok {
+			m.MessageID = cmp.Or(m.MessageID, c.Store.NewID())
+			if len(m.Parts) > 0 {
+				m.Content = events.TextOf(m.Parts)
+			}
+			inputs[i] = m
 		}
-		m.MessageID = cmp.Or(m.MessageID, c.Store.NewID())
-		if len(m.Parts) > 0 {
-			withParts = append(withParts, i)
-			m.Content = events.TextOf(m.Parts)
-		}
-		inputs[i] = m
 	}
-	if err := c.keepResults(ctx, ns, id, inputs); err != nil {
-		return InputsResult{}, err
-	}
-	if err := c.keepInputs(ctx, ns, id, inputs, withParts); err != nil {
-		return InputsResult{}, err
+	if err := c.keepInputs(ctx, ns, id, inputs); err != nil {
+		return InputsResult{}, c.ClientTools.Explain(ctx, ns, id, err)
 	}
 	var late error
 	result, err := c.Change(ctx, ns, id, func(mem *reducer.Memory) (drafts []runlog.Draft, err error) {
-		if drafts, late = c.expire(mem, inputs); late != nil {
-			return drafts, nil
+		for i, in := range inputs {
+			if drafts, late = c.ClientTools.Late(mem, in); late != nil {
+				late = at(late, i)
+				return drafts, nil
+			}
 		}
 		return c.inputDrafts(mem, inputs, false)
 	})
@@ -201,28 +199,37 @@ func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) 
 		err = c.repeated(ctx, ns, id, inputs, err, &result)
 	}
 	if err = cmp.Or(err, late); err != nil {
-		return InputsResult{}, c.explain(ctx, ns, id, err)
+		return InputsResult{}, c.ClientTools.Explain(ctx, ns, id, err)
 	}
 	return InputsResult{Accepted: len(inputs), N: result.N}, nil
 }
 
-// keepInputs stores the parts of these messages, as far as the run takes them: nothing removes
-// what a refused request stored. The error is also that of inputs which the run refuses.
-func (c *Controller) keepInputs(ctx context.Context, ns, id string, inputs []Input, withParts []int) error {
-	if len(withParts) == 0 {
-		return nil
+// keepInputs makes inputs what the log has of them, and stores parts of messages and large results, as far as
+// the run takes them: nothing removes what a refused request stored. The error is also that of inputs which
+// the run refuses.
+func (c *Controller) keepInputs(ctx context.Context, ns, id string, inputs []Input) error {
+	large, err := c.ClientTools.Keep(ctx, inputs, nil)
+	var withParts []int
+	for i, in := range inputs {
+		if m, ok := in.(UserMessage); ok && len(m.Parts) > 0 {
+			withParts = append(withParts, i)
+		}
 	}
-	ends := false
-	err := c.View(ctx, ns, id, func(run *runlog.Run) error {
+	if err != nil || !large && len(withParts) == 0 {
+		return err
+	}
+	takes := false
+	err = c.View(ctx, ns, id, func(run *runlog.Run) error {
 		mem := run.Memory()
-		if ends = c.Table.Terminal(mem.State) || mem.Control.Poison != nil; ends {
+		if c.Table.Terminal(mem.State) || mem.Control.Poison != nil {
 			return nil // it takes none, as the commit says
 		}
 		withParts = slices.DeleteFunc(withParts, func(i int) bool { return mem.Knows(inputs[i].(UserMessage).MessageID) })
-		_, err := c.inputDrafts(mem, inputs, false)
+		drafts, err := c.inputDrafts(mem, inputs, false)
+		takes = len(drafts) > 0
 		return err
 	})
-	if err != nil || ends {
+	if err != nil || !takes {
 		return err
 	}
 	for _, i := range withParts {
@@ -232,7 +239,8 @@ func (c *Controller) keepInputs(ctx context.Context, ns, id string, inputs []Inp
 		}
 		inputs[i] = m
 	}
-	return nil
+	_, err = c.ClientTools.Keep(ctx, inputs, c.cfg.Blobs)
+	return err
 }
 
 // repeated returns nil if a run that has ended accepted all these inputs before: then the
@@ -263,7 +271,7 @@ func (c *Controller) repeated(ctx context.Context, ns, id string, inputs []Input
 func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input, ended bool) ([]runlog.Draft, error) {
 	var drafts []runlog.Draft
 	var sent []string
-	answers := clients.Begin(mem, c.Store.Now(), ended)
+	event := c.ClientTools.Begin(mem, ended)
 	state := mem.State
 	for i, in := range inputs {
 		draft := runlog.Draft{Origin: events.Control}
@@ -299,7 +307,7 @@ func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input, ended bool
 			}
 			draft.Payload = &events.ToolCallsAddedToContext{CallIDs: ids, NextTurn: state == events.WaitingForUser}
 		case ToolCallStarted, ToolCallResult:
-			p, err := judge(answers, in)
+			p, err := event(in)
 			if err != nil {
 				return nil, at(err, i)
 			}
@@ -317,6 +325,16 @@ func (c *Controller) inputDrafts(mem *reducer.Memory, inputs []Input, ended bool
 		drafts = append(drafts, draft)
 	}
 	return drafts, nil
+}
+
+// at names the input that a refusal is about.
+func at(err error, i int) error {
+	var refused *refusal.Error
+	if errors.As(err, &refused) {
+		refused.Message = fmt.Sprintf("input %d: %s", i, refused.Message)
+		refused.Fields["index"] = i
+	}
+	return err
 }
 
 // knownCalls returns the log's ids of the calls in input i.

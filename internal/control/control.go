@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
-	"github.com/moorebus/moorebus/internal/control/clients"
 	"github.com/moorebus/moorebus/internal/control/dead"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/forking"
@@ -161,18 +160,17 @@ type Controller struct {
 	*decisions.Decisions
 	*dead.Letters
 
-	// Admission bounds how many runs work at once. No run starts without it. Pushes posts the updates of
-	// runs. Features set both.
-	Admission Admission
-	Pushes    Pushes
+	// Admission bounds how many runs work at once: no run starts without it. ClientTools has the calls of
+	// clients' tools: no run takes inputs without it. Pushes posts the updates of runs. Features set them.
+	Admission   Admission
+	ClientTools ClientTools
+	Pushes      Pushes
 
 	cfg    Config
 	worker *worker.Worker
-	// clients takes what goes out to clients, and joins the batches that they end.
-	clients *worker.Worker
-	timers  *timers.Timers
-	pools   *pools.Pools
-	chunks  *chunks
+	timers *timers.Timers
+	pools  *pools.Pools
+	chunks *chunks
 }
 
 // inbox is what wakes the worker: the last decision on a batch of calls.
@@ -214,15 +212,8 @@ func New(cfg Config) (*Controller, error) {
 		Expire: c.expireReply, Concurrency: cfg.Concurrency, Drain: cfg.Drain, Logger: cfg.Logger,
 	})
 	c.readGauges()
-	of := w
-	of.Origin, of.Inboxes, of.Arrived = events.Control, []journal.Inbox{clients.Inbox}, c.timers.WentOut
-	of.Handlers = map[effects.Kind]worker.Handler{
-		effects.KindTool: worker.HandlerFunc(c.pools.Answer), effects.KindJoin: clients.Join(pools.EndBatch),
-	}
-	if c.clients, err = worker.New(of); err != nil {
-		return nil, err
-	}
-	w.Inboxes, w.Arrived = []journal.Inbox{inbox}, c.timers.Arrived
+	w.Inboxes = []journal.Inbox{inbox}
+	w.Arrived = c.timers.Await(timers.Wait{Kind: ports.TimerApproval, Deadline: decisions.Deadline, Expire: decisions.Expire})
 	w.Handlers = map[effects.Kind]worker.Handler{effects.KindDecide: worker.HandlerFunc(decisions.Join)}
 	c.worker, err = worker.New(w)
 	return c, err
@@ -244,8 +235,22 @@ func (c *Controller) readGauges() {
 	to.Read(gauges.New(g).Read)
 }
 
-// Run does the role's work until ctx ends: it joins decisions, processes timers, arms the
-// deadlines of clients' calls, and answers the calls of unserved pools. When ctx ends, deliveries get the drain time, and Run returns
+// Serve returns a worker on the calls of a pool whose results come from outside. Before it acknowledges a
+// call it sets the timer of the wait. join ends batches.
+func (c *Controller) Serve(pool string, wait timers.Wait, join worker.HandlerFunc) *worker.Worker {
+	w, err := worker.New(worker.Config{
+		Role: role, Base: c.cfg.Base, Origin: events.Control, Arrived: c.timers.Await(wait),
+		Inboxes:  []journal.Inbox{{States: []events.State{events.Acting, events.ParallelActing}, Pool: pool}},
+		Handlers: map[effects.Kind]worker.Handler{effects.KindTool: worker.HandlerFunc(c.pools.Answer), effects.KindJoin: join},
+	})
+	if err != nil {
+		panic("control: " + err.Error()) // the controller's own worker is made of the same
+	}
+	return w
+}
+
+// Run does the role's work until ctx ends: it joins decisions, processes timers, and answers the calls of
+// unserved pools. When ctx ends, deliveries get the drain time, and Run returns
 // nil. An error is one that a retry does not fix.
 func (c *Controller) Run(ctx context.Context) error {
 	stop, err := c.cfg.Feed.WatchAsks(c.chunks.answer)
@@ -254,22 +259,12 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	defer c.chunks.close()
 	defer stop()
-	return worker.RunAll(ctx, c.worker.Run, c.serveClients, c.timers.Run, c.timers.Rearm, c.pools.Run)
-}
-
-// serveClients works on what goes out to clients. A user with the permissions of an older
-// build may not: then runs without clients' tools continue as before.
-func (c *Controller) serveClients(ctx context.Context) error {
-	return runs.UntilSetUp(ctx, c.cfg.Logger, "calls of clients' tools do not time out", c.clients.Run)
+	return worker.RunAll(ctx, c.worker.Run, c.timers.Run, c.timers.Rearm, c.pools.Run)
 }
 
 // Step waits for one delivery and joins its decisions. It is for the single-step mode, without
 // Run.
 func (c *Controller) Step(ctx context.Context) error { return c.worker.Step(ctx) }
-
-// StepClients is [Controller.Step] for what goes out to clients, and for batches that a client
-// ended.
-func (c *Controller) StepClients(ctx context.Context) error { return c.clients.Step(ctx) }
 
 // Ready returns nil if the log has a quorum and the bus has the streams and consumers that the
 // role needs.

@@ -3,7 +3,10 @@ package control
 import (
 	"context"
 
+	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
 // Admission bounds how many runs work at once.
@@ -18,6 +21,26 @@ type Unbounded struct{}
 
 // Queues reports that the run does not have to be queued.
 func (Unbounded) Queues(context.Context, string, string) (bool, error) { return false, nil }
+
+// ClientTools has the calls of the tools that a run's client carries out. Its inputs are [ToolCallStarted] and
+// [ToolCallResult].
+type ClientTools interface {
+	// Keep makes the results among inputs what the log has of them. It stores large ones in blobs; nil: it
+	// cuts them. large reports whether there are any.
+	Keep(ctx context.Context, inputs []Input, blobs journal.Blobs) (large bool, err error)
+	// Begin begins with the inputs of one request, under the lock of the memory. ended says that the run
+	// accepts nothing more. event returns the event of each in order, nil for a repetition. Refusals are
+	// NotFound, unknown_call; Unprocessable, call_differs; Conflict: not_yours, not_delivered, run_ended, and
+	// already_answered with the first result in the field result.
+	Begin(mem *reducer.Memory, ended bool) (event func(in Input) (events.Payload, error))
+	// Late returns the events that end the calls past their deadline, and the refusal of an input that is the
+	// result of one of them.
+	Late(mem *reducer.Memory, in Input) (ends []runlog.Draft, refused error)
+	// Explain returns the error of inputs as the client should see it.
+	Explain(ctx context.Context, ns, id string, err error) error
+	// Step works on one delivery, as [Controller.Step] does: a call that goes out, or the end of a batch.
+	Step(ctx context.Context) error
+}
 
 // Push is where the client of a protocol has the updates of one run posted to, until the run ends.
 // Only that protocol shows it.

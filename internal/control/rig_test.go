@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
+	"github.com/moorebus/moorebus/internal/feature/clienttools"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
@@ -142,8 +143,9 @@ func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *si
 	g, err := control.New(cfg)
 	require.NoError(r.T, err)
 	g.Admission = control.Unbounded{}
+	calls := clienttools.New(g)
 	r.Go(func(ctx context.Context) error {
-		err := g.Run(ctx)
+		err := worker.RunAll(ctx, g.Run, calls.Run)
 		select {
 		case <-p.Dead():
 			return nil // it ends as it can

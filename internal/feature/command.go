@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/print"
@@ -64,6 +65,8 @@ type Client struct {
 	Out    io.Writer
 	// Color says that what people read has colours.
 	Color bool
+	// Post posts inputs to a run, which the beginning of its id names, and prints how it stands then.
+	Post func(ctx context.Context, run string, inputs []control.Input) error
 	// Find finds runs by the beginning of their ids.
 	Find print.RunFinder
 	// Unserved is the data directory that this process holds itself, so that no role works on the runs

@@ -499,7 +499,7 @@ func (h *Host) standing(ctx context.Context, at events.Run) (standing, error) {
 			owner = mem.State
 		}
 		if e.Kind == effects.KindJoin && mem.Control.LastResult == events.ClientPool {
-			s.step = h.gateway.StepClients
+			s.step = h.gateway.ClientTools.Step
 			break
 		}
 		if role := h.crewNow().owners[owner]; role != nil {

@@ -12,7 +12,6 @@ type Meaning struct {
 func Meanings() map[string]Meaning {
 	return map[string]Meaning{
 		CodeAgentNotFound:      {[]Kind{NotFound}, "No agent of this name is stored in the namespace."},
-		CodeAlreadyAnswered:    {[]Kind{Conflict}, "The call has another result already, in `result`; the first one counts."},
 		CodeAlreadyDecided:     {[]Kind{Conflict}, "The call was decided before; `decision` has the first decision."},
 		CodeAmbiguousTool:      {[]Kind{Unprocessable}, "Two pools announce different tools of this name."},
 		CodeAnswerNeeded:       {[]Kind{Unprocessable}, "The call asks a question: answer it with `modified`, or reject it."},
@@ -33,7 +32,6 @@ func Meanings() map[string]Meaning {
 		CodeBlacklisted:        {[]Kind{Unprocessable}, "The agent's blacklist forbids the tool."},
 		CodeNoPrice:            {[]Kind{Unprocessable}, "The namespace has a daily budget in US dollars, and the price of tokens used that day is unknown."},
 		CodeBudgetExhausted:    {[]Kind{TooMany}, "The namespace has used up its daily budget; `Retry-After` says when the next one begins."},
-		CodeCallDiffers:        {[]Kind{Unprocessable}, "The name or the parameters are not those of the call."},
 		CodeConflict:           {[]Kind{Conflict}, "The run's state does not allow the request."},
 		CodeContentType:        {[]Kind{Invalid}, "A part of the message is of a type that the agent does not accept."},
 		CodeDiskFull:           {[]Kind{Unavailable}, "The disk of the bus is full; nothing was stored unless the message says otherwise."},
@@ -49,7 +47,6 @@ func Meanings() map[string]Meaning {
 		CodeNoRequest:          {[]Kind{Conflict}, "The event is not a reply of a model."},
 		CodeNotCancelable:      {[]Kind{Invalid}, "The task has ended, so nothing can cancel it."},
 		CodeNotDead:            {[]Kind{NotFound, Conflict}, "The run or message is not in the list of the dead (404), or the run did not end by an error that can be retried (409)."},
-		CodeNotDelivered:       {[]Kind{Conflict}, "The call has not gone out: it waits for an approval, or for other calls of its reply."},
 		CodeNotFound:           {[]Kind{NotFound}, "There is nothing at this path."},
 		CodeNotPaused:          {[]Kind{Conflict}, "The run is not paused."},
 		CodeNotWaiting:         {[]Kind{Conflict}, "The run, or the call, does not wait for this."},

@@ -37,7 +37,6 @@ const (
 // The codes of an [Error]. They are stable.
 const (
 	CodeAgentNotFound    = "agent_not_found"
-	CodeAlreadyAnswered  = "already_answered"
 	CodeAlreadyDecided   = "already_decided"
 	CodeAmbiguousTool    = "ambiguous_tool"
 	CodeAnswerNeeded     = "answer_needed"
@@ -58,7 +57,6 @@ const (
 	CodeBlacklisted      = "blacklisted"
 	CodeBudgetExhausted  = "budget_exhausted"
 	CodeNoPrice          = "no_price"
-	CodeCallDiffers      = "call_differs"
 	CodeConflict         = "conflict"
 	CodeDiskFull         = "disk_full"
 	CodeEmptyTask        = "empty_task"
@@ -68,7 +66,6 @@ const (
 	CodeInvalidArguments = "invalid_arguments"
 	CodeKeyReused        = "idempotency_key_reused"
 	CodeMethodNotAllowed = "method_not_allowed"
-	CodeNotDelivered     = "not_delivered"
 	CodeNoContent        = "no_content"
 	CodeNoPlanner        = "no_planner"
 	CodeNoRequest        = "no_request"

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/codes"
-	"github.com/moorebus/moorebus/internal/control/clients"
-	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/runid"
@@ -228,12 +226,10 @@ func (t *Timers) subrunEnded(ctx context.Context, parent events.Run, call string
 func (t *Timers) nextCheck(run *runlog.Run, s stall) (at time.Time, n note) {
 	mem := run.Memory()
 	n.Deadline, _ = effects.Deadline(mem)
-	// Approvals and calls have their own timers, which can be lost.
-	if at, waits := clients.Deadline(mem); waits {
-		n.Deadline = n.earliest(at)
-	}
-	if at, waits := decisions.Deadline(mem); waits {
-		n.Deadline = n.earliest(at)
+	for _, w := range t.waits { // whose own timers can be lost
+		if at, waits := w.Deadline(mem); waits {
+			n.Deadline = n.earliest(at)
+		}
 	}
 	in := CheckEvery(t.StallAfter)
 	switch {

@@ -12,11 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/clientmodel"
-	"github.com/moorebus/moorebus/internal/control/clients"
-	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/control/list"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/control/subruns"
@@ -68,7 +67,8 @@ type Config struct {
 // Timers sets and processes the timers of runs. It is safe for concurrent use.
 type Timers struct {
 	Config
-	a *runs.Editor
+	a     *runs.Editor
+	waits []Wait
 	// marked is the mark that Rearm stored last.
 	marked mark
 }
@@ -110,24 +110,30 @@ func (t *Timers) set(ctx context.Context, run events.Run, kind string, at time.T
 	return runstart.SetTimer(ctx, t.Timers, run, kind, at, data)
 }
 
-// Arrived returns a function that sets the timer of the approval that a run waits for, or nil if
-// there is no deadline. It runs before the delivery that asks for the approval is acknowledged.
-func (t *Timers) Arrived(run events.Run, mem *reducer.Memory) func(context.Context) error {
-	at, waits := decisions.Deadline(mem)
-	if !waits {
-		return nil
-	}
-	return func(ctx context.Context) error { return t.set(ctx, run, ports.TimerApproval, at, note{}) }
+// Wait is a wait of runs for something outside that has a deadline and a timer of its own.
+type Wait struct {
+	// Kind is that of the timer.
+	Kind string
+	// Deadline returns when the wait ends; false if the run does not wait.
+	Deadline func(mem *reducer.Memory) (at time.Time, waits bool)
+	// Expire returns the events that end a wait which is over.
+	Expire func(mem *reducer.Memory, now time.Time) []runlog.Draft
+	// Has reports whether a run may have the timer. Where a hand-off changed that, the timer is left to fire.
+	// Nil: every run may.
+	Has func(mem *reducer.Memory) bool
 }
 
-// WentOut returns a function that sets the timer of the calls that wait for the run's client,
-// or nil if there is none. It runs before the delivery of a call is acknowledged.
-func (t *Timers) WentOut(run events.Run, mem *reducer.Memory) func(context.Context) error {
-	at, waits := clients.Deadline(mem)
-	if !waits {
-		return nil
+// Await adds a wait, before Run. set returns what sets the timer of a run, nil if it does not wait. A worker
+// calls that before it acknowledges the delivery with which the wait begins.
+func (t *Timers) Await(w Wait) (set func(run events.Run, mem *reducer.Memory) func(context.Context) error) {
+	t.waits = append(t.waits, w)
+	return func(run events.Run, mem *reducer.Memory) func(context.Context) error {
+		at, waits := w.Deadline(mem)
+		if !waits {
+			return nil
+		}
+		return func(ctx context.Context) error { return t.set(ctx, run, w.Kind, at, note{}) }
 	}
-	return func(ctx context.Context) error { return t.set(ctx, run, ports.TimerClient, at, note{}) }
 }
 
 // Run processes timers until ctx ends. Timers that are being processed then get the drain time.
@@ -248,21 +254,18 @@ func (t *Timers) Reset(ctx context.Context, run *runlog.Run) error {
 
 // reset sets a timer again if the run still needs it.
 func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stall) error {
-	mem := run.Memory()
 	switch {
 	case run.Terminal():
 		t.cancelOthers(ctx, run, kind)
-	case kind == ports.TimerApproval:
-		if at, waits := decisions.Deadline(mem); waits {
-			return t.set(ctx, run.ID, kind, at, note{})
-		}
-	case kind == ports.TimerClient:
-		if at, waits := clients.Deadline(mem); waits {
-			return t.set(ctx, run.ID, kind, at, note{})
-		}
+		return nil
 	case kind == ports.TimerRun:
 		at, n := t.nextCheck(run, s)
 		return t.set(ctx, run.ID, kind, at, n)
+	}
+	for _, w := range t.waits {
+		if at, waits := w.Deadline(run.Memory()); waits && w.Kind == kind {
+			return t.set(ctx, run.ID, kind, at, note{})
+		}
 	}
 	return nil
 }
@@ -271,7 +274,7 @@ func (t *Timers) reset(ctx context.Context, run *runlog.Run, kind string, s stal
 // remains does nothing.
 func (t *Timers) cancelOthers(ctx context.Context, run *runlog.Run, fired string) {
 	for _, kind := range ports.TimerKinds() {
-		if kind == fired || !mayBeSet(run.Memory(), kind) {
+		if kind == fired || !t.mayBeSet(run.Memory(), kind) {
 			continue
 		}
 		if err := t.Timers.CancelTimer(ctx, run.ID, kind); err != nil {
@@ -281,20 +284,13 @@ func (t *Timers) cancelOthers(ctx context.Context, run *runlog.Run, fired string
 }
 
 // mayBeSet reports whether a run can have a timer of a kind: few runs have a client with tools or
-// as their model. Where a hand-off took those away, the timer is left to fire.
-func mayBeSet(mem *reducer.Memory, kind string) bool {
-	switch kind {
-	case ports.TimerClient:
-		for _, info := range mem.Tools {
-			if info.Pool == events.ClientPool {
-				return true
-			}
-		}
-		return false
-	case ports.TimerModel:
+// as their model.
+func (t *Timers) mayBeSet(mem *reducer.Memory, kind string) bool {
+	if kind == ports.TimerModel {
 		return mem.Control.Agent.LLM.Timeout > 0
 	}
-	return true
+	at := slices.IndexFunc(t.waits, func(w Wait) bool { return w.Kind == kind && w.Has != nil })
+	return at < 0 || t.waits[at].Has(mem)
 }
 
 // due returns what must happen to a run now: a poisoned run ends, so does one that is past its
@@ -312,11 +308,10 @@ func (t *Timers) due(mem *reducer.Memory, s stall) ([]runlog.Draft, error) {
 	if outcome, over := effects.OverWallTime(mem, now); over {
 		return runs.One(events.Control, &events.BudgetExceeded{Outcome: outcome})
 	}
-	if drafts := decisions.Expire(mem, now); drafts != nil {
-		return drafts, nil
-	}
-	if drafts := clients.Expire(mem, now); drafts != nil {
-		return drafts, nil
+	for _, w := range t.waits {
+		if drafts := w.Expire(mem, now); drafts != nil {
+			return drafts, nil
+		}
 	}
 	if s.N != mem.N || !s.over {
 		return nil, nil

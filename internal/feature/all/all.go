@@ -3,6 +3,7 @@ package all
 
 import (
 	"github.com/moorebus/moorebus/internal/feature"
+	"github.com/moorebus/moorebus/internal/feature/clienttools"
 	"github.com/moorebus/moorebus/internal/feature/compare"
 	"github.com/moorebus/moorebus/internal/feature/quotas"
 	"github.com/moorebus/moorebus/internal/feature/schedules"
@@ -12,5 +13,5 @@ import (
 
 // Features returns all features.
 func Features() feature.Set {
-	return feature.Set{schedules.Feature(), webhooks.Feature(), quotas.Feature(), compare.Feature(), storage.Feature()}
+	return feature.Set{schedules.Feature(), webhooks.Feature(), quotas.Feature(), compare.Feature(), storage.Feature(), clienttools.Feature()}
 }

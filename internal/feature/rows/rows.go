@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"github.com/moorebus/moorebus/internal/buckets"
+	clienttools "github.com/moorebus/moorebus/internal/feature/clienttools/row"
 	quotas "github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/feature/row"
 	schedules "github.com/moorebus/moorebus/internal/feature/schedules/row"
@@ -17,7 +18,7 @@ import (
 
 // All returns the rows of all features, in the order in which their buckets are made.
 func All() []row.Row {
-	return []row.Row{schedules.Row(), webhooks.Row(), quotas.Row(), entrystore.Row()}
+	return []row.Row{schedules.Row(), webhooks.Row(), quotas.Row(), entrystore.Row(), clienttools.Row()}
 }
 
 // Buckets returns the buckets that an installation with these pools has from its beginning.

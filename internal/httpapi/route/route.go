@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	clienttools "github.com/moorebus/moorebus/internal/feature/clienttools/row"
 	"github.com/moorebus/moorebus/internal/httpapi/sse"
 	"github.com/moorebus/moorebus/internal/refusal"
 )
@@ -90,7 +91,7 @@ var (
 	})
 	InputCodes = slices.Concat(ChangeCodes, []string{
 		refusal.CodeBadInput, refusal.CodeNotYours, refusal.CodeUnknownCall, refusal.CodeUnknownRef,
-		refusal.CodeAlreadyAnswered, refusal.CodeCallDiffers, refusal.CodeNotDelivered,
+		clienttools.CodeAlreadyAnswered, clienttools.CodeCallDiffers, clienttools.CodeNotDelivered,
 		refusal.CodeNoContent, refusal.CodeNoPlanner, refusal.CodeNothingPending, refusal.CodeObsolete, refusal.CodePaused,
 	})
 	DecisionCodes = slices.Concat(ChangeCodes, []string{

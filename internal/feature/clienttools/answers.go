@@ -1,7 +1,4 @@
-// Package clients processes the results that a run's client posts for its tools' calls, and ends
-// calls that the client leaves unanswered. It checks each result only against the run's memory, so
-// a repeated request gets the same answer from any gateway, after the run's end too.
-package clients
+package clienttools
 
 import (
 	"encoding/json"
@@ -12,57 +9,41 @@ import (
 
 	"github.com/moorebus/moorebus/internal/callname"
 	"github.com/moorebus/moorebus/internal/codes"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/control/pools"
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/feature/clienttools/row"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// Inbox is where the calls of clients' tools go out, and where batches that a client ended
-// come to be joined.
-var Inbox = journal.Inbox{States: []events.State{events.Acting, events.ParallelActing}, Pool: events.ClientPool}
-
-// Result is a client's result of a call. Text is all of it without its secrets, Kept the part that
-// is in the log, and Ref the place of the complete result if that is not all.
-type Result struct {
-	CallID     string
-	Success    bool
-	Text, Kept string
-	Ref        *events.Ref
-}
-
-// Answers checks the inputs of one request in order, as if each were in the log before the next
-// one. Ended says that the run accepts nothing more.
-type Answers struct {
+// answers checks the inputs of one request in order, as if each were in the log before the next
+// one. ended says that the run accepts nothing more.
+type answers struct {
 	mem   *reducer.Memory
 	now   time.Time
 	ended bool
 	// given are the results of this request, begun its calls that the client began with.
-	given map[string]*Result
+	given map[string]*control.ToolCallResult
 	begun map[string]bool
 }
 
-// Begin begins with the memory, which the caller keeps locked.
-func Begin(mem *reducer.Memory, now time.Time, ended bool) *Answers {
-	return &Answers{mem: mem, now: now, ended: ended, given: map[string]*Result{}, begun: map[string]bool{}}
-}
-
-// Started returns the event which says that the client began with a call; nil if it stands in
+// started returns the event which says that the client began with a call; nil if it stands in
 // the log, or if the call is over. name and arguments are compared with the call's where they
-// are given. See [Answers.Result] for the refusals; also Unprocessable, call_differs.
-func (a *Answers) Started(id, name, arguments string) (events.Payload, error) {
+// are given. See result for the refusals; also Unprocessable, call_differs.
+func (a *answers) started(id, name, arguments string) (events.Payload, error) {
 	id = callname.Find(a.mem, id)
 	record, err := a.find(id)
 	if err != nil {
 		return nil, err
 	}
 	if name != "" && name != record.Name || arguments != "" && !sameJSON(arguments, record.Parameters) {
-		return nil, a.refuse(refusal.Unprocessable, id, refusal.CodeCallDiffers, "call %q is of %s with the parameters %s; the input names others", id, record.Name, record.Parameters)
+		return nil, a.refuse(refusal.Unprocessable, id, row.CodeCallDiffers, "call %q is of %s with the parameters %s; the input names others", id, record.Name, record.Parameters)
 	}
 	call := a.mem.Call(id)
 	switch {
@@ -77,11 +58,11 @@ func (a *Answers) Started(id, name, arguments string) (events.Payload, error) {
 	return &events.ToolCallStarted{CallID: id}, nil
 }
 
-// Result returns the event that answers a call; nil if the log has the same result. Refusals
+// result returns the event that answers a call; nil if the log has the same result. Refusals
 // are NotFound, unknown_call; Conflict: not_yours for a call of another tool, not_delivered
 // while the call waits for an approval or for others, already_answered with the first result
 // in the field result, and run_ended.
-func (a *Answers) Result(r Result) (events.Payload, error) {
+func (a *answers) result(r control.ToolCallResult) (events.Payload, error) {
 	r.CallID = callname.Find(a.mem, r.CallID)
 	record, err := a.find(r.CallID)
 	if err != nil {
@@ -89,7 +70,7 @@ func (a *Answers) Result(r Result) (events.Payload, error) {
 	}
 	call := a.mem.Call(r.CallID)
 	switch first := a.given[r.CallID]; {
-	case first != nil && first.Success == r.Success && first.Text == r.Text, record.Result != nil && r.repeats(record):
+	case first != nil && first.Success == r.Success && first.Text == r.Text, record.Result != nil && repeats(&r, record):
 		return nil, nil
 	case first != nil:
 		return nil, a.answered(r.CallID, first.Success, first.Kept)
@@ -112,7 +93,7 @@ func (a *Answers) Result(r Result) (events.Payload, error) {
 }
 
 // find returns a client's call.
-func (a *Answers) find(id string) (*reducer.ToolCallRecord, error) {
+func (a *answers) find(id string) (*reducer.ToolCallRecord, error) {
 	record := a.mem.ToolCalls[id]
 	switch {
 	case record == nil && !slices.Contains(a.mem.Control.CallOrder, id):
@@ -123,9 +104,9 @@ func (a *Answers) find(id string) (*reducer.ToolCallRecord, error) {
 	return record, nil
 }
 
-// Refused reports whether an event refuses the call as soon as the model made it. Such a call
+// refusedAtOnce reports whether an event refuses the call as soon as the model made it. Such a call
 // went to nobody, and a client does not know it.
-func Refused(p events.Payload, id string) bool {
+func refusedAtOnce(p events.Payload, id string) bool {
 	var refused []events.Refusal
 	switch p := p.(type) {
 	case *events.LLMToolCall:
@@ -146,8 +127,8 @@ func hasCall(calls []events.Call, id string) bool {
 	return slices.ContainsFunc(calls, func(c events.Call) bool { return c.ID == id })
 }
 
-func (a *Answers) answered(id string, success bool, text string) error {
-	e := a.refuse(refusal.Conflict, id, refusal.CodeAlreadyAnswered, "call %q has another result already, the field result; the first one counts", id)
+func (a *answers) answered(id string, success bool, text string) error {
+	e := a.refuse(refusal.Conflict, id, row.CodeAlreadyAnswered, "call %q has another result already, the field result; the first one counts", id)
 	e.Fields["result"] = shown(success, text)
 	return e
 }
@@ -159,22 +140,22 @@ func shown(success bool, text string) map[string]any {
 	return map[string]any{"isSuccess": false, "error": text}
 }
 
-func (a *Answers) undelivered(id string) error {
-	return a.refuse(refusal.Conflict, id, refusal.CodeNotDelivered, "call %q has not gone out: it waits for a human's approval, or for other calls of its reply", id)
+func (a *answers) undelivered(id string) error {
+	return a.refuse(refusal.Conflict, id, row.CodeNotDelivered, "call %q has not gone out: it waits for a human's approval, or for other calls of its reply", id)
 }
 
-func (a *Answers) over() error {
+func (a *answers) over() error {
 	return refusal.New(refusal.Conflict, refusal.CodeRunEnded, "the run has ended in state %s and accepts nothing more", a.mem.State).
 		With(map[string]any{"run": a.mem.RunID, "state": a.mem.State, "n": a.mem.N})
 }
 
-func (a *Answers) refuse(kind refusal.Kind, id, code, format string, args ...any) *refusal.Error {
+func (a *answers) refuse(kind refusal.Kind, id, code, format string, args ...any) *refusal.Error {
 	return refusal.New(kind, code, format, args...).
 		With(map[string]any{"run": a.mem.RunID, "call_id": id, "state": a.mem.State, "n": a.mem.N})
 }
 
 // repeats reports whether the log has this result: by its digest if it is not all in the log.
-func (r *Result) repeats(record *reducer.ToolCallRecord) bool {
+func repeats(r *control.ToolCallResult, record *reducer.ToolCallRecord) bool {
 	switch success := record.Result.Success != nil; {
 	case success != r.Success:
 		return false
@@ -210,9 +191,9 @@ func latency(mem *reducer.Memory, call *reducer.CallState, now time.Time) int64 
 	return max(0, now.Sub(at.Add(-time.Duration(mem.Tools[call.Name].Timeout))).Milliseconds())
 }
 
-// Deadline returns when the first of the calls that wait for the client is over; false if
+// deadline returns when the first of the calls that wait for the client is over; false if
 // none waits.
-func Deadline(mem *reducer.Memory) (first time.Time, waits bool) {
+func deadline(mem *reducer.Memory) (first time.Time, waits bool) {
 	for _, call := range mem.ClientCalls() {
 		if at, known := call.Expires(); known && (!waits || at.Before(first)) {
 			first, waits = at, true
@@ -221,49 +202,33 @@ func Deadline(mem *reducer.Memory) (first time.Time, waits bool) {
 	return first, waits
 }
 
-// Expire returns the events that end the calls whose time is over.
-func Expire(mem *reducer.Memory, now time.Time) []runlog.Draft {
-	var drafts []runlog.Draft
+// overdue reports whether a call waits for the client, and its time is over.
+func overdue(call *reducer.CallState, now time.Time) bool {
+	at, known := call.Expires()
+	return call.WaitsForClient() && known && !now.Before(at)
+}
+
+// unanswered is what the log has as the result of an overdue call.
+func unanswered(call *reducer.CallState) string {
+	return "the client did not answer " + call.Name + " in time, that is until " + call.Deadline
+}
+
+// expire returns the events that end the calls whose time is over.
+func expire(mem *reducer.Memory, now time.Time) (drafts []runlog.Draft) {
 	for _, call := range mem.ClientCalls() {
-		at, known := call.Expires()
-		if !known || now.Before(at) {
-			continue
+		if overdue(&call, now) {
+			o := events.ToolOutcome{CallID: call.ID, Code: tool.CodeTimeout, LatencyMS: latency(mem, &call, now), Observation: codes.ErrorPrefix + unanswered(&call)}
+			drafts = append(drafts, runlog.Draft{Origin: events.Control, Payload: toolcall.Outcome(o, mem.Control.Batch)})
 		}
-		o := events.ToolOutcome{
-			CallID: call.ID, Code: tool.CodeTimeout, LatencyMS: latency(mem, &call, now),
-			Observation: codes.ErrorPrefix + "the client did not answer " + call.Name + " in time, that is until " + call.Deadline,
-		}
-		drafts = append(drafts, runlog.Draft{Origin: events.Control, Payload: toolcall.Outcome(o, mem.Control.Batch)})
 	}
 	return drafts
 }
 
-// Late returns the refusal of a result whose call these events have just ended; nil if it is
-// of another call.
-func (a *Answers) Late(drafts []runlog.Draft, id string) error {
-	id = callname.Find(a.mem, id)
-	for _, d := range drafts {
-		var o *events.ToolOutcome
-		switch p := d.Payload.(type) {
-		case *events.ToolCallResult:
-			o = &p.ToolOutcome
-		case *events.ToolFailure:
-			o = p.Outcome
-		}
-		if o != nil && o.CallID == id {
-			return a.answered(id, false, strings.TrimPrefix(o.Observation, codes.ErrorPrefix))
-		}
+// join handles [effects.KindJoin] in the clients' pool. A batch without a client's call is of an actor of an
+// older build, which had the pool's name.
+func join(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
+	if !slices.ContainsFunc(mem.Control.Calls, func(c reducer.CallState) bool { return c.Client }) {
+		return pools.EndBatch(run, mem, e)
 	}
-	return nil
-}
-
-// Join returns the handler of [effects.KindJoin] in the clients' pool. other ends a batch
-// without a client's call: one of an actor of an older build, which had the pool's name.
-func Join(other worker.HandlerFunc) worker.HandlerFunc {
-	return func(run events.Run, mem *reducer.Memory, e effects.Effect) worker.Work {
-		if !slices.ContainsFunc(mem.Control.Calls, func(c reducer.CallState) bool { return c.Client }) {
-			return other(run, mem, e)
-		}
-		return toolcall.Join(run, mem, e)
-	}
+	return toolcall.Join(run, mem, e)
 }

@@ -1,4 +1,4 @@
-package main
+package clienttools
 
 import (
 	"context"
@@ -10,13 +10,14 @@ import (
 
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/print"
 )
 
 // maxResult bounds a result that is read from stdin, in bytes.
 const maxResult = 16 << 20
 
-func returnCommand() *cobra.Command {
+func command(open feature.Open) *cobra.Command {
 	var failed bool
 	cmd := &cobra.Command{
 		Use:   "return RUN CALL TEXT",
@@ -29,8 +30,8 @@ one is refused.`,
   moorebus return 0198c5a0-5a6b-7c00-8000-000000000001 call_1_1 --error "the user closed the dialog"`,
 		Args: cobra.ExactArgs(3),
 	}
-	flags := addClientFlags(cmd, print.Text, print.JSON)
-	flags.offerRuns(cmd, 1)
+	use := open(cmd, print.Text, print.JSON)
+	cmd.ValidArgsFunction = feature.OfferRuns(use, 1)
 	cmd.Flags().BoolVar(&failed, "error", false, "the call failed, and TEXT says why")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		text := args[2]
@@ -47,9 +48,8 @@ one is refused.`,
 		case len(text) > maxResult:
 			return cli.Usage("TEXT is larger than %d MiB", maxResult>>20)
 		}
-		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			in := control.ToolCallResult{CallID: args[1], Success: !failed, Text: text}
-			return c.post(ctx, args[0], []control.Input{in})
+		return use(cmd, feature.Writes, func(ctx context.Context, c *feature.Client) error {
+			return c.Post(ctx, args[0], []control.Input{control.ToolCallResult{CallID: args[1], Success: !failed, Text: text}})
 		})
 	}
 	return cmd
