@@ -47,7 +47,14 @@ func listCommand(open feature.Open) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return writeAgents(c, agents.Agents)
+			if c.Format != print.Table {
+				return print.Write(c.Out, c.Format, agents.Agents)
+			}
+			var rows [][]string
+			for _, name := range agents.Agents {
+				rows = append(rows, []string{name})
+			}
+			return print.WriteTable(c.Out, []string{"AGENT"}, rows)
 		})
 	}
 	return cmd
@@ -166,18 +173,6 @@ func deleteCommand(open feature.Open) *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-// writeAgents writes the names of agents that have storage.
-func writeAgents(c *feature.Client, agents []string) error {
-	if c.Format != print.Table {
-		return print.Write(c.Out, c.Format, agents)
-	}
-	rows := make([][]string, len(agents))
-	for i, name := range agents {
-		rows[i] = []string{name}
-	}
-	return print.WriteTable(c.Out, []string{"AGENT"}, rows)
 }
 
 func writeEntries(c *feature.Client, entries []events.Entry) error {

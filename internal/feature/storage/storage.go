@@ -7,12 +7,20 @@ import (
 	"errors"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/feature/storage/entrystore"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
+
+// Feature returns the feature.
+func Feature() feature.Feature {
+	return feature.Feature{Row: entrystore.Row(), Commands: []feature.Command{command}, New: func(c *control.Controller) feature.Part {
+		return feature.Part{Rows: New(c).rows()}
+	}}
+}
 
 // MaxEntries and maxEntryBytes bound what is found: entries, and bytes of their JSON text.
 const (
