@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/list"
@@ -347,15 +348,31 @@ func testBus(t *testing.T) *bus {
 	return b
 }
 
+var update = flag.Bool("update", false, "write the table of commands of docs/reference/cli.md anew")
+
 // TestReferenceNamesEveryCommand compares docs/reference/cli.md with the commands.
 func TestReferenceNamesEveryCommand(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference/cli.md")
+	const file, head = "../../docs/reference/cli.md", "| command | |\n|---|---|\n"
+	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	for _, c := range command().Commands() {
+	before, after, found := strings.Cut(string(text), head)
+	require.True(t, found)
+	_, after, found = strings.Cut(after, "\n\n")
+	require.True(t, found)
+	root := command()
+	cli.AddVersion(root)
+	var rows strings.Builder
+	for _, c := range root.Commands() {
 		if !c.Hidden && !slices.Contains([]string{"help", "completion"}, c.Name()) {
-			require.Contains(t, string(text), "| `moorebus "+c.Name()+"` | "+c.Short+" |\n")
+			rows.WriteString("| `moorebus " + c.Name() + "` | " + c.Short + " |\n")
 		}
 	}
+	want := before + head + rows.String() + "\n" + after
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
+		return
+	}
+	require.Equal(t, want, string(text), "run: go test ./cmd/moorebus -run TestReferenceNamesEveryCommand -update")
 }
 
 // TestClientToolsHowTo: the agent of docs/how-to/client-tools.md is the one that the script plays.

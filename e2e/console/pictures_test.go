@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/feature/all"
 	"github.com/moorebus/moorebus/internal/nodetest"
 )
 
@@ -77,6 +79,11 @@ func TestPages(t *testing.T) {
 		{"agents", "/agents", "cashier"},
 		{"dead", "/dead", ""},
 		{"compare", "/compare?a=" + done + "&b=" + fork.ID, "calculator"},
+	}
+	for _, page := range all.Features().Pages() {
+		if page.Path != "/compare" {
+			pages = append(pages, struct{ name, path, shows string }{strings.TrimPrefix(page.Path, "/"), page.Path, page.Name})
+		}
 	}
 	p := g.open()
 	for _, page := range pages {

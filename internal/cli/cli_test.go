@@ -270,7 +270,7 @@ func TestVersion(t *testing.T) {
 	var out bytes.Buffer
 	root := &cobra.Command{Use: "planner", Args: cobra.ExactArgs(1), RunE: func(*cobra.Command, []string) error { return errors.New("it ran") }}
 	root.SetOut(&out)
-	addVersion(root)
+	AddVersion(root)
 	root.SetArgs([]string{"--version"})
 	require.NoError(t, Execute(t.Context(), root))
 	require.Contains(t, out.String(), "\ntable "+reducer.DefaultTable().Hash()+"\n")
@@ -285,7 +285,7 @@ func TestVersion(t *testing.T) {
 	out.Reset()
 	program := &cobra.Command{Use: "moorebus"} // does nothing by itself
 	program.SetOut(&out)
-	addVersion(program)
+	AddVersion(program)
 	program.SetArgs([]string{"--version"})
 	require.NoError(t, Execute(t.Context(), program))
 	require.Contains(t, out.String(), "\ntable ")

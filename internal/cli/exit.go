@@ -110,7 +110,7 @@ func Main(root *cobra.Command) {
 	}
 	root.SetOut(terminal.Stdout)
 	root.SetErr(terminal.Stderr)
-	addVersion(root)
+	AddVersion(root)
 	code := mainCode(terminal.Stderr, func(ctx context.Context) error { return Execute(ctx, root) })
 	terminal.Stdout.Flush()
 	terminal.Stderr.Flush()
@@ -286,10 +286,10 @@ func each(c *cobra.Command, fn func(*cobra.Command)) {
 // errVersion is what parsing flags ends with after --version was printed.
 var errVersion = errors.New("the version is printed")
 
-// addVersion adds --version to a program and each of its commands, and the command version.
+// AddVersion adds --version to a program and each of its commands, and the command version.
 // It does without [cobra.Command.Version], whose text needs a template: a program with
 // text/template in it keeps every exported method, which makes the observer a fifth larger.
-func addVersion(root *cobra.Command) {
+func AddVersion(root *cobra.Command) {
 	addVersionCommand(root)
 	each(root, func(c *cobra.Command) {
 		c.Flags().BoolFunc("version", "print version, commit, table and schemas, as "+root.Name()+" version does", func(value string) error {
