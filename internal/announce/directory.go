@@ -34,6 +34,9 @@ type Directory struct {
 	said map[string]bool
 	// read has the announcements of tools that were read last, by bucket and key.
 	read map[string]map[string]decoded
+	// offers is what offersBody says, which was read last.
+	offersBody []byte
+	offers     Offers
 }
 
 // decoded is an announcement of tools.
@@ -253,7 +256,13 @@ func (d *Directory) Tools(ctx context.Context) ([]events.ToolSpec, error) {
 // PoolTools returns the live tools of one pool, sorted by name.
 func (d *Directory) PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error) {
 	var all []events.ToolSpec
-	err := d.eachTools(ctx, buckets.Tools(pool), func(_ kv.Item, tools []events.ToolSpec) {
+	said := map[string]bool{} // instances of one build say the same
+	err := d.eachTools(ctx, buckets.Tools(pool), func(it kv.Item, tools []events.ToolSpec) {
+		if said[string(it.Value)] {
+			return
+		}
+		said[string(it.Value)] = true
+		all = slices.Grow(all, len(tools))
 		for _, t := range tools {
 			// Who writes to a pool's bucket speaks for that pool alone.
 			if t.Pool == pool && !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return o.Name == t.Name && reflect.DeepEqual(o, t) }) {
@@ -351,6 +360,7 @@ func (d *Directory) Pools(ctx context.Context) ([]Pool, error) {
 				return fmt.Errorf("list pools: pool %s: %w", name, err)
 			}
 			pool.Living = true
+			break // one is enough
 		}
 		pools = append(pools, pool)
 		return nil
@@ -431,8 +441,8 @@ type Offers struct {
 	Revision uint64 `json:"-"`
 }
 
-// Offers returns what was put last, the zero value if nothing was. Without the bucket, which
-// PutOffers makes, the error is [journal.ErrNotReady].
+// Offers returns what was put last, the zero value if nothing was. It is shared and must not be changed.
+// Without the bucket, which PutOffers makes, the error is [journal.ErrNotReady].
 func (d *Directory) Offers(ctx context.Context) (o Offers, err error) {
 	it, err := d.store.Get(ctx, buckets.Offers, buckets.Offers.Keys)
 	switch {
@@ -441,13 +451,26 @@ func (d *Directory) Offers(ctx context.Context) (o Offers, err error) {
 	case errors.Is(err, journal.ErrNotFound):
 		err = errors.New("it was deleted with another tool") // who announced a name first would be decided anew
 	case err == nil:
-		err = json.Unmarshal(it.Value, &o)
+		o, err = d.decodeOffers(it.Value)
 	}
 	if err != nil {
 		return o, fmt.Errorf("what is remembered of announcements: %w", err)
 	}
 	o.Revision = it.Revision
 	return o, nil
+}
+
+// decodeOffers decodes what gateways read every second, and rarely change, once.
+func (d *Directory) decodeOffers(body []byte) (o Offers, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if bytes.Equal(body, d.offersBody) {
+		return d.offers, nil
+	}
+	if err = json.Unmarshal(body, &o); err == nil {
+		d.offersBody, d.offers = body, o
+	}
+	return o, err
 }
 
 // PutOffers replaces what Offers returned, with its revision, unless somebody else did meanwhile
