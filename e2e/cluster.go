@@ -35,6 +35,8 @@ type setup struct {
 	actorPools []string
 	// mcp is the file of the MCP servers of each actor.
 	mcp string
+	// observing makes the actors observers, too. Others are started only by start then.
+	observing bool
 	// services makes the actors serve the tools of all NATS services.
 	services bool
 	// subagents are entries of a tool file, in YAML's flow form, whose tools are
@@ -87,6 +89,9 @@ func startOlderCluster(t *testing.T, older string, s setup) *cluster {
 	needsCommands(t)
 	for _, n := range []*int{&s.planners, &s.actors, &s.observers, &s.gateways} {
 		*n = max(*n, 1)
+	}
+	if s.observing {
+		s.observers = 0
 	}
 	s.actors = max(s.actors, len(s.actorPools), len(s.actorTools))
 	addresses := freeAddresses(t, 1+s.gateways)
@@ -207,6 +212,9 @@ func (c *cluster) start(role string, i int) {
 			c.toolFiles[name] = c.tools.write(c.t, name, &of)
 		}
 		args = append(args, "--tools", c.toolFiles[name])
+		if c.setup.observing {
+			args = append(args, "--observe")
+		}
 		if c.setup.services {
 			args = append(args, "--services")
 		}

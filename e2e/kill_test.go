@@ -52,6 +52,45 @@ func TestKill9(t *testing.T) {
 	c.verifyAll()
 }
 
+// TestActorsThatObserve kills actors with --observe, which no other observer stands beside, in the middle of
+// their work. Then separate roles go on with the same bus.
+func TestActorsThatObserve(t *testing.T) {
+	t.Parallel()
+	all := conversations(t)
+	c := startCluster(t, setup{actors: 2, observing: true, ackWait: quickAckWait, tools: toolNames(all)})
+	s := c.stage()
+	t.Run("a call is in flight", func(t *testing.T) {
+		calls := c.tools.gate.hold("actor-0")
+		s.play(t, all, func() {
+			await(t, calls, "actor-0 calls a tool")
+			c.replace("actor", 0)
+		})
+	})
+	t.Run("at any moment", func(t *testing.T) {
+		var reached []<-chan struct{}
+		for n := range int64(6) {
+			reached = append(reached, s.milestone(t, 15+25*n))
+		}
+		s.play(t, all, func() {
+			for i, middle := range reached {
+				await(t, middle, "some events")
+				c.replace("actor", i%2)
+			}
+		})
+	})
+	t.Run("roles of their own take over", func(t *testing.T) {
+		middle := s.milestone(t, 60)
+		s.play(t, all, func() {
+			await(t, middle, "some events")
+			c.setup.observing, c.setup.observers = false, 1
+			c.replace("actor", 0)
+			c.replace("actor", 1)
+			c.start("observer", 0)
+		})
+	})
+	c.verifyAll()
+}
+
 // TestRollingRestart starts every role before there is a bus, and restarts each as an
 // operator does, in the middle of all conversations: a process that is asked to end
 // finishes what it is doing, so nothing is lost and nothing is repeated.

@@ -77,6 +77,7 @@ the permissions that the transition table gives it. See deploy/nats.`,
 	flags.StringVar(&p.Credentials, "credentials", "", "with --print-permissions: directory of the users' nkeys; missing ones are created (default: passwords by variables)")
 	out := flags.String("out", "", "with --print-permissions: `file` to write instead of stdout")
 	flags.StringArrayVar(&p.Services, "service", nil, "with --print-permissions: `NAME=SUBJECT,SUBJECT` is a NATS service and the subjects of its endpoints, which actors may call; may be repeated")
+	flags.StringSliceVar(&p.Observing, "observing-pools", nil, "with --print-permissions: pools whose actors are observers, too (actor --observe)")
 	log := cli.AddLogFlags(flags, slog.LevelWarn)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		for _, state := range *states {
@@ -90,8 +91,8 @@ the permissions that the transition table gives it. See deploy/nats.`,
 			p.Pools, p.Shards, p.Storage = s.Init.Pools, s.Init.Shards, s.Storage
 			return p.WriteTo(*out, cmd.OutOrStdout())
 		}
-		if p.Credentials != "" || *out != "" || flags.Changed("format") || len(p.Services) > 0 {
-			return cli.Usage("--credentials, --format, --out and --service are for --print-permissions")
+		if p.Credentials != "" || *out != "" || flags.Changed("format") || len(p.Services)+len(p.Observing) > 0 {
+			return cli.Usage("--credentials, --format, --out, --service and --observing-pools are for --print-permissions")
 		}
 		format, err := print.ParseFormat(output, print.Text, print.JSON)
 		if err != nil {

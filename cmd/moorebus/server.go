@@ -63,8 +63,9 @@ encrypted, and every client may do everything.`,
 	flags.StringArrayVar(&s.Storage, "storage", nil, "`NAMESPACE/AGENT` whose storage is created, may be repeated")
 	flags.StringVar(&secure.Dir, "secure", "", "`DIR` with certificates and keys: TLS, and a user for each role (default: neither)")
 	flags.StringSliceVar(&secure.Hosts, "host", nil, "with --secure: names and addresses by which clients reach the server (default: those of its certificate, else of this machine)")
-	flags.StringVar(&secure.File, "permissions", "", "with --secure: `FILE` of users that replace those for --pools, --storage and --service")
+	flags.StringVar(&secure.File, "permissions", "", "with --secure: `FILE` of users that replace those for --pools, --storage, --service and --observing-pools")
 	flags.StringArrayVar(&secure.Users.Services, "service", nil, "with --secure: `NAME=SUBJECT,SUBJECT` is a NATS service and the subjects of its endpoints, which actors may call; may be repeated")
+	flags.StringSliceVar(&secure.Users.Observing, "observing-pools", nil, "with --secure: pools whose actors are observers, too (actor --observe)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !listen.Changed {
 			if err := listen.Value.Set(serverAddress); err != nil {
@@ -81,8 +82,8 @@ encrypted, and every client may do everything.`,
 		if err := s.Check(); err != nil {
 			return err
 		}
-		if secure.Dir == "" && (len(secure.Hosts) > 0 || secure.File != "" || len(secure.Users.Services) > 0) {
-			return cli.Usage("--host, --permissions and --service are for --secure")
+		if secure.Dir == "" && (len(secure.Hosts) > 0 || secure.File != "" || len(secure.Users.Services)+len(secure.Users.Observing) > 0) {
+			return cli.Usage("--host, --permissions, --service and --observing-pools are for --secure")
 		}
 		var certificates *certs.Watched
 		serve.Users = secure.Dir != ""

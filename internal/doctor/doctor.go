@@ -127,7 +127,7 @@ func (d *Checks) user(ctx context.Context, conn *nats.Conn) []natsbus.Finding {
 		return []natsbus.Finding{finding(natsbus.Unseen, natsbus.AskOthers, "%v", err)}
 	}
 	found := []natsbus.Finding{natsbus.CheckUser(id)}
-	if roles := permissions.RolesOf(id.MayPublish); id.Limited() && len(roles) > 1 {
+	if roles := permissions.RolesOf(id.MayPublish); id.Limited() && len(roles) > 1 && !slices.Equal(roles, []string{"actor", "observer"}) {
 		found = append(found, finding(natsbus.Warning, "give each role its own user, see `moorebus init --print-permissions`",
 			"this user may publish the events of several roles: %s", strings.Join(roles, ", ")))
 	}

@@ -2,6 +2,7 @@ package natsbus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -11,50 +12,33 @@ import (
 // checksum in another. After a power loss between the two writes it leaves out the stream. So
 // what is as it is declared is not written again.
 
-// putStream creates a stream, or updates one that is not as it is declared. A stream that would be
-// created is nil.
-func (o *InitOptions) putStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
-	c := Change{Action: "create", Thing: "stream " + cfg.Name}
+// putStream creates a stream, or updates one that is not as it is declared.
+func putStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
 	stream, err := js.Stream(ctx, cfg.Name)
-	if err == nil {
-		c.Action, c.Settings = "update", changed(stream.CachedInfo().Config, cfg)
+	if err == nil && asDeclared(stream.CachedInfo().Config, cfg) {
+		return stream, nil
 	}
-	switch {
-	case err != nil && !errors.Is(err, jetstream.ErrStreamNotFound):
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, err
-	case err == nil && len(c.Settings) == 0:
-		return stream, nil
-	case o.plan != nil:
-		o.plan(c)
-		return stream, nil
 	}
 	return js.CreateOrUpdateStream(ctx, cfg)
 }
 
-// putConsumer creates a consumer of a stream, or updates one that is not as it is declared.
-func (o *InitOptions) putConsumer(ctx context.Context, stream jetstream.Stream, name string, cfg jetstream.ConsumerConfig) error {
-	c := Change{Action: "create", Thing: "consumer " + cfg.Durable + " of " + name}
-	consumer, err := consumerOf(ctx, stream, cfg.Durable)
-	if err == nil {
-		c.Action, c.Settings = "update", changed(consumer.CachedInfo().Config, cfg)
+// putConsumer creates a consumer, or updates one that is not as it is declared.
+func putConsumer(ctx context.Context, stream jetstream.Stream, cfg jetstream.ConsumerConfig) error {
+	consumer, err := stream.Consumer(ctx, cfg.Durable)
+	if err == nil && asDeclared(consumer.CachedInfo().Config, cfg) {
+		return nil
 	}
-	switch {
-	case err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound):
+	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return err
-	case err == nil && len(c.Settings) == 0:
-		return nil
-	case o.plan != nil:
-		o.plan(c)
-		return nil
 	}
 	_, err = stream.CreateOrUpdateConsumer(ctx, cfg)
 	return err
 }
 
-// consumerOf returns a consumer. A stream that would be created has none.
-func consumerOf(ctx context.Context, stream jetstream.Stream, name string) (jetstream.Consumer, error) {
-	if stream == nil {
-		return nil, jetstream.ErrConsumerNotFound
-	}
-	return stream.Consumer(ctx, name)
+func asDeclared(has, wanted any) bool {
+	a, err := json.Marshal(has)
+	b, failed := json.Marshal(wanted)
+	return err == nil && failed == nil && len(changed(a, b)) == 0
 }

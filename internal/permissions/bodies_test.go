@@ -180,7 +180,7 @@ func TestForgeryInAnArchive(t *testing.T) {
 // approval: the actor looks for the approval in the log.
 func TestUnapprovedCall(t *testing.T) {
 	t.Parallel()
-	in := newInstallation(t, newRig(t))
+	in := newInstallation(t, layout, 1)
 	planner := in.open(t, Planner)
 	start := reducertest.StartOf("Pay.", events.ModeTask)
 	start.Agent.Approval = &events.Approval{Policy: events.ApproveTools, Tools: []string{"pay"}}

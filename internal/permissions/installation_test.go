@@ -24,6 +24,7 @@ import (
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -45,15 +46,21 @@ type installation struct {
 	refused []string
 }
 
-// newInstallation runs planner, observer, gateway and the actor of pool web. The
-// tool of pool gpu is announced by an actor that is gone, see withdrawPool.
-func newInstallation(t *testing.T, r *rig) *installation {
+// newInstallation runs planner, observer, gateway and the actor of pool web, which observes if the layout says
+// so. The tool of pool gpu is announced by an actor that is gone, see withdrawPool.
+func newInstallation(t *testing.T, layout Layout, servers int) *installation {
 	t.Helper()
-	in := &installation{rig: r, t: t, buses: map[string]*natsbus.Bus{}}
+	in := &installation{rig: newRigOf(t, layout, servers), t: t, buses: map[string]*natsbus.Bus{}}
 	in.tap = in.user(Tap)
 	in.plan()
-	in.observe()
-	in.act()
+	actor := in.base("a", in.user("actor_web"))
+	if len(layout.Observing) > 0 {
+		actor.Follow = toolcall.Follow(in.observe(actor, in.buses["actor_web"]).Follow)
+	} else {
+		bus := in.user(Observer)
+		in.observe(in.base("o", bus), bus)
+	}
+	in.act(actor, in.buses["actor_web"])
 	in.serve()
 	gone := in.user("actor_gpu")
 	require.NoError(t, announce.NewDirectory(gone, nil).Announce(t.Context(), "gpu", "gone", []events.ToolSpec{
@@ -104,22 +111,23 @@ func (in *installation) start(run func(context.Context) error, err error) {
 func (in *installation) plan() {
 	bus := in.user(Planner)
 	p, err := planner.New(planner.Config{
-		Base: worker.Base{Instance: "p", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, KV: bus, Approval: approval.New(),
+		Base: in.base("p", bus), KV: bus, Approval: approval.New(),
 		Providers: map[string]llm.Caller{"scripted": scripted.New()}, Validator: schema.New(schema.Options{}), Blobs: bus,
 	})
 	in.start(p.Run, err)
 }
 
-func (in *installation) observe() {
-	bus := in.user(Observer)
-	o, err := observer.New(observer.Config{
-		Base: worker.Base{Instance: "o", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Snapshots: bus, SnapshotEvery: 5,
-	})
-	in.start(o.Run, err)
+func (in *installation) base(instance string, bus *natsbus.Bus) worker.Base {
+	return worker.Base{Instance: instance, Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}
 }
 
-func (in *installation) act() {
-	bus := in.user("actor_web")
+func (in *installation) observe(base worker.Base, bus *natsbus.Bus) *observer.Observer {
+	o, err := observer.New(observer.Config{Base: base, Snapshots: bus, SnapshotEvery: 5})
+	in.start(o.Run, err)
+	return o
+}
+
+func (in *installation) act(base worker.Base, bus *natsbus.Bus) {
 	dump, err := typed.New(tool.Definition{Name: "dump", Description: "Prints much.", Pool: "web", Effect: tool.Pure},
 		func(context.Context, struct{}) (string, error) { return strings.Repeat("x", 300_000), nil })
 	require.NoError(in.t, err)
@@ -128,16 +136,14 @@ func (in *installation) act() {
 	require.NoError(in.t, err)
 	registry, err := toolset.New(dump, pay)
 	require.NoError(in.t, err)
-	a, err := actor.New(actor.Config{
-		Base: worker.Base{Instance: "a", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, KV: bus, Blobs: bus, Tools: registry,
-	})
+	a, err := actor.New(actor.Config{Base: base, KV: bus, Blobs: bus, Tools: registry})
 	in.start(a.Run, err)
 }
 
 func (in *installation) serve() {
 	bus := in.user(Gateway)
 	g, err := control.New(control.Config{
-		Base: worker.Base{Instance: "g", Store: in.store(bus), Queue: bus, Feed: bus, Logger: quiet}, Timers: bus, KV: bus, Fleet: bus, Blobs: bus, Tombstones: bus,
+		Base: in.base("g", bus), Timers: bus, KV: bus, Fleet: bus, Blobs: bus, Tombstones: bus,
 		Validator: schema.New(schema.Options{}), CheckApproval: approval.New().Check, Ready: bus.Ready,
 		PoolWait: 300 * time.Millisecond,
 	})
@@ -215,7 +221,19 @@ func TestInstallation(t *testing.T) {
 		t.Skip("-short") // reason: it starts every role
 	}
 	t.Parallel()
-	in := newInstallation(t, newRigOf(t, 3))
+	t.Run("a user for each role", func(t *testing.T) {
+		t.Parallel()
+		newInstallation(t, layout, 3).works(t)
+	})
+	t.Run("an actor that observes", func(t *testing.T) {
+		t.Parallel()
+		observing := layout
+		observing.Observing = []string{"web"}
+		newInstallation(t, observing, 1).works(t)
+	})
+}
+
+func (in *installation) works(t *testing.T) {
 	whole := in.begin(nil, wholeScript)
 	expiring := in.begin(func(a *events.Agent) { a.Approval.Expires = events.Duration(time.Second) }, payScript)
 	require.NoError(t, in.gateway.Ready(t.Context()))

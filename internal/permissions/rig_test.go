@@ -57,11 +57,11 @@ type rig struct {
 // newRig runs a server on the generated configuration with nkeys.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	return newRigOf(t, 1)
+	return newRigOf(t, layout, 1)
 }
 
 // newRigOf runs one server, or a cluster on which everything is replicated.
-func newRigOf(t *testing.T, servers int) *rig {
+func newRigOf(t *testing.T, layout Layout, servers int) *rig {
 	t.Helper()
 	dir := t.TempDir()
 	r := &rig{keys: filepath.Join(dir, "keys")}

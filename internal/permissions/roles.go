@@ -69,6 +69,8 @@ type Layout struct {
 	Shards int
 	// Pools are the pools of tools; `default` is always among them.
 	Pools []string
+	// Observing are the pools whose actors observe, too. They have the permissions of both roles.
+	Observing []string
 	// Storage are the agents whose storage actors and the observer may use.
 	Storage []entrystore.Owner
 	// Services are the NATS services whose tools actors call.
@@ -121,6 +123,11 @@ func (l Layout) withDefaults() (Layout, error) {
 			return l, fmt.Errorf("pool %q is reserved for the tools of runs' clients: it has no actor", pool)
 		}
 	}
+	for _, pool := range l.Observing {
+		if !slices.Contains(l.Pools, pool) {
+			return l, fmt.Errorf("pool %q is to observe, and is none of the pools: %s", pool, strings.Join(l.Pools, ", "))
+		}
+	}
 	for _, of := range l.Storage {
 		if err := of.Check(); err != nil {
 			return l, err
@@ -169,7 +176,7 @@ func (s Service) user() User {
 }
 
 // RolesOf returns the roles out of whose states a user may publish, sorted. A user should have one
-// role.
+// role, or be an actor that observes.
 func RolesOf(may func(subject string) bool) []string {
 	var roles []string
 	for role, states := range owned {
@@ -242,6 +249,9 @@ func (l Layout) actor(g *natsbus.Grants, pool string) {
 	g.UseBucket(buckets.Tools(pool))
 	g.Lend(pool)
 	g.StoreResults(pool)
+	if slices.Contains(l.Observing, pool) {
+		l.observer(g)
+	}
 	if pool == events.AgentsPool {
 		l.subagents(g) // it runs no tools, so it needs no storage
 		return

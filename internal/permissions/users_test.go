@@ -3,6 +3,8 @@ package permissions
 import (
 	"context"
 	"encoding/json"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -227,4 +229,32 @@ func TestEveryRoleMayAskWhetherItIsReady(t *testing.T) {
 			require.NoError(t, bus.Ready(t.Context()))
 		}
 	}
+}
+
+// An actor that observes has the permissions of both roles, and those of no other one.
+func TestObservingPools(t *testing.T) {
+	l := Layout{Pools: []string{"web", "gpu"}, Observing: []string{"web"}}
+	users, err := Users(l)
+	require.NoError(t, err)
+	of := map[string]User{}
+	for _, u := range users {
+		of[u.Name] = u
+	}
+	own := func(u User) (publish []string) {
+		return slices.DeleteFunc(slices.Clone(u.Publish), func(s string) bool { return strings.Contains(s, "_INBOX") })
+	}
+	plain, err := Users(Layout{Pools: l.Pools})
+	require.NoError(t, err)
+	for _, u := range plain {
+		want := own(u)
+		if u.Name == "actor_web" {
+			want = append(want, own(of[Observer])...)
+			slices.Sort(want)
+			want = slices.Compact(want)
+		}
+		require.ElementsMatch(t, want, own(of[u.Name]), u.Name)
+	}
+	l.Observing = []string{"cpu"}
+	_, err = Users(l)
+	require.ErrorContains(t, err, `pool "cpu" is to observe, and is none of the pools: default, gpu, web`)
 }

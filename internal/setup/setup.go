@@ -253,6 +253,8 @@ type Permissions struct {
 	Storage []string
 	// Services are the NATS services whose tools actors call, as NAME=SUBJECT,SUBJECT.
 	Services []string
+	// Observing are the pools whose actors observe, too.
+	Observing []string
 	// Format is [FormatConf] or json.
 	Format string
 	// Credentials is the directory of the users' nkeys. Empty: users have passwords.
@@ -284,7 +286,7 @@ func (p *Permissions) Write(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	layout := permissions.Layout{Pools: p.Pools, Shards: p.Shards, Storage: storage}
+	layout := permissions.Layout{Pools: p.Pools, Shards: p.Shards, Storage: storage, Observing: p.Observing}
 	for _, service := range p.Services {
 		name, subjects, _ := strings.Cut(service, "=")
 		layout.Services = append(layout.Services, permissions.Service{
@@ -316,6 +318,9 @@ func (p *Permissions) command() string {
 	}
 	if len(p.Pools) > 0 {
 		words = append(words, "--pools "+strings.Join(p.Pools, ","))
+	}
+	if len(p.Observing) > 0 {
+		words = append(words, "--observing-pools "+strings.Join(p.Observing, ","))
 	}
 	for _, of := range p.Storage {
 		words = append(words, "--storage "+of)
