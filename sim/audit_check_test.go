@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -71,7 +72,7 @@ func (l *log) keep(acknowledged bool) {
 		result := l.last()
 		l.commit(run, roleObserver, runlog.Draft{Origin: events.Observing, Payload: &events.Continue{}})
 		if id == "a" {
-			k, n, _ := run.Keep(result.Seq, func() bool { return true })
+			k, n, _ := run.Keep(result.Seq, time.Minute, func() bool { return true })
 			require.NotNil(l.t, k)
 			require.EqualValues(l.t, 3, n)
 			if acknowledged {

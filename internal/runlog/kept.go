@@ -7,8 +7,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
-// KeepFor is how long a delivery is kept, counted from before its record was appended. It is
-// shorter than any ack wait, so nobody else has the delivery meanwhile.
+// KeepFor is how long a delivery is kept at most, counted from before its record was appended.
 const KeepFor = 2 * time.Second
 
 // Kept is a delivery that a worker does not acknowledge yet, although nothing is due under it.
@@ -20,6 +19,7 @@ type Kept struct {
 	Ended chan struct{}
 	ended bool
 	woken woken
+	until time.Time
 	// sole reports whether no other process can have the delivery.
 	sole func() bool
 	// open says that an event which wakes nobody may be stored without that this is known.
@@ -31,23 +31,25 @@ type woken struct {
 	n, seq uint64
 	to     events.State
 	id     string
-	until  time.Time
+	sent   time.Time
 }
 
 // Keep keeps a delivery of the record, if this process appended it a moment ago and has
-// followed it up ([Draft.Followed]). n and id are those of its event. sole reports whether no
-// other process can have the delivery. The run is locked.
-func (r *Run) Keep(seq uint64, sole func() bool) (k *Kept, n uint64, id string) {
+// followed it up ([Draft.Followed]). n and id are those of its event. most is less than the ack
+// wait, so that nobody else gets the delivery meanwhile; sole reports whether no other process
+// can have it already. The run is locked.
+func (r *Run) Keep(seq uint64, most time.Duration, sole func() bool) (k *Kept, n uint64, id string) {
 	w := r.woken
-	if r.kept != nil || w.seq != seq || r.mem.Control.Wake[w.to] != w.n || r.Terminal() || !time.Now().Before(w.until) {
+	until := w.sent.Add(min(KeepFor, most))
+	if r.kept != nil || w.seq != seq || r.mem.Control.Wake[w.to] != w.n || r.Terminal() || !time.Now().Before(until) {
 		return nil, 0, ""
 	}
-	r.kept = &Kept{Ended: make(chan struct{}), woken: w, sole: sole}
+	r.kept = &Kept{Ended: make(chan struct{}), woken: w, until: until, sole: sole}
 	return r.kept, w.n, w.id
 }
 
 // Left is how long the delivery may still be kept.
-func (k *Kept) Left() time.Duration { return time.Until(k.woken.until) }
+func (k *Kept) Left() time.Duration { return time.Until(k.until) }
 
 // LetGo says that a delivery is not kept any longer. It reports whether the log may hold an
 // event that wakes nobody and that the memory lacks. The run is locked.
@@ -71,7 +73,7 @@ func (r *Run) EndKept() {
 func (r *Run) keeps(mem *reducer.Memory, to events.State) bool {
 	k := r.kept
 	return k != nil && !k.ended && k.woken.to == to && mem.Control.Wake[to] == k.woken.n && !mem.Control.Paused &&
-		time.Now().Before(k.woken.until) && k.sole()
+		time.Now().Before(k.until) && k.sole()
 }
 
 // KeepsWake reports whether the delivery of event n is kept. The run is locked.

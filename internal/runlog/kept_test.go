@@ -2,6 +2,7 @@ package runlog_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -48,7 +49,7 @@ func TestKept(t *testing.T) {
 	keep := func(r *runlog.Run, seq uint64) *runlog.Kept {
 		r.Lock()
 		defer r.Unlock()
-		k, _, _ := r.Keep(seq, func() bool { return true })
+		k, _, _ := r.Keep(seq, time.Minute, func() bool { return true })
 		return k
 	}
 	one, other := open(), open()

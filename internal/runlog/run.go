@@ -426,7 +426,7 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 	last := ready[len(ready)-1]
 	r.written = last.event
 	if to := last.subject.To; drafts[len(drafts)-1].Followed && to == last.event.To {
-		r.woken = woken{n: last.event.N, seq: seq, to: to, id: last.event.ID, until: sent.Add(KeepFor)}
+		r.woken = woken{n: last.event.N, seq: seq, to: to, id: last.event.ID, sent: sent}
 	}
 	return nil
 }

@@ -34,9 +34,10 @@ func (j *delivery) keep(ctx context.Context, held *extender, out *unslotted) boo
 	default:
 		return false
 	}
+	most := held.interval()
 	j.run.Lock()
 	defer j.run.Unlock()
-	k, n, id := j.run.Keep(j.d.Record().Seq, d.Sole)
+	k, n, id := j.run.Keep(j.d.Record().Seq, most, d.Sole)
 	started := k != nil && out.start(func() {
 		defer func() { <-j.w.waiting }()
 		defer j.release(held)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/effects"
+	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/internal/worker/workertest"
@@ -85,6 +86,15 @@ func TestKeepEnds(t *testing.T) {
 		run := r.start()
 		r.spawn(stepping(func(step int) time.Duration { return time.Duration(step) * runlog.KeepFor }), following)
 		r.requireKept(run, events.Observing, events.Observing, events.Observing)
+	})
+}
+
+// A short ack wait bounds it further.
+func TestKeepEndsBeforeTheAckWait(t *testing.T) {
+	bubbleWith(t, simtest.Options{AckWait: 300 * time.Millisecond}, func(t *testing.T, r *rig) {
+		run := r.start()
+		r.spawn(stepping(func(step int) time.Duration { return time.Duration(step) * 90 * time.Millisecond }), following)
+		r.requireKept(run, events.Observing, events.Nobody, events.Observing)
 	})
 }
 
