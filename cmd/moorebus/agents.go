@@ -108,7 +108,7 @@ func readAll(stdin io.Reader, file string) ([]byte, error) {
 
 // PutAgent stores a definition.
 func (c *client) PutAgent(ctx context.Context, ns, name string, data []byte, f agentfile.Format) (control.AgentInfo, error) {
-	return requests.PutAgent.Call(ctx, c.api, requests.NewAgent{
+	return requests.PutAgent.Call(ctx, c.API, requests.NewAgent{
 		Named: requests.Named{Scope: requests.Scope{Namespace: ns}, Name: name}, File: requests.AgentFile{Data: data, Format: f},
 	})
 }
@@ -116,15 +116,15 @@ func (c *client) PutAgent(ctx context.Context, ns, name string, data []byte, f a
 func (c *client) putAgents(ctx context.Context, definitions []definition) error {
 	stored := make([]control.AgentInfo, 0, len(definitions))
 	for _, d := range definitions {
-		info, err := c.PutAgent(ctx, c.namespace, d.name, d.data, d.format)
+		info, err := c.PutAgent(ctx, c.Namespace, d.name, d.data, d.format)
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.file, err)
 		}
 		if stored = append(stored, info); d.tools {
-			c.notef("%s: its tools are not stored; give them to an actor: actor --tools %s", d.file, d.file)
+			c.Notef("%s: its tools are not stored; give them to an actor: actor --tools %s", d.file, d.file)
 		}
 	}
-	return print.Agents(c.out, c.format, stored)
+	return print.Agents(c.Out, c.Format, stored)
 }
 
 func getAgentCommand() *cobra.Command {
@@ -137,14 +137,14 @@ func getAgentCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.YAML, print.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			data, err := requests.GetAgent.Call(ctx, c.api, requests.Name(args[0]))
+			data, err := requests.GetAgent.Call(ctx, c.API, requests.Name(args[0]))
 			if known := (*refusal.Error)(nil); errors.As(err, &known) && known.Code == refusal.CodeAgentNotFound {
-				return fmt.Errorf("there is no agent %q in namespace %s; store it with `moorebus agents put FILE`", args[0], c.namespace)
+				return fmt.Errorf("there is no agent %q in namespace %s; store it with `moorebus agents put FILE`", args[0], c.Namespace)
 			}
 			if err != nil {
 				return err
 			}
-			return print.Agent(c.out, c.format, data)
+			return print.Agent(c.Out, c.Format, data)
 		})
 	}
 	return cmd
@@ -159,11 +159,11 @@ func listAgentsCommand() *cobra.Command {
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			agents, err := requests.ListAgents.Call(ctx, c.api, requests.Scope{})
+			agents, err := requests.ListAgents.Call(ctx, c.API, requests.Scope{})
 			if err != nil {
 				return err
 			}
-			return print.Agents(c.out, c.format, agents)
+			return print.Agents(c.Out, c.Format, agents)
 		})
 	}
 	return cmd
@@ -244,10 +244,10 @@ func readMemory(stdin io.Reader, file string) ([]events.Entry, []string, error) 
 
 func (c *client) storeAll(ctx context.Context, agent string, entries []events.Entry) error {
 	for i, e := range entries {
-		if _, err := storage.Put(ctx, c.api, agent, e); err != nil {
+		if _, err := storage.Put(ctx, c.API, agent, e); err != nil {
 			return fmt.Errorf("after %d of %d entries were stored: %w", i, len(entries), err)
 		}
 	}
-	c.notef("%d entries are in the storage of %s", len(entries), agent)
+	c.Notef("%d entries are in the storage of %s", len(entries), agent)
 	return nil
 }

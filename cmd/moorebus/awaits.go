@@ -50,7 +50,7 @@ func (c *client) awaits(ctx context.Context, id string) (*runs.WaitsFor, error) 
 		state, err := c.state(ctx, id)
 		return state.WaitsFor, err
 	}
-	page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: list.Query{Filters: list.Filters{"id_prefix": id}, Limit: 1}})
+	page, err := requests.ListRuns.Call(ctx, c.API, requests.RunList{Query: list.Query{Filters: list.Filters{"id_prefix": id}, Limit: 1}})
 	if err != nil || len(page.Runs) == 0 {
 		return nil, err
 	}

@@ -222,11 +222,11 @@ retry forks a run from just before the event that ended it. drop hides entries.`
 	queryFlags(cmd, &q.Options)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			found, err := requests.ListDead.Call(ctx, c.api, q)
+			found, err := requests.ListDead.Call(ctx, c.API, q)
 			if err != nil {
 				return err
 			}
-			return print.WriteDead(c.out, c.format, found.Dead)
+			return print.WriteDead(c.Out, c.Format, found.Dead)
 		})
 	}
 	cmd.AddCommand(deadDropCommand(), deadRetryCommand())
@@ -237,7 +237,7 @@ retry forks a run from just before the event that ended it. drop hides entries.`
 func (c *client) deadNames(ctx context.Context, args []string) (names []string, err error) {
 	for _, name := range args {
 		if !strings.Contains(name, ":") {
-			if name, err = c.find(ctx, name); err != nil {
+			if name, err = c.FindRun(ctx, name); err != nil {
 				return nil, err
 			}
 		}
@@ -264,11 +264,11 @@ the log. dead --dropped lists them.`,
 			if err != nil {
 				return err
 			}
-			if _, err := requests.DropDead.Call(ctx, c.api, requests.Drop{Body: requests.DropBody{Names: names}}); err != nil {
+			if _, err := requests.DropDead.Call(ctx, c.API, requests.Drop{Body: requests.DropBody{Names: names}}); err != nil {
 				return err
 			}
 			for _, name := range names {
-				_, _ = fmt.Fprintln(c.out, name, "dropped")
+				_, _ = fmt.Fprintln(c.Out, name, "dropped")
 			}
 			return nil
 		})
@@ -302,14 +302,14 @@ drop hides them.`,
 }
 
 func (c *client) retry(ctx context.Context, arg string) error {
-	id, err := c.find(ctx, arg)
+	id, err := c.FindRun(ctx, arg)
 	if err != nil {
 		return err
 	}
-	fork, err := requests.Retry.Call(ctx, c.api, requests.RetryOf{Run: requests.ID(id)})
+	fork, err := requests.Retry.Call(ctx, c.API, requests.RetryOf{Run: requests.ID(id)})
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.out, "%s continues %s after event %d\n", fork.RunID, id, fork.At)
+	_, err = fmt.Fprintf(c.Out, "%s continues %s after event %d\n", fork.RunID, id, fork.At)
 	return err
 }

@@ -64,19 +64,19 @@ func (x change) all(ctx context.Context, c *client, runs []string, by events.By)
 }
 
 func (x change) one(ctx context.Context, c *client, arg string, by events.By) (result runs.Result, id string, err error) {
-	if id, err = c.find(ctx, arg); err == nil {
-		result, err = x.do.Call(ctx, c.api, requests.Order{Run: requests.ID(id), By: by})
+	if id, err = c.FindRun(ctx, arg); err == nil {
+		result, err = x.do.Call(ctx, c.API, requests.Order{Run: requests.ID(id), By: by})
 	}
 	return result, id, err
 }
 
 func (c *client) writeState(id string, r runs.Result, suffix string) error {
-	if c.format == print.JSON {
-		return print.WriteJSON(c.out, struct {
+	if c.Format == print.JSON {
+		return print.WriteJSON(c.Out, struct {
 			RunID string `json:"run_id"`
 			runs.Result
 		}{id, r})
 	}
-	_, err := fmt.Fprintf(c.out, "%s %s%s\n", id, r.State, suffix)
+	_, err := fmt.Fprintf(c.Out, "%s %s%s\n", id, r.State, suffix)
 	return err
 }

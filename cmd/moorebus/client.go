@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"log/slog"
 	"os"
@@ -55,39 +54,22 @@ func addClientFlags(cmd *cobra.Command, formats ...print.Format) *clientFlags {
 func openFeature(cmd *cobra.Command, formats ...print.Format) feature.Use {
 	f := addClientFlags(cmd, formats...)
 	return func(cmd *cobra.Command, a feature.Access, do func(ctx context.Context, c *feature.Client) error) error {
-		return f.use(cmd, a, func(ctx context.Context, c *client) error {
-			of := &feature.Client{
-				API: c.api, Bus: c.Bus, Log: c.log, Namespace: c.namespace, Only: c.only, Format: c.format, Out: c.out, Color: c.color, Post: c.post, Find: c.finder, Notef: c.notef,
-			}
-			if c.offline() {
-				of.Unserved = c.Where
-			}
-			return do(ctx, of)
-		})
+		return f.use(cmd, a, func(ctx context.Context, c *client) error { return do(ctx, &c.Client) })
 	}
 }
 
 // client is an open bus with the gateway's services on it without the role, or a gateway.
 type client struct {
-	// Conn is the bus. Over HTTP it has no Bus, but [client.log].
+	// Client is what commands of features have of it. On a bus its API is this process.
+	feature.Client
+	// Conn is the bus. Over HTTP it has none.
 	*datadir.Conn
-	// api sends the requests of the API, on a bus to this process.
-	api route.Client
-	// log has the records of runs.
-	log logAndFeed
 	// events returns those of a run from a number on, and refuses a run that is not there.
 	events  func(ctx context.Context, ns, id string, from uint64) (iter.Seq2[journal.Record, error], error)
 	machine *reducer.Machine
 	// controller and store are nil over HTTP.
 	controller *control.Controller
 	store      *runlog.Store
-	namespace  string
-	// only is the namespace if a flag or a variable names it, else empty.
-	only   string
-	format print.Format
-	out    io.Writer
-	note   io.Writer
-	color  bool
 }
 
 // What a command does to a data directory, and that it needs the bus.
@@ -132,12 +114,15 @@ func (f *clientFlags) client(cmd *cobra.Command) (*client, *slog.Logger, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	c := &client{
-		machine: reducer.NewMachine(reducer.MachineOptions{}), namespace: namespace, format: format,
-		out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), color: terminal.Stdout.Color(os.Getenv),
+	c := &client{machine: reducer.NewMachine(reducer.MachineOptions{})}
+	c.Client = feature.Client{
+		Namespace: namespace, Format: format, Out: cmd.OutOrStdout(), Color: terminal.Stdout.Color(os.Getenv), Post: c.post, Find: c.begins,
+		Notef: func(format string, args ...any) {
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), cli.AsStarted(fmt.Sprintf(format, args...)))
+		},
 	}
 	if given {
-		c.only = namespace
+		c.Only = namespace
 	}
 	return c, logger, nil
 }
@@ -158,7 +143,7 @@ func (f *clientFlags) open(cmd *cobra.Command, c *client, a feature.Access, logg
 		return err
 	}
 	if a.Has(feature.Outlasts) && at.Remote && strings.Contains(at.Connect.Server(), ",") {
-		err = cli.Outlast(cmd.Context(), c.notef, open)
+		err = cli.Outlast(cmd.Context(), c.Notef, open)
 	} else {
 		err = open(cmd.Context())
 	}
@@ -166,7 +151,10 @@ func (f *clientFlags) open(cmd *cobra.Command, c *client, a feature.Access, logg
 		return err
 	}
 	defer conn.Close()
-	c.Conn, c.log = conn, conn.Bus
+	c.Conn, c.Bus, c.Log = conn, conn.Bus, conn.Bus
+	if conn.Server != nil {
+		c.Unserved = conn.Where
+	}
 	if err := c.newControl(logger); err != nil {
 		return err
 	}
@@ -188,20 +176,15 @@ func (c *client) newControl(logger *slog.Logger) (err error) {
 		return err
 	}
 	c.events = c.controller.Events
-	c.api = route.Client{Transport: route.NewInProcess(append(requests.Rows(c.controller), all.Features().Clients().On(c.controller).Rows()...)), Namespace: c.namespace}
+	c.API = route.Client{Transport: route.NewInProcess(append(requests.Rows(c.controller), all.Features().Clients().On(c.controller).Rows()...)), Namespace: c.Namespace}
 	return nil
 }
 
-func (c *client) run(id string) events.Run { return events.NewRun(c.namespace, id, c.log.Shards()) }
+func (c *client) run(id string) events.Run { return events.NewRun(c.Namespace, id, c.Log.Shards()) }
 
 // offline reports whether this process holds the data directory itself: then no role works
 // on the runs in it.
-func (c *client) offline() bool { return c.Server != nil }
-
-// notef writes a line to stderr.
-func (c *client) notef(format string, args ...any) {
-	_, _ = fmt.Fprintln(c.note, cli.AsStarted(fmt.Sprintf(format, args...)))
-}
+func (c *client) offline() bool { return c.Unserved != "" }
 
 // badFlag turns a refused parameter into a usage error. The message of the refusal begins
 // with the parameter, which has the name of a flag.
@@ -226,6 +209,6 @@ func addByFlags(cmd *cobra.Command) func() events.By {
 // noteOffline says that no process continues a run.
 func (c *client) noteOffline() {
 	if c.offline() {
-		c.notef("no process serves %s now: the run continues when `moorebus dev` does", c.Where)
+		c.Notef("no process serves %s now: the run continues when `moorebus dev` does", c.Where)
 	}
 }

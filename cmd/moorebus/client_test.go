@@ -10,10 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/announce"
-	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/forking"
-	"github.com/moorebus/moorebus/internal/datadir"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -35,7 +34,7 @@ func TestCommandsHaveTheirRunsLookedAtSoon(t *testing.T) {
 	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet})
 	require.NoError(t, err)
 	require.NoError(t, announce.NewDirectory(bus, nil).AnnounceProviders(t.Context(), "p", []string{"openai"}))
-	c := &client{Conn: &datadir.Conn{Conn: cli.Conn{Bus: bus, NATS: conn}}, machine: reducer.NewMachine(reducer.MachineOptions{})}
+	c := &client{Client: feature.Client{Bus: bus}, machine: reducer.NewMachine(reducer.MachineOptions{})}
 	require.NoError(t, c.newControl(quiet))
 	a := events.DefaultAgent()
 	a.Name, a.LLM.Provider = "tester", "openai"

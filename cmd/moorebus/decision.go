@@ -32,7 +32,7 @@ func (f *clientFlags) decide(cmd *cobra.Command, arg string, d events.Decision, 
 		return cli.Usage("--by: is required, because USER is not set: every decision names who made it")
 	}
 	return f.use(cmd, writes, func(ctx context.Context, c *client) error {
-		id, err := c.find(ctx, arg)
+		id, err := c.FindRun(ctx, arg)
 		if err != nil {
 			return err
 		}
@@ -46,7 +46,7 @@ func (f *clientFlags) decide(cmd *cobra.Command, arg string, d events.Decision, 
 				return err
 			}
 		}
-		result, err := requests.Decide.Call(ctx, c.api, requests.NewDecision{Run: requests.ID(id), Decision: requests.Decision(d)})
+		result, err := requests.Decide.Call(ctx, c.API, requests.NewDecision{Run: requests.ID(id), Decision: requests.Decision(d)})
 		if err != nil {
 			return err
 		}

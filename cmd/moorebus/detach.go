@@ -78,11 +78,11 @@ func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Docum
 			return nobody()
 		}
 		if len(docs.Others) > 0 || len(toolfile.Subagents(docs.Tools)) > 0 {
-			if err := compose.PutAgents(ctx, c, c.namespace, docs); err != nil {
+			if err := compose.PutAgents(ctx, c, c.Namespace, docs); err != nil {
 				return err
 			}
 		}
-		started, err := requests.Start.Call(ctx, c.api, requests.NewRun{Body: requests.Starts(start)})
+		started, err := requests.Start.Call(ctx, c.API, requests.NewRun{Body: requests.Starts(start)})
 		switch {
 		case refusal.Is(err, refusal.CodeUnknownProvider), refusal.Is(err, refusal.CodeUnknownTool):
 			if elsewhere {
@@ -91,13 +91,13 @@ func (f *localFlags) detach(cmd *cobra.Command, d detached, docs agentfile.Docum
 			return fmt.Errorf("%w; the process that serves %s must offer it, as `%s` does", err, f.dir, f.dev())
 		case err != nil:
 			return err
-		case c.format == print.JSON:
-			err = print.WriteJSON(c.out, started)
+		case c.Format == print.JSON:
+			err = print.WriteJSON(c.Out, started)
 		default:
-			_, err = fmt.Fprintln(c.out, started.RunID)
+			_, err = fmt.Fprintln(c.Out, started.RunID)
 		}
 		where := whereFlags(cmd.Flags())
-		c.notef("follow it with: %[1]s tap --run %[2]s --from 1%[3]s\nsee it with: %[1]s show %[2]s%[3]s\nend it with: %[1]s cancel %[2]s%[3]s", cli.Self(), started.RunID, where)
+		c.Notef("follow it with: %[1]s tap --run %[2]s --from 1%[3]s\nsee it with: %[1]s show %[2]s%[3]s\nend it with: %[1]s cancel %[2]s%[3]s", cli.Self(), started.RunID, where)
 		return err
 	})
 }

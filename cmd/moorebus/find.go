@@ -10,17 +10,12 @@ import (
 	"github.com/moorebus/moorebus/internal/print"
 )
 
-// find returns the id of the run that an argument names: an id, the beginning of one, or @last,
-// see [print.FindRun].
-func (c *client) find(ctx context.Context, arg string) (string, error) {
-	return print.FindRun(ctx, arg, c.finder)
-}
-
-func (c *client) finder(ctx context.Context, prefix string, limit int) ([]list.Run, error) {
+// begins is a [print.RunFinder].
+func (c *client) begins(ctx context.Context, prefix string, limit int) ([]list.Run, error) {
 	if c.controller != nil { // which need not read the entire log for it
-		return c.controller.Find(ctx, c.namespace, prefix, limit)
+		return c.controller.Find(ctx, c.Namespace, prefix, limit)
 	}
-	page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: list.Query{Filters: list.Filters{"id_prefix": prefix}, Limit: limit}})
+	page, err := requests.ListRuns.Call(ctx, c.API, requests.RunList{Query: list.Query{Filters: list.Filters{"id_prefix": prefix}, Limit: limit}})
 	return page.Runs, err
 }
 
@@ -38,5 +33,5 @@ func (f *clientFlags) offerRunFlag(cmd *cobra.Command, flag string) {
 }
 
 func (f *clientFlags) offer(cmd *cobra.Command, fn func(context.Context, print.RunFinder) error) error {
-	return f.use(cmd, reads, func(ctx context.Context, c *client) error { return fn(ctx, c.finder) })
+	return f.use(cmd, reads, func(ctx context.Context, c *client) error { return fn(ctx, c.Find) })
 }

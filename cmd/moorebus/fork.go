@@ -52,22 +52,22 @@ again.`,
 			return err
 		}
 		return flags.use(cmd, writes, func(ctx context.Context, c *client) error {
-			id, err := c.find(ctx, args[0])
+			id, err := c.FindRun(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			if err := checkPatch(change); err != nil {
 				return err
 			}
-			fork, err := requests.Fork.Call(ctx, c.api, requests.NewFork{Run: requests.ID(id), Keys: requests.Key(key), Body: forking.Request{At: at, Patch: change}})
+			fork, err := requests.Fork.Call(ctx, c.API, requests.NewFork{Run: requests.ID(id), Keys: requests.Key(key), Body: forking.Request{At: at, Patch: change}})
 			if err != nil {
 				return err
 			}
 			c.noteOffline()
-			if c.format == print.JSON {
-				return print.WriteJSON(c.out, fork)
+			if c.Format == print.JSON {
+				return print.WriteJSON(c.Out, fork)
 			}
-			_, err = fmt.Fprintln(c.out, fork.RunID)
+			_, err = fmt.Fprintln(c.Out, fork.RunID)
 			return err
 		})
 	}

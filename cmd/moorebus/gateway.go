@@ -11,16 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/datadir"
 	"github.com/moorebus/moorebus/internal/gatewaylog"
 	"github.com/moorebus/moorebus/internal/refusal"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
-
-// logAndFeed is the reading half of the log, and its live side.
-type logAndFeed interface {
-	journal.Log
-	journal.Feed
-}
-
-var _ logAndFeed = (*gatewaylog.Client)(nil)
 
 // useGateway is use over HTTP.
 func (f *clientFlags) useGateway(cmd *cobra.Command, c *client, o cli.Gateway, from string, fn func(context.Context, *client) error) error {
@@ -29,8 +20,8 @@ func (f *clientFlags) useGateway(cmd *cobra.Command, c *client, o cli.Gateway, f
 		return err
 	}
 	defer g.Close()
-	c.Conn, c.log, c.events, c.api = &datadir.Conn{Conn: cli.Conn{Where: o.URL, From: from}}, g, g.Events, g.API
-	c.api.Namespace = c.namespace
+	c.Conn, c.Log, c.events, c.API = &datadir.Conn{Conn: cli.Conn{Where: o.URL, From: from}}, g, g.Events, g.API
+	c.API.Namespace = c.Namespace
 	return badFlag(fn(cmd.Context(), c))
 }
 

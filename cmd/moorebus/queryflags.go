@@ -89,7 +89,7 @@ func filterValues(cmd *cobra.Command) (list.Filters, error) {
 func (c *client) findRuns(ctx context.Context, values list.Filters) (err error) {
 	for _, f := range list.AllFilters() {
 		if f.Kind == row.Run && values[f.Name] != "" {
-			if values[f.Name], err = c.find(ctx, values[f.Name]); err != nil {
+			if values[f.Name], err = c.FindRun(ctx, values[f.Name]); err != nil {
 				return err
 			}
 		}

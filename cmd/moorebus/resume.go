@@ -61,7 +61,7 @@ func (restored resume) Call(ctx context.Context, c route.Client, in requests.Ord
 func (c *client) restoredRuns(ctx context.Context) (runs []string, err error) {
 	q := list.Query{Filters: list.Filters{"paused": "restored"}, Limit: list.MaxLimit}
 	for {
-		page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: q})
+		page, err := requests.ListRuns.Call(ctx, c.API, requests.RunList{Query: q})
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +73,7 @@ func (c *client) restoredRuns(ctx context.Context) (runs []string, err error) {
 		}
 	}
 	if len(runs) == 0 {
-		c.notef("no run of namespace %s is paused by a restore", c.namespace)
+		c.Notef("no run of namespace %s is paused by a restore", c.Namespace)
 	}
 	slices.Reverse(runs)
 	return runs, nil

@@ -48,15 +48,15 @@ a file or a pipe it has full ids and times.`,
 			if err := c.findRuns(ctx, q.Filters); err != nil {
 				return err
 			}
-			page, err := requests.ListRuns.Call(ctx, c.api, requests.RunList{Query: q})
+			page, err := requests.ListRuns.Call(ctx, c.API, requests.RunList{Query: q})
 			if err != nil {
 				return err
 			}
-			if err := print.Runs(c.out, c.format, page, screen()); err != nil {
+			if err := print.Runs(c.Out, c.Format, page, screen()); err != nil {
 				return err
 			}
-			if page.Next != "" && c.format == print.Table {
-				c.notef("there are more runs; continue with --cursor %s", page.Next)
+			if page.Next != "" && c.Format == print.Table {
+				c.Notef("there are more runs; continue with --cursor %s", page.Next)
 			}
 			return nil
 		})

@@ -18,11 +18,11 @@ import (
 
 // post posts inputs to a run and shows how it stands then.
 func (c *client) post(ctx context.Context, arg string, inputs []control.Input) error {
-	id, err := c.find(ctx, arg)
+	id, err := c.FindRun(ctx, arg)
 	if err != nil {
 		return err
 	}
-	if _, err := requests.PostInputs.Call(ctx, c.api, requests.NewInputs{Run: requests.ID(id), Inputs: inputs}); err != nil {
+	if _, err := requests.PostInputs.Call(ctx, c.API, requests.NewInputs{Run: requests.ID(id), Inputs: inputs}); err != nil {
 		return err
 	}
 	state, err := c.state(ctx, id)

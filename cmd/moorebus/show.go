@@ -59,7 +59,7 @@ log; stderr says if it may differ from the one that was sent.
 			return cli.Usage("--at: events are counted from 1")
 		}
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			id, err := c.find(ctx, args[0])
+			id, err := c.FindRun(ctx, args[0])
 			switch {
 			case err != nil:
 				return err
@@ -83,57 +83,57 @@ func (c *client) showRequest(ctx context.Context, id string, at uint64) error {
 		return err
 	}
 	if req.Exact != nil && !*req.Exact && req.Dialect != providers.Scripted {
-		c.notef("what was sent may differ: its digest is not that of this request; a running planner with the provider knows its settings")
+		c.Notef("what was sent may differ: its digest is not that of this request; a running planner with the provider knows its settings")
 	}
-	_, err = fmt.Fprintf(c.out, "%s\n", req.Body)
+	_, err = fmt.Fprintf(c.Out, "%s\n", req.Body)
 	return err
 }
 
 // request returns the request whose reply is event at, with its body; 0: the one that waits.
 func (c *client) request(ctx context.Context, id string, at uint64) (control.ModelRequest, error) {
-	return requests.ModelRequest.Call(ctx, c.api, requests.ReplyAt{Run: requests.ID(id), At: at, Body: true})
+	return requests.ModelRequest.Call(ctx, c.API, requests.ReplyAt{Run: requests.ID(id), At: at, Body: true})
 }
 
 // state returns how a run stands.
 func (c *client) state(ctx context.Context, id string) (runs.RunState, error) {
-	return requests.GetRun.Call(ctx, c.api, requests.RunAt{Run: requests.ID(id)})
+	return requests.GetRun.Call(ctx, c.API, requests.RunAt{Run: requests.ID(id)})
 }
 
 func (c *client) showUsage(ctx context.Context, id string) error {
-	u, err := requests.Usage.Call(ctx, c.api, requests.ID(id))
+	u, err := requests.Usage.Call(ctx, c.API, requests.ID(id))
 	if err != nil {
 		return err
 	}
-	return print.Usage(c.out, c.format, u, c.color)
+	return print.Usage(c.Out, c.Format, u, c.Color)
 }
 
 func (c *client) showTree(ctx context.Context, id string) error {
-	tree, err := requests.Tree.Call(ctx, c.api, requests.ID(id))
+	tree, err := requests.Tree.Call(ctx, c.API, requests.ID(id))
 	if err != nil {
 		return err
 	}
-	return print.Tree(c.out, c.format, tree, c.color)
+	return print.Tree(c.Out, c.Format, tree, c.Color)
 }
 
 func (c *client) show(ctx context.Context, id string, at uint64, memory, reasoning bool) error {
-	records, err := c.events(ctx, c.namespace, id, 1)
+	records, err := c.events(ctx, c.Namespace, id, 1)
 	if err != nil {
 		return err
 	}
-	run, mem, err := print.ReadRun(ctx, runlog.NewFold(c.log, c.machine, c.run(id)), at, records)
+	run, mem, err := print.ReadRun(ctx, runlog.NewFold(c.Log, c.machine, c.run(id)), at, records)
 	switch {
 	case err != nil:
 		return err
 	case run.N < at:
 		return cli.Usage("--at: the run has %d events, so it is 1 to %d", run.N, run.N)
 	case memory:
-		return print.Write(c.out, c.format, mem)
+		return print.Write(c.Out, c.Format, mem)
 	}
 	run.Reasoning = run.Reasoning || reasoning
 	if run.WaitsFor, err = c.waitsFor(ctx, id, run.State, run.N); err != nil {
 		return err
 	}
-	return run.Write(c.out, c.format, c.color)
+	return run.Write(c.Out, c.Format, c.Color)
 }
 
 // waitsFor returns which pool the run waits for after its event n, which led to a state; nil: for

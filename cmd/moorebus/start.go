@@ -313,7 +313,7 @@ and when it ends another one takes over.`,
 				return errors.New("no process runs agents there: start `moorebus dev`, name a bus with NATS_URL, or give --agent FILE")
 			}
 			return serveMCP(ctx, listener, local.tls, mcpserve.Options{
-				Log: c.Bus, Store: c.store, Control: c.controller, Namespace: c.namespace, Names: names,
+				Log: c.Bus, Store: c.store, Control: c.controller, Namespace: c.Namespace, Names: names,
 			})
 		})
 	}

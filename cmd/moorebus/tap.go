@@ -115,10 +115,10 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	if c.offline() && f.from == "" {
 		return errors.New("no process serves " + c.Where + " now, so nothing will happen there: start `moorebus dev`, or read the stored events with --from")
 	}
-	out := print.NewLossyWriter(c.out)
+	out := print.NewLossyWriter(c.Out)
 	t := &print.Tap{
-		Log: c.log, Machine: c.machine, Out: out, Namespace: c.namespace, JSON: c.format == print.JSON,
-		Color: c.color, Stored: c.offline(), Outputs: f.outputs, Feed: c.log, Reasoning: f.reasoning,
+		Log: c.Log, Machine: c.machine, Out: out, Namespace: c.Namespace, JSON: c.Format == print.JSON,
+		Color: c.Color, Stored: c.offline(), Outputs: f.outputs, Feed: c.Log, Reasoning: f.reasoning,
 	}
 	for _, s := range f.states {
 		t.States = append(t.States, events.State(s))
@@ -129,10 +129,10 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	if f.run != "" {
 		return cmp.Or(f.tapRun(ctx, c, t), out.Lost())
 	}
-	from, err := logwalk.End(ctx, c.log)
+	from, err := logwalk.End(ctx, c.Log)
 	if err == nil && f.from != "" {
 		// A shard that is not named is read from its beginning, so nothing is missed.
-		if from, err = make(logwalk.Position, c.log.Shards()).Parse(f.from); err != nil {
+		if from, err = make(logwalk.Position, c.Log.Shards()).Parse(f.from); err != nil {
 			err = cli.Usage("--from: %w", err)
 		}
 	}
@@ -141,7 +141,7 @@ func (f *tapFlags) tap(ctx context.Context, c *client) error {
 	}
 	at, err := t.All(ctx, from)
 	if ctx.Err() != nil {
-		c.notef("continue with: moorebus tap --from %s", at)
+		c.Notef("continue with: moorebus tap --from %s", at)
 	}
 	return interrupted(ctx, err)
 }
@@ -151,20 +151,20 @@ func (f *tapFlags) tapRun(ctx context.Context, c *client, t *print.Tap) error {
 	if err != nil {
 		return err
 	}
-	if f.run, err = c.find(ctx, f.run); err != nil {
+	if f.run, err = c.FindRun(ctx, f.run); err != nil {
 		return err
 	}
 	stop := func() {}
 	if !t.Stored {
-		stop = c.followAwaits(ctx, f.run, func(line string) { c.notef("%s", cmp.Or(line, "the run waits for no actor any more")) })
+		stop = c.followAwaits(ctx, f.run, func(line string) { c.Notef("%s", cmp.Or(line, "the run waits for no actor any more")) })
 	}
 	end, err := t.Run(ctx, c.run(f.run), from)
 	stop()
 	switch {
 	case err == nil && end.Ended && end.Lines == 0 && from == 0:
-		c.notef("the run has ended in state %s; --from 1 shows its events", end.State)
+		c.Notef("the run has ended in state %s; --from 1 shows its events", end.State)
 	case ctx.Err() != nil:
-		c.notef("continue with: moorebus tap --run %s --from %d", f.run, end.Next)
+		c.Notef("continue with: moorebus tap --run %s --from %d", f.run, end.Next)
 	}
 	return interrupted(ctx, err)
 }

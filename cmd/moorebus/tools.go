@@ -22,14 +22,14 @@ disappears 30 seconds after its last announcement.`,
 	flags := addClientFlags(cmd, print.Table, print.JSON, print.YAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-			tools, err := requests.Tools.Call(ctx, c.api, requests.None{})
+			tools, err := requests.Tools.Call(ctx, c.API, requests.None{})
 			if err != nil {
 				return err
 			}
-			if len(tools) == 0 && c.format == print.Table {
-				c.notef("no actor announces tools; start `actor --tools FILE` or `moorebus dev`")
+			if len(tools) == 0 && c.Format == print.Table {
+				c.Notef("no actor announces tools; start `actor --tools FILE` or `moorebus dev`")
 			}
-			return print.Tools(c.out, c.format, tools)
+			return print.Tools(c.Out, c.Format, tools)
 		})
 	}
 	return cmd

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/runprint"
-	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -46,11 +44,11 @@ bus, the data directory, or with --file an export of moorebus export.`,
 		o.In = events.State(state)
 		if file == "" {
 			return flags.use(cmd, reads, func(ctx context.Context, c *client) error {
-				id, err := c.find(ctx, args[0])
+				id, err := c.FindRun(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				return c.trace(ctx, c.log, c.run(id), o)
+				return c.trace(ctx, c.Log, c.run(id), o)
 			})
 		}
 		return traceFile(cmd, flags, file, args[0], o)
@@ -60,11 +58,7 @@ bus, the data directory, or with --file an export of moorebus export.`,
 
 // traceFile writes the trace of a run in an export.
 func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, o runprint.Options) (err error) {
-	c := &client{machine: reducer.NewMachine(reducer.MachineOptions{}), out: cmd.OutOrStdout(), color: terminal.Stdout.Color(os.Getenv)}
-	if c.format, err = print.ParseFormat(flags.output, flags.formats...); err != nil {
-		return err
-	}
-	namespace, _, err := flags.bus.Namespace()
+	c, _, err := flags.client(cmd)
 	if err != nil {
 		return err
 	}
@@ -76,18 +70,18 @@ func traceFile(cmd *cobra.Command, flags *clientFlags, file, run string, o runpr
 	if torn := f.Torn(); torn != nil {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), torn)
 	}
-	if run, err = print.FindRun(cmd.Context(), run, print.FinderOf(f.Runs(), namespace)); err != nil {
+	if run, err = print.FindRun(cmd.Context(), run, print.FinderOf(f.Runs(), c.Namespace)); err != nil {
 		return err
 	}
-	return c.trace(cmd.Context(), f, events.NewRun(namespace, run, f.Shards()), o)
+	return c.trace(cmd.Context(), f, events.NewRun(c.Namespace, run, f.Shards()), o)
 }
 
 func (c *client) trace(ctx context.Context, log journal.Log, run events.Run, o runprint.Options) error {
 	if err := checkState(c.machine.Table(), o.In); err != nil {
 		return err
 	}
-	o.JSON, o.Color = c.format == print.JSON, c.color
-	return runprint.Run(ctx, c.out, log, c.machine, run, o)
+	o.JSON, o.Color = c.Format == print.JSON, c.Color
+	return runprint.Run(ctx, c.Out, log, c.machine, run, o)
 }
 
 // checkState returns a usage error for a state that the run's table does not have. Empty

@@ -58,7 +58,7 @@ NO_COLOR turns colours off. Without a terminal use moorebus tap.`,
 }
 
 func (c *client) watch(ctx context.Context, arg, by string) error {
-	id, err := c.find(ctx, arg)
+	id, err := c.FindRun(ctx, arg)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (c *client) watch(ctx context.Context, arg, by string) error {
 		return err // it is no run
 	}
 	o := watch.Options{
-		Log: c.log, Machine: c.machine, Run: c.run(id), Color: c.color, In: os.Stdin, Out: terminal.Stdout.File(), Env: os.Environ(),
+		Log: c.Log, Machine: c.machine, Run: c.run(id), Color: c.Color, In: os.Stdin, Out: terminal.Stdout.File(), Env: os.Environ(),
 		Request: func(ctx context.Context, n uint64) (string, []byte, error) { return c.requestAt(ctx, id, n) },
 	}
 	if !c.offline() {
@@ -89,7 +89,7 @@ func (c *client) watch(ctx context.Context, arg, by string) error {
 					return err
 				}
 			}
-			_, err := requests.Decide.Call(ctx, c.api, requests.NewDecision{Run: requests.ID(id), Decision: requests.Decision(d)})
+			_, err := requests.Decide.Call(ctx, c.API, requests.NewDecision{Run: requests.ID(id), Decision: requests.Decision(d)})
 			return err
 		}
 	}

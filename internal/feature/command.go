@@ -55,9 +55,12 @@ func (a Access) Has(more Access) bool { return a&more != 0 }
 type Client struct {
 	// API sends requests.
 	API route.Client
-	// Bus is nil over HTTP. Log is there in any case.
+	// Bus is nil over HTTP. Log has the records of runs, and their live side, in any case.
 	Bus *natsbus.Bus
-	Log journal.Log
+	Log interface {
+		journal.Log
+		journal.Feed
+	}
 	// Namespace is that of runs that are named, Only the same if a flag or a variable names it, else empty.
 	Namespace, Only string
 
@@ -74,6 +77,12 @@ type Client struct {
 	Unserved string
 	// Notef writes a line to stderr.
 	Notef func(format string, args ...any)
+}
+
+// FindRun returns the id of the run that an argument names: an id, the beginning of one, or @last,
+// see [print.FindRun].
+func (c *Client) FindRun(ctx context.Context, arg string) (string, error) {
+	return print.FindRun(ctx, arg, c.Find)
 }
 
 // Runs returns the runs that arguments name.

@@ -44,8 +44,8 @@ replay diff compares two logs event by event instead, and shows the first differ
 const wholeLines = 1 << 16
 
 func diff(ctx context.Context, c *feature.Client, a, b string) (err error) {
-	if a, err = print.FindRun(ctx, a, c.Find); err == nil {
-		b, err = print.FindRun(ctx, b, c.Find)
+	if a, err = c.FindRun(ctx, a); err == nil {
+		b, err = c.FindRun(ctx, b)
 	}
 	if err != nil {
 		return err
