@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -27,7 +28,7 @@ func Repeat(ctx context.Context, logger *slog.Logger, announce func(context.Cont
 			failing = true
 		})
 		failing = false
-		retry.Wait(ctx, journal.AnnouncementRefresh)
+		retry.Wait(ctx, buckets.AnnouncementRefresh)
 	}
 }
 
@@ -58,8 +59,8 @@ const claimLook = time.Second
 
 // Claim waits until no other living instance uses one of the names for something else, and
 // returns a [*journal.NameTakenError] if one does. An instance is alive if it repeats its
-// announcement, which takes up to [journal.AnnouncementRefresh]. The announcement of a
-// dead instance is gone after [journal.AnnouncementTTL].
+// announcement, which takes up to [buckets.AnnouncementRefresh]. The announcement of a
+// dead instance is gone after [buckets.AnnouncementTTL].
 //
 // Other errors are the bus's. An instance that may not read the announcements, or finds
 // none, claims its names without a check.
@@ -78,13 +79,13 @@ func Claim(ctx context.Context, logger *slog.Logger, dir *Directory, instance st
 			seq := c.Seq
 			c.Seq = 0
 			known, before := first[c]
-			if before && (seq != known || time.Since(began) > journal.AnnouncementTTL+journal.AnnouncementRefresh) {
+			if before && (seq != known || time.Since(began) > buckets.AnnouncementTTL+buckets.AnnouncementRefresh) {
 				return retry.Stop(&journal.NameTakenError{Claim: c, Instance: instance})
 			}
 			if !before {
 				first[c] = seq
 				logger.Warn("another process has announced this name with another definition; waiting to see whether that process still runs",
-					"kind", c.Kind, "name", c.Name, "other", c.Instance, "for_at_most", journal.AnnouncementTTL)
+					"kind", c.Kind, "name", c.Name, "other", c.Instance, "for_at_most", buckets.AnnouncementTTL)
 			}
 		}
 		if len(taken) > 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -46,11 +47,11 @@ func TestClaim(t *testing.T) {
 		var taken *journal.NameTakenError
 		require.ErrorAs(t, err, &taken)
 		require.ErrorContains(t, err, `the agent "clerk" has one definition in the process old and another one in this process (new)`)
-		require.LessOrEqual(t, took, journal.AnnouncementRefresh+2*time.Second)
+		require.LessOrEqual(t, took, buckets.AnnouncementRefresh+2*time.Second)
 
 		took, err = claims(t, "one", "other", false)
 		require.NoError(t, err)
-		require.InDelta(t, journal.AnnouncementTTL, took, float64(2*time.Second))
+		require.InDelta(t, buckets.AnnouncementTTL, took, float64(2*time.Second))
 
 		for _, living := range []bool{true, false} {
 			took, err = claims(t, "one", "one", living)

@@ -21,7 +21,7 @@ import (
 )
 
 // Directory has what actors and planners announce. An announcement is live for
-// [journal.AnnouncementTTL], and longer if it is repeated. Make it with [NewDirectory]. It is safe for
+// [buckets.AnnouncementTTL], and longer if it is repeated. Make it with [NewDirectory]. It is safe for
 // concurrent use. Errors are those of [kv.Store].
 type Directory struct {
 	store kv.Store

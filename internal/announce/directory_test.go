@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
@@ -202,7 +203,7 @@ func TestAnnouncementsEnd(t *testing.T) {
 		dir := announce.NewDirectory(simtest.New(simtest.Options{}), nil)
 		require.NoError(t, dir.Announce(t.Context(), "web", "a", []events.ToolSpec{{Name: "search", Pool: "web"}}))
 		require.NoError(t, dir.AnnounceProviders(t.Context(), "a", []string{"openai"}))
-		time.Sleep(journal.AnnouncementTTL - time.Second) // in the bubble
+		time.Sleep(buckets.AnnouncementTTL - time.Second) // in the bubble
 		tools, err := dir.Tools(t.Context())
 		require.NoError(t, err)
 		require.Len(t, tools, 1)

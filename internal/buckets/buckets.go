@@ -6,10 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/journal"
+)
+
+// How long an announcement is live, and how often it is repeated.
+const (
+	AnnouncementTTL     = 30 * time.Second
+	AnnouncementRefresh = 10 * time.Second
 )
 
 // The buckets of an installation. Who may write one key of a bucket can empty it, so what different
@@ -18,7 +25,7 @@ var (
 	// Agents has the definitions of agents, and a few older ones of each.
 	Agents = kv.Bucket{Name: "agents", About: "agent definitions", Keys: "*.*", History: 5, AnyReplica: true}
 	// Providers has what planners announce.
-	Providers = kv.Bucket{Name: "providers", About: "model providers that live", Keys: "*", Lifetime: journal.AnnouncementTTL, AnyReplica: true}
+	Providers = kv.Bucket{Name: "providers", About: "model providers that live", Keys: "*", Lifetime: AnnouncementTTL, AnyReplica: true}
 	// Offers has what gateways remember of announcements.
 	Offers  = kv.Bucket{Name: "offers", About: "who announced each tool first", Keys: "known", AnyReplica: true}
 	Purged  = kv.Bucket{Name: "purged", About: "runs that were purged", Keys: "*.*"}
@@ -31,7 +38,7 @@ const ToolsPrefix = "tools_"
 
 // Tools is the bucket of a pool's announcements.
 func Tools(pool string) kv.Bucket {
-	return kv.Bucket{Name: ToolsPrefix + pool, About: "tools that live, of pool " + pool, Keys: "*", Lifetime: journal.AnnouncementTTL, AnyReplica: true}
+	return kv.Bucket{Name: ToolsPrefix + pool, About: "tools that live, of pool " + pool, Keys: "*", Lifetime: AnnouncementTTL, AnyReplica: true}
 }
 
 // Positions is the bucket in which the processes of a role keep where they are in the log, and other

@@ -21,7 +21,6 @@ import (
 	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 )
 
 // A call of an agent in an unserved pool is answered, its sub-run ends in the same step, and
@@ -36,7 +35,7 @@ func TestRunsOfCallsThatNobodyServes(t *testing.T) {
 		r.Append(parent, events.Control, &events.Resumed{}) // the call is due once more
 		require.NoError(t, announce.NewDirectory(r.Journal, nil).Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait = 10 * time.Second })
-		sleep(journal.AnnouncementTTL + 20*time.Second)
+		sleep(buckets.AnnouncementTTL + 20*time.Second)
 
 		for _, run := range []events.Run{child, below} {
 			require.Equal(t, events.Cancelled, r.Memory(run).State, "before a timer would have it looked at")
@@ -61,7 +60,7 @@ func TestCallsThatNobodyServesAndNobodyBegan(t *testing.T) {
 		r.Append(taken, events.Idle, stranger)
 		require.NoError(t, announce.NewDirectory(r.Journal, nil).Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait = 10 * time.Second })
-		sleep(journal.AnnouncementTTL + 20*time.Second)
+		sleep(buckets.AnnouncementTTL + 20*time.Second)
 
 		mem := r.Memory(parent)
 		require.Equal(t, codes.NoActor, mem.Control.Last.Code, "%v", mem.Trace)
@@ -83,7 +82,7 @@ func TestHandOffsThatNobodyServes(t *testing.T) {
 		r.Append(parent, events.Acting, &events.HandedOff{Agent: heir, AgentHash: "x", Tools: start.Tools, CallID: "a"})
 		require.NoError(t, announce.NewDirectory(r.Journal, nil).Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait = 10 * time.Second })
-		sleep(journal.AnnouncementTTL + 20*time.Second)
+		sleep(buckets.AnnouncementTTL + 20*time.Second)
 
 		mem := r.Memory(parent)
 		require.Equal(t, events.Observing, mem.State, "%v", mem.Trace)
@@ -107,7 +106,7 @@ func TestCallsThatNobodyServesAndWhoseRunWasPurged(t *testing.T) {
 		require.NoError(t, tombstones.Put(t.Context(), r.Journal, child, tombstones.Tombstone{Run: child.ID, Namespace: child.Namespace, Events: 3, PurgedAt: time.Now()}))
 		require.NoError(t, announce.NewDirectory(r.Journal, nil).Announce(t.Context(), events.AgentsPool, "gone", nil))
 		r.serve(func(c *control.Config) { c.PoolWait, c.Tombstones = 10*time.Second, r.Journal })
-		sleep(journal.AnnouncementTTL + 20*time.Second)
+		sleep(buckets.AnnouncementTTL + 20*time.Second)
 
 		mem := r.Memory(parent)
 		require.Equal(t, events.Observing, mem.State, "%v", mem.Trace)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/controltest"
@@ -295,7 +296,7 @@ func TestHowLongAPoolIsWaitedFor(t *testing.T) {
 		go func() { ended <- g.Run(ctx) }()
 		require.NoError(t, announce.NewDirectory(j, nil).Announce(t.Context(), "far", "dies", []events.ToolSpec{{Name: "far", Pool: "far"}}))
 		id := r.begin(calling("a", "far"))
-		time.Sleep(journal.AnnouncementTTL + 10*time.Minute - time.Second) // in the bubble
+		time.Sleep(buckets.AnnouncementTTL + 10*time.Minute - time.Second) // in the bubble
 		require.Equal(t, events.Acting, r.Fold(id).State)
 		time.Sleep(3 * time.Second) // in the bubble
 		require.Equal(t, events.Observing, r.Fold(id).State)

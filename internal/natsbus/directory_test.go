@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -74,7 +75,7 @@ func TestAnnouncementsExpire(t *testing.T) {
 	for _, name := range []string{"KV_tools_web", "KV_providers"} {
 		stream, err := js.Stream(t.Context(), name)
 		require.NoError(t, err)
-		require.Equal(t, journal.AnnouncementTTL, stream.CachedInfo().Config.MaxAge)
+		require.Equal(t, buckets.AnnouncementTTL, stream.CachedInfo().Config.MaxAge)
 	}
 }
 

@@ -476,7 +476,7 @@ func TestProviderWhosePlannerTakesNothing(t *testing.T) {
 		run := r.begin(needs("special"))
 		for range 360 {
 			require.NoError(t, announce.NewDirectory(p, nil).AnnounceProviders(t.Context(), "special", []string{"special"}))
-			time.Sleep(journal.AnnouncementRefresh) // in the bubble
+			time.Sleep(buckets.AnnouncementRefresh) // in the bubble
 		}
 		mem := r.Memory(run)
 		require.Equal(t, events.Planning, mem.State)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -24,7 +25,7 @@ const catalogAge = time.Second
 // renewal is how long a missing name may be one whose announcement is being renewed: the bus was
 // away, or the announcing process restarts. A process needs this long to announce again,
 // including some time to connect.
-const renewal = journal.AnnouncementRefresh * 3 / 2
+const renewal = buckets.AnnouncementRefresh * 3 / 2
 
 // retryMissing is when a start with a missing name may be retried.
 const retryMissing = 2 * time.Second
@@ -119,7 +120,7 @@ func (c *catalog) remembered(ctx context.Context, now time.Time) (announce.Offer
 		return found, nil
 	case ctx.Err() != nil:
 	case errors.Is(err, journal.ErrDenied): // permissions of an older build
-		c.pausedUntil = now.Add(journal.AnnouncementTTL)
+		c.pausedUntil = now.Add(buckets.AnnouncementTTL)
 	case errors.Is(err, journal.ErrNotReady): // the bucket does not exist
 		last.Revision = 0
 	default:

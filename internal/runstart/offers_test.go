@@ -157,7 +157,7 @@ func TestPinOfWhatIsAnnouncedAgain(t *testing.T) {
 		} {
 			require.Equal(t, code, p.refusal(t, change).Code)
 		}
-		p.passes(t, journal.AnnouncementTTL+time.Second) // nothing is announced any more
+		p.passes(t, buckets.AnnouncementTTL+time.Second) // nothing is announced any more
 		for range 2 {
 			lapsed := p.refusal(t, nil)
 			require.Equal(t, refusal.CodePending, lapsed.Code, lapsed.Message)
@@ -167,7 +167,7 @@ func TestPinOfWhatIsAnnouncedAgain(t *testing.T) {
 		}
 		p.announce(t, "default", "work", "works")
 		p.pinned(t, "all is back")
-		p.passes(t, journal.AnnouncementTTL+journal.AnnouncementRefresh*2)
+		p.passes(t, buckets.AnnouncementTTL+buckets.AnnouncementRefresh*2)
 		require.Equal(t, refusal.CodeUnknownProvider, p.refusal(t, nil).Code, "it stays away")
 	})
 }
@@ -178,7 +178,7 @@ func TestPinBeforeAnyPlanner(t *testing.T) {
 		p := newPad(t)
 		p.announce(t, "default", "work", "works")
 		require.Equal(t, refusal.CodePending, p.refusal(t, nil).Code)
-		time.Sleep(journal.AnnouncementRefresh * 2) // in the bubble
+		time.Sleep(buckets.AnnouncementRefresh * 2) // in the bubble
 		require.Equal(t, refusal.CodeUnknownProvider, p.refusal(t, nil).Code)
 	})
 }
@@ -211,7 +211,7 @@ func TestPinAfterAnOutage(t *testing.T) {
 		require.ErrorContains(t, err, "does not answer")
 		bus.gone = false
 		require.Equal(t, refusal.CodePending, p.refusal(t, nil).Code)
-		time.Sleep(journal.AnnouncementRefresh * 2) // in the bubble
+		time.Sleep(buckets.AnnouncementRefresh * 2) // in the bubble
 		require.NoError(t, p.Directory().AnnounceProviders(t.Context(), "p", []string{"scripted"}))
 		require.Equal(t, refusal.CodeUnknownTool, p.refusal(t, nil).Code)
 	})

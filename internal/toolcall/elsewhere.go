@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -21,7 +22,7 @@ import (
 
 // ToolWait is how long a tool may be missing in a pool until its calls are answered
 // with not_found.
-const ToolWait = journal.AnnouncementTTL
+const ToolWait = buckets.AnnouncementTTL
 
 // lendAgain says when a call that no worker borrowed is lent again.
 var lendAgain = retry.Policy{

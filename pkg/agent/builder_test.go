@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/announce"
+	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/prices"
 	"github.com/moorebus/moorebus/pkg/agent"
@@ -120,7 +121,7 @@ func TestNamesThatCollide(t *testing.T) {
 		answer, err = program(func(b *agent.Builder) { b.LLM(other) }).Run(t.Context(), task)
 		require.NoError(t, err, "in its place")
 		require.Equal(t, "I am somebody else altogether.", answer)
-		require.Less(t, time.Since(began), journal.AnnouncementRefresh, "what ended has given its names back")
+		require.Less(t, time.Since(began), buckets.AnnouncementRefresh, "what ended has given its names back")
 	})
 }
 

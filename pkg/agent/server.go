@@ -42,7 +42,7 @@ var errServerClosed = errors.New("the agent's server is closed")
 // [Agent.Start] and [Agent.Run] fail with a *[journal.NameTakenError] if another living
 // process uses one of the names for a different agent or model caller. Copies of one
 // program may use the same names. Serve waits for the announcement of a killed process to
-// expire, up to [journal.AnnouncementTTL].
+// expire, up to 30 s.
 func Serve(ctx context.Context, agents ...*Agent) (*Server, error) {
 	return serve(ctx, HTTP{}, agents)
 }

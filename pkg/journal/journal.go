@@ -253,12 +253,6 @@ func (e *NameTakenError) Error() string {
 		e.Claim.Kind, e.Claim.Name, e.Claim.Instance, e.Instance)
 }
 
-// How long an announcement is live, and how often it is repeated.
-const (
-	AnnouncementTTL     = 30 * time.Second
-	AnnouncementRefresh = 10 * time.Second
-)
-
 // Blobs keeps what is too large for the log.
 type Blobs interface {
 	// PutBlob stores data under its digest in the pool's bucket; storing the

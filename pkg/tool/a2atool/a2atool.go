@@ -29,7 +29,8 @@
 //
 // The id of the message is the call's idempotency key. What a server does with a message that it
 // got before is its own affair: the protocol allows it to begin a second task. So the class is
-// once, unless the card names the extension [IdempotentMessages], as that of a Moorebus gateway
+// once, unless the card names the extension
+// https://github.com/moorebus/moorebus/a2a/idempotent-messages/v1, as that of a Moorebus gateway
 // does: then it is idempotent, and a call that is carried out again, because its actor died,
 // finds its task. [Options].Over.Effect overrides both.
 //
@@ -56,9 +57,9 @@ import (
 	"github.com/moorebus/moorebus/pkg/tool"
 )
 
-// IdempotentMessages is the extension of A2A by which a server promises that a message which it
+// idempotentMessages is the extension of A2A by which a server promises that a message which it
 // gets again belongs to the task that it belonged to before, and begins no other.
-const IdempotentMessages = "https://github.com/moorebus/moorebus/a2a/idempotent-messages/v1"
+const idempotentMessages = "https://github.com/moorebus/moorebus/a2a/idempotent-messages/v1"
 
 const (
 	cardPath = "/.well-known/agent-card.json"
@@ -274,7 +275,7 @@ func (s *source) definition(c *card) tool.Definition {
 	promises := slices.ContainsFunc(c.Capabilities.Extensions, func(e struct {
 		URI string `json:"uri"`
 	}) bool {
-		return e.URI == IdempotentMessages
+		return e.URI == idempotentMessages
 	})
 	if def.Effect == "" && promises {
 		def.Effect = tool.Idempotent

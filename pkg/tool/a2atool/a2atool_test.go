@@ -272,7 +272,7 @@ func TestDefinition(t *testing.T) {
 	require.Equal(t, tool.Once, def.WithDefaults().Effect, "nothing is promised of a message that comes twice")
 	require.Equal(t, defaultTimeout, def.Timeout)
 	require.JSONEq(t, string(taskSchema), string(def.Schema))
-	promising := newRemote(t, IdempotentMessages)
+	promising := newRemote(t, idempotentMessages)
 	require.Equal(t, tool.Idempotent, toolOf(t, Options{URL: promising.url}).Definition().Effect)
 	own := tool.Definition{Name: "own", Description: "Mine.", Effect: tool.Pure, Timeout: time.Second, Schema: json.RawMessage(`{"type":"object"}`)}
 	made := toolOf(t, Options{URL: promising.url + cardPath, Over: own})
@@ -330,7 +330,7 @@ func TestAwaySometimes(t *testing.T) {
 	for _, promise := range []bool{true, false} {
 		var extensions []string
 		if promise {
-			extensions = append(extensions, IdempotentMessages)
+			extensions = append(extensions, idempotentMessages)
 		}
 		r := newRemote(t, extensions...)
 		made := toolOf(t, Options{URL: r.url})
