@@ -280,7 +280,7 @@ func ofRole(role string) []string {
 
 // top are the roots of layer 4, which may import everything.
 var top = []string{"pkg/agent", "pkg/replay", "cmd", "examples", "bench", "chaos", "e2e", "sim",
-	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest",
+	"internal/commandtest", "internal/natstest", "internal/openapitest", "internal/nodetest", "internal/control/controltest", "internal/transfer/transfertest",
 	"pkg/actor", "internal/feature", "internal/host", "internal/cli", "internal/datadir", "internal/print", "internal/doctor", "internal/setup", "internal/faultserver", "internal/freeport", "internal/gatewaylog", "internal/lkj", "internal/mcppins", "internal/mcpserve", "internal/metrics",
 	"internal/parity", "internal/permissions", "internal/replaycmd", "internal/role", "internal/modelrequests", "internal/runprint", "internal/interactive", "internal/terminal", "internal/watch", "internal/compose", "internal/certs", "internal/upgrade", "internal/telemetry/otlptest"}
 

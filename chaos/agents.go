@@ -93,13 +93,13 @@ func (e *event) parent() *parent {
 	return data.Parent
 }
 
-// subrunPlan is the plan of a run that answers a call: nobody meddles with it.
-func subrunPlan(run string, by *parent) *plan {
-	return &plan{index: -1, run: run, kind: "sub-run", mode: "task", parent: by, seed: hash(run)}
+// subrunScenario is the scenario of a run that answers a call: nobody meddles with it.
+func subrunScenario(run string, by *parent) *scenario {
+	return &scenario{index: -1, run: run, kind: "sub-run", mode: "task", parent: by, seed: hash(run)}
 }
 
 // delegates reports whether a run may wait for runs that answer its calls.
-func (p *plan) delegates() bool {
+func (p *scenario) delegates() bool {
 	return p.kind == "delegating" || p.kind == "client" || p.parent != nil
 }
 
@@ -132,7 +132,7 @@ func (h *history) answer() (string, bool) {
 }
 
 // checkParent: a run that answers a call is one of a run that made that call.
-func (a *audit) checkParent(p *plan, say func(string, ...any)) {
+func (a *audit) checkParent(p *scenario, say func(string, ...any)) {
 	if p.parent == nil {
 		return
 	}
@@ -149,7 +149,7 @@ func (a *audit) checkParent(p *plan, say func(string, ...any)) {
 // abandoned reports whether nobody waits for a run that answers a call: its parent
 // did not come to a good end, or the call was answered otherwise, as for an actor
 // that was lost too often.
-func (a *audit) abandoned(p *plan) bool {
+func (a *audit) abandoned(p *scenario) bool {
 	if p.parent == nil || a.runs[p.parent.Run] == nil {
 		return false
 	}

@@ -18,8 +18,8 @@ type history struct {
 	// hashes are those of the bodies.
 	hashes []string
 	end    *event
-	// plan is what the run was to be; nil before that is held to it.
-	plan *plan
+	// scenario is what the run was to be; nil before that is held to it.
+	scenario *scenario
 }
 
 // origin is what a fork says of where it comes from.
@@ -137,18 +137,18 @@ func owns(publisher string, e *event) bool {
 	return publisher == e.From || publisher == "control" || dispatch && publisher == "planning"
 }
 
-// check holds every run to its plan.
+// check holds every run to its scenario.
 func (a *audit) check(carriers []*carrier) {
 	if len(a.runs) != len(carriers) {
 		a.found(fmt.Sprintf("the log has %d runs, %d were started or forked", len(a.runs), len(carriers)))
 	}
 	for _, c := range carriers {
-		h := a.runs[c.plan.run]
+		h := a.runs[c.scenario.run]
 		if h == nil {
 			c.found("is not in the log")
 			continue
 		}
-		h.plan = c.plan
+		h.scenario = c.scenario
 		say := func(format string, args ...any) { c.found(fmt.Sprintf(format, args...) + "\n" + h.String()) }
 		if h.end == nil {
 			say("has not ended")
@@ -158,29 +158,29 @@ func (a *audit) check(carriers []*carrier) {
 		if o := h.origin(); o != nil && (o.Hash == "" || o.Hash != a.runs[o.Run].hash(o.At)) {
 			say("is forked from event %d of run %s with hash %s, which it has not", o.At, o.Run, o.Hash)
 		}
-		a.checkParent(c.plan, say)
+		a.checkParent(c.scenario, say)
 		a.checkCalls(c, h, say)
 		c.checkMessages(a.before(h), h, say)
 		c.checkReplies(h, say)
 	}
 }
 
-// checkEnd holds a run's end to what the plan leads to.
+// checkEnd holds a run's end to what the scenario leads to.
 func (a *audit) checkEnd(c *carrier, h *history, say func(string, ...any)) {
 	expected := "done"
-	if c.plan.fails {
+	if c.scenario.fails {
 		expected = "error"
 	}
-	if h.end.To == expected || h.end.To == "cancelled" && (c.plan.mayCancel() || a.abandoned(c.plan)) {
+	if h.end.To == expected || h.end.To == "cancelled" && (c.scenario.mayCancel() || a.abandoned(c.scenario)) {
 		return
 	}
-	if c.plan.wall > 0 && h.end.To == "error" && h.end.code() == "budget_wall_time" {
-		if took := since(h.events[0].Time, h.end.Time); took < c.plan.wall || took > c.plan.wall+mostLate {
-			say("ended for its wall time of %s after %s", c.plan.wall, took)
+	if c.scenario.wall > 0 && h.end.To == "error" && h.end.code() == "budget_wall_time" {
+		if took := since(h.events[0].Time, h.end.Time); took < c.scenario.wall || took > c.scenario.wall+mostLate {
+			say("ended for its wall time of %s after %s", c.scenario.wall, took)
 		}
 		return
 	}
-	// A plan that fails may not get that far: a worker may be lost too often.
+	// A scenario that fails may not get that far: a worker may be lost too often.
 	if h.end.To == "error" && h.end.code() == "attempts_exhausted" {
 		return
 	}
@@ -191,7 +191,7 @@ func (a *audit) checkEnd(c *carrier, h *history, say func(string, ...any)) {
 // for some seconds, and a cluster has to elect leaders.
 const mostLate = 30 * time.Second
 
-func (p *plan) mayCancel() bool {
+func (p *scenario) mayCancel() bool {
 	for _, m := range p.meddling {
 		if m.kind == "cancel" {
 			return true
@@ -224,8 +224,8 @@ func (c *carrier) checkMessages(before []*event, h *history, say func(string, ..
 			say("message %s was accepted and is not in the log", id)
 		}
 	}
-	if h.end != nil && h.end.Type == "Closed" && len(seen) < c.plan.turns {
-		say("was closed after %d of %d messages", len(seen), c.plan.turns)
+	if h.end != nil && h.end.Type == "Closed" && len(seen) < c.scenario.turns {
+		say("was closed after %d of %d messages", len(seen), c.scenario.turns)
 	}
 }
 

@@ -102,7 +102,7 @@ func TestAuditForks(t *testing.T) {
 		})
 		a := newAudit(r.found, map[string][]execution{auditedRun + "/c": {{"pay", modified("c")}}, fork + "/c": executed})
 		a.read(append(parent, record{0, 8, "moore.0.default.idle.planning.default." + fork, first}, record{0, 9, "moore.0.default.planning.done.default." + fork, last}))
-		p := planModifying(t)
+		p := scenarioModifying(t)
 		a.check([]*carrier{newCarrier(p, nil, newFeed(nil, nil), r.found), newCarrier(p.fork(fork), nil, newFeed(nil, nil), r.found)})
 		return strings.Join(r.findings, "\n")
 	}
@@ -131,11 +131,11 @@ func quote(text string) string {
 	return string(q)
 }
 
-// planModifying is a plan whose human modifies call c.
-func planModifying(t *testing.T) *plan {
+// scenarioModifying is a scenario whose human modifies call c.
+func scenarioModifying(t *testing.T) *scenario {
 	t.Helper()
 	for seed := range uint64(100) {
-		if p := (&plan{run: auditedRun, kind: "approval", seed: seed}); p.verdict("c").decision == "modified" {
+		if p := (&scenario{run: auditedRun, kind: "approval", seed: seed}); p.verdict("c").decision == "modified" {
 			return p
 		}
 	}
@@ -150,7 +150,7 @@ func audited(t *testing.T, records []record, executed []execution, messages map[
 	r := &report{}
 	a := newAudit(r.found, map[string][]execution{auditedRun + "/c": executed})
 	a.read(records)
-	c := newCarrier(planModifying(t), nil, newFeed(nil, nil), r.found)
+	c := newCarrier(scenarioModifying(t), nil, newFeed(nil, nil), r.found)
 	c.messages = messages
 	a.check([]*carrier{c})
 	return strings.Join(r.findings, "\n")
@@ -248,9 +248,9 @@ func TestAuditOfAgents(t *testing.T) {
 		r := &report{}
 		a := newAudit(r.found, nil)
 		a.read(records)
-		carriers := []*carrier{newCarrier(&plan{run: auditedRun, kind: "delegating"}, nil, newFeed(nil, nil), r.found)}
+		carriers := []*carrier{newCarrier(&scenario{run: auditedRun, kind: "delegating"}, nil, newFeed(nil, nil), r.found)}
 		for i, call := range by {
-			carriers = append(carriers, newCarrier(subrunPlan(subrunID(i), &parent{Run: auditedRun, CallID: call}), nil, newFeed(nil, nil), r.found))
+			carriers = append(carriers, newCarrier(subrunScenario(subrunID(i), &parent{Run: auditedRun, CallID: call}), nil, newFeed(nil, nil), r.found))
 		}
 		a.check(carriers)
 		return strings.Join(r.findings, "\n")

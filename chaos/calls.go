@@ -139,13 +139,13 @@ func (a *audit) checkExecutions(run string, f *fate, say func(string, ...any)) {
 	}
 }
 
-// checkDecisions holds the decisions in the log to the plan.
+// checkDecisions holds the decisions in the log to the scenario.
 func (c *carrier) checkDecisions(f *fate, say func(string, ...any)) {
 	for _, q := range f.asked {
 		if q.decided == nil {
 			continue
 		}
-		if want := c.plan.putToHuman(f.id, f.tool); *q.decided != want {
+		if want := c.scenario.putToHuman(f.id, f.tool); *q.decided != want {
 			say("call %s: the log has %+v, the human said %+v", f.id, *q.decided, want)
 		}
 	}

@@ -23,11 +23,11 @@ type answered struct {
 // carrier is the people around one run: who starts it, talks to it, decides on
 // its calls, pauses and cancels it.
 type carrier struct {
-	plan   *plan
-	client *client
-	events *follower
-	found  func(string)
-	acts   sync.WaitGroup
+	scenario *scenario
+	client   *client
+	events   *follower
+	found    func(string)
+	acts     sync.WaitGroup
 	// before is what a fork has of its parent's events, and of its parent's
 	// parent's.
 	before []*event
@@ -45,16 +45,16 @@ type carrier struct {
 	last     *event
 }
 
-func newCarrier(p *plan, c *client, f *feed, found func(string)) *carrier {
+func newCarrier(p *scenario, c *client, f *feed, found func(string)) *carrier {
 	return &carrier{
-		plan: p, client: c, events: f.follower(p.run), messages: map[string]answered{},
+		scenario: p, client: c, events: f.follower(p.run), messages: map[string]answered{},
 		returned: map[string]returned{}, replies: map[string]bool{},
 		found: func(text string) { found("run " + p.run + " (" + strconv.Itoa(p.index) + ", " + p.kind + "): " + text) },
 	}
 }
 
 // forked makes the carrier of a fork of the run, which is there already.
-func (c *carrier) forked(p *plan, at uint64, f *feed, found func(string)) *carrier {
+func (c *carrier) forked(p *scenario, at uint64, f *feed, found func(string)) *carrier {
 	fork := newCarrier(p, c.client, f, found)
 	fork.before = slices.Concat(c.before, c.events.first(at))
 	fork.said = len(said(fork.before, "user-"))
@@ -90,9 +90,9 @@ func (c *carrier) start(ctx context.Context) bool {
 	if c.started.Load() {
 		return true
 	}
-	body := map[string]any{"agent": c.plan.agent, "task": c.plan.task(), "mode": c.plan.mode, "run_id": c.plan.run}
+	body := map[string]any{"agent": c.scenario.agent, "task": c.scenario.task(), "mode": c.scenario.mode, "run_id": c.scenario.run}
 	err := c.post(ctx, "start", "/v1/runs", body)
-	for c.plan.mayLackTools() && refused(err) != nil && refused(err).Code == "unknown_tool" && pause(ctx, time.Second) {
+	for c.scenario.mayLackTools() && refused(err) != nil && refused(err).Code == "unknown_tool" && pause(ctx, time.Second) {
 		err = c.post(ctx, "start", "/v1/runs", body)
 	}
 	if r := refused(err); r != nil && r.Code != "run_exists" {
@@ -107,7 +107,7 @@ func (c *carrier) start(ctx context.Context) bool {
 func (c *carrier) accompany(ctx context.Context) {
 	ctx, over := context.WithCancel(ctx)
 	defer over()
-	if c.plan.kind == "outside" {
+	if c.scenario.kind == "outside" {
 		c.acts.Go(func() { c.beModel(ctx) })
 	}
 	for {
@@ -137,13 +137,13 @@ func refused(err error) *refusal {
 // post makes a request; now and then twice at the same time, as an impatient
 // client does, and the answer is one of the two.
 func (c *carrier) post(ctx context.Context, name, path string, body any) error {
-	if c.plan.chance("twice "+name).Float64() < 0.2 {
+	if c.scenario.chance("twice "+name).Float64() < 0.2 {
 		c.acts.Go(func() { _ = c.client.do(ctx, http.MethodPost, path, body, nil) })
 	}
 	return c.client.do(ctx, http.MethodPost, path, body, nil)
 }
 
-// react does what the plan says to an event. What takes time happens beside.
+// react does what the scenario says to an event. What takes time happens beside.
 func (c *carrier) react(ctx context.Context, e *event) {
 	switch e.Type {
 	case "LlmMessageComplete":
@@ -162,7 +162,7 @@ func (c *carrier) react(ctx context.Context, e *event) {
 			c.decideAll(ctx, c.lastAsked())
 		}
 	}
-	for i, m := range c.plan.meddling {
+	for i, m := range c.scenario.meddling {
 		if m.n == e.N {
 			c.acts.Go(func() { c.meddle(ctx, i, m) })
 		}
@@ -197,7 +197,7 @@ func (c *carrier) decideAll(ctx context.Context, e *event) {
 func (c *carrier) speak(ctx context.Context) {
 	c.turn.Lock()
 	defer c.turn.Unlock()
-	if c.said < c.plan.turns {
+	if c.said < c.scenario.turns {
 		c.said++
 		c.say(ctx, "user-"+strconv.Itoa(c.said))
 		return
@@ -207,7 +207,7 @@ func (c *carrier) speak(ctx context.Context) {
 	c.expect("close", err, "not_waiting", "run_ended")
 }
 
-func (c *carrier) path(what string) string { return "/v1/runs/" + c.plan.run + "/" + what }
+func (c *carrier) path(what string) string { return "/v1/runs/" + c.scenario.run + "/" + what }
 
 // say posts one message of the user.
 func (c *carrier) say(ctx context.Context, id string) {
@@ -245,20 +245,20 @@ func (c *carrier) expect(what string, err error, codes ...string) {
 	c.found(what + ": " + r.Error())
 }
 
-// decide says what the plan says about a call. If it was decided already, that
+// decide says what the scenario says about a call. If it was decided already, that
 // was an earlier try of this one, whose answer was lost. Another human who then
 // says the opposite comes too late.
 //
 // There is no other human where calls may be asked for again: what is said to
 // the first question could come so late that it answers the second one.
 func (c *carrier) decide(ctx context.Context, asked request) {
-	if !pause(ctx, c.plan.verdict(asked.CallID).wait) {
+	if !pause(ctx, c.scenario.verdict(asked.CallID).wait) {
 		return
 	}
-	d := c.plan.putToHuman(asked.CallID, asked.Tool)
+	d := c.scenario.putToHuman(asked.CallID, asked.Tool)
 	err := c.post(ctx, "decision "+d.CallID, c.path("decisions"), d)
 	c.expectDecided(d, err)
-	if ctx.Err() != nil || c.plan.kind == "unknowing" || c.plan.chance("rival "+d.CallID).Float64() > 0.3 {
+	if ctx.Err() != nil || c.scenario.kind == "unknowing" || c.scenario.chance("rival "+d.CallID).Float64() > 0.3 {
 		return
 	}
 	rival := decision{CallID: d.CallID, Decision: "approved", By: "rival"}
@@ -273,7 +273,7 @@ func (c *carrier) decide(ctx context.Context, asked request) {
 }
 
 // expectDecided reports an answer to a decision that is neither 2xx nor says that
-// the plan's verdict came first or that it is too late for any. The audit holds
+// the scenario's verdict came first or that it is too late for any. The audit holds
 // the log to that.
 func (c *carrier) expectDecided(d decision, err error) {
 	c.expect("decision on "+d.CallID, err, "already_decided", "approval_expired", "run_ended")
@@ -306,8 +306,8 @@ func (c *carrier) meddle(ctx context.Context, i int, m meddling) {
 		// If the answer is lost there is a second one, which is as good. The
 		// feed shows them.
 		body := map[string]any{"at": m.at}
-		if c.plan.chance("patch").Float64() < 0.5 {
-			body["patch"] = map[string]any{"task": c.plan.task() + ", forked"}
+		if c.scenario.chance("patch").Float64() < 0.5 {
+			body["patch"] = map[string]any{"task": c.scenario.task() + ", forked"}
 		}
 		// Between the approval of a call that must not run twice and its result nobody forks.
 		c.expect("fork", c.client.do(ctx, http.MethodPost, c.path("fork"), body, nil), "approval_open")

@@ -122,14 +122,14 @@ func TestChaosCluster(t *testing.T) {
 func TestSeedsRepeat(t *testing.T) {
 	t.Parallel()
 	o, began := options{runs: 40, seed: 5, pause: time.Second}, time.UnixMilli(1)
-	require.Equal(t, newPlans(o, began), newPlans(o, began))
+	require.Equal(t, newScenarios(o, began), newScenarios(o, began))
 	one, two := newSchedule(o), newSchedule(o)
 	for range 100 {
 		require.Equal(t, one.next(), two.next())
 	}
 	other := o
 	other.seed++
-	require.NotEqual(t, newPlans(o, began), newPlans(other, began))
+	require.NotEqual(t, newScenarios(o, began), newScenarios(other, began))
 }
 
 // Every kind of run, meddling and fault is drawn soon.
@@ -137,7 +137,7 @@ func TestTheMixHasEverything(t *testing.T) {
 	t.Parallel()
 	o := options{runs: 300, seed: 1, pause: time.Second, cluster: true}
 	drawn := map[string]bool{}
-	for _, p := range newPlans(o, time.UnixMilli(1)) {
+	for _, p := range newScenarios(o, time.UnixMilli(1)) {
 		drawn[p.kind], drawn[p.mode], drawn[fmt.Sprint("openai ", p.openai)], drawn[fmt.Sprint("fails ", p.fails)] = true, true, true, true
 		for _, m := range p.meddling {
 			drawn[m.kind] = true

@@ -43,8 +43,8 @@ func (r clientResult) observation() string {
 	return "ERROR: " + r.Error
 }
 
-// clientResult is the result of a call by the plan, and how long the client takes.
-func (p *plan) clientResult(callID, tool string) (r clientResult, wait time.Duration) {
+// clientResult is the result of a call by the scenario, and how long the client takes.
+func (p *scenario) clientResult(callID, tool string) (r clientResult, wait time.Duration) {
 	random := p.chance("client " + callID)
 	wait = time.Duration(random.Int64N(int64(400 * time.Millisecond)))
 	if tool == glance && random.Float64() < 0.4 {
@@ -95,11 +95,11 @@ func (c *carrier) returnOpen(ctx context.Context, all *fates) {
 // returnCall answers a call as soon as it has gone out, now and then over a connection that
 // breaks at once, and again. Another result comes too late then.
 func (c *carrier) returnCall(ctx context.Context, id, tool string) {
-	result, wait := c.plan.clientResult(id, tool)
+	result, wait := c.scenario.clientResult(id, tool)
 	if !pause(ctx, wait) {
 		return
 	}
-	chance := c.plan.chance("return " + id)
+	chance := c.scenario.chance("return " + id)
 	if chance.Float64() < 0.3 {
 		err := c.input(ctx, map[string]any{"type": "tool-call-started", "toolCallId": id})
 		c.expect("start of "+id, err, "not_delivered", "run_ended")
@@ -172,7 +172,7 @@ func (c *carrier) checkClient(f *fate, say func(string, ...any)) {
 	c.mu.Lock()
 	r := c.returned[f.id]
 	c.mu.Unlock()
-	want, _ := c.plan.clientResult(f.id, f.tool)
+	want, _ := c.scenario.clientResult(f.id, f.tool)
 	given := f.success || f.code == "tool_failed"
 	switch {
 	case r.accepted && f.results == 0:
@@ -207,8 +207,8 @@ func (c *carrier) beModel(ctx context.Context) {
 			}
 		}
 		said := reply{Text: "There is nothing more to say."}
-		if spoken < len(c.plan.replies) {
-			said = c.plan.replies[spoken]
+		if spoken < len(c.scenario.replies) {
+			said = c.scenario.replies[spoken]
 		}
 		id := "reply-" + asked.Key
 		input := map[string]any{"type": "llm-message-complete", "messageId": id, "key": asked.Key, "content": said.Text + said.Content}

@@ -105,7 +105,7 @@ func (k *clock) check(a *audit, r *report) {
 	}
 }
 
-// scheduledPlan is the plan of a run that the schedule started: nobody meddles with it.
-func scheduledPlan(run string) *plan {
-	return &plan{index: -1, run: run, kind: "scheduled", mode: "task", seed: hash(run)}
+// scheduledScenario is the scenario of a run that the schedule started: nobody meddles with it.
+func scheduledScenario(run string) *scenario {
+	return &scenario{index: -1, run: run, kind: "scheduled", mode: "task", seed: hash(run)}
 }

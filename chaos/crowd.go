@@ -32,7 +32,7 @@ func (c *crowd) add(carriers ...*carrier) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, one := range carriers {
-		c.byRun[one.plan.run] = one
+		c.byRun[one.scenario.run] = one
 		c.order = append(c.order, one)
 	}
 }
@@ -72,10 +72,10 @@ func (c *crowd) carry(one *carrier, then func()) {
 // fork, a run that answers a call of an agent, or that of a schedule. It is nil for any other.
 func (c *crowd) adopt(e *event) *follower {
 	if by := e.parent(); by != nil {
-		return c.adoptPlan(subrunPlan(e.Subject, by))
+		return c.adoptScenario(subrunScenario(e.Subject, by))
 	}
 	if e.scheduled() {
-		return c.adoptPlan(scheduledPlan(e.Subject))
+		return c.adoptScenario(scheduledScenario(e.Subject))
 	}
 	var from origin
 	if err := decode(e, &from); err != nil || e.Type != "Forked" {
@@ -87,15 +87,15 @@ func (c *crowd) adopt(e *event) *follower {
 	if parent == nil || closed {
 		return nil
 	}
-	fork := parent.forked(parent.plan.fork(e.Subject), from.At, c.feed, c.found)
+	fork := parent.forked(parent.scenario.fork(e.Subject), from.At, c.feed, c.found)
 	c.add(fork)
 	c.carry(fork, func() {})
 	return fork.events
 }
 
-// adoptPlan takes in a run that nobody steers. The parent of one that answers a call may be in
+// adoptScenario takes in a run that nobody steers. The parent of one that answers a call may be in
 // another shard, and not have been seen yet.
-func (c *crowd) adoptPlan(p *plan) *follower {
+func (c *crowd) adoptScenario(p *scenario) *follower {
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// modelServer plays the replies of plans in OpenAI's protocol, each after a
+// modelServer plays the replies of scenarios in OpenAI's protocol, each after a
 // while of its own.
 type modelServer struct {
 	*httptest.Server
-	plans map[string]*plan // by the model's name
+	scenarios map[string]*scenario // by the model's name
 
 	// refused counts the requests that met a storm.
 	refused atomic.Int64
@@ -28,10 +28,10 @@ type modelServer struct {
 	passed map[string]bool
 }
 
-func newModelServer(plans []*plan) *modelServer {
-	s := &modelServer{plans: map[string]*plan{}, passed: map[string]bool{}}
-	for _, p := range plans {
-		s.plans[p.modelName()] = p
+func newModelServer(scenarios []*scenario) *modelServer {
+	s := &modelServer{scenarios: map[string]*scenario{}, passed: map[string]bool{}}
+	for _, p := range scenarios {
+		s.scenarios[p.modelName()] = p
 	}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	return s
@@ -60,7 +60,7 @@ func (s *modelServer) serve(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = json.Unmarshal(body, &request)
 	}
-	p := s.plans[request.Model]
+	p := s.scenarios[request.Model]
 	if err != nil || p == nil {
 		refuse(w, http.StatusBadRequest, "no such conversation")
 		return
@@ -108,7 +108,7 @@ func (s *modelServer) storm() (limited, polite bool) {
 
 // reply is what the model says to a request, by how often it has spoken, or the
 // status of a failure.
-func (s *modelServer) reply(p *plan, request *chatRequest) (said reply, status int) {
+func (s *modelServer) reply(p *scenario, request *chatRequest) (said reply, status int) {
 	if len(request.Tools) == 0 && len(request.Messages) == 1 {
 		return reply{Text: "A summary of it all."}, 0
 	}

@@ -13,22 +13,22 @@ import (
 
 // game is one play in progress.
 type game struct {
-	o        options
-	progress io.Writer
-	report   *report
-	tools    *toolServer
-	model    *modelServer
-	fleet    *fleet
-	bus      *bus
-	faults   *os.File // when what was struck
-	plans    []*plan
-	feed     *feed
-	traces   *traces
-	metrics  *metrics
-	hook     *hook
-	clock    clock
-	crowd    *crowd
-	began    time.Time
+	o         options
+	progress  io.Writer
+	report    *report
+	tools     *toolServer
+	model     *modelServer
+	fleet     *fleet
+	bus       *bus
+	faults    *os.File // when what was struck
+	scenarios []*scenario
+	feed      *feed
+	traces    *traces
+	metrics   *metrics
+	hook      *hook
+	clock     clock
+	crowd     *crowd
+	began     time.Time
 }
 
 // play plays the game of the options and reports. The error is about the game
@@ -117,7 +117,7 @@ func (g *game) play(ctx context.Context) error {
 	g.crowd = newCrowd(playing, g.feed, g.report.found)
 	g.feed.unknown = g.crowd.adopt
 	var carriers []*carrier
-	for _, p := range g.plans {
+	for _, p := range g.scenarios {
 		carriers = append(carriers, newCarrier(p, client, g.feed, g.report.found))
 	}
 	g.crowd.add(carriers...)
@@ -141,14 +141,14 @@ func (g *game) play(ctx context.Context) error {
 }
 
 func (g *game) setUp(ctx context.Context) (err error) {
-	g.plans = newPlans(g.o, time.Now())
+	g.scenarios = newScenarios(g.o, time.Now())
 	if g.faults, err = os.Create(filepath.Join(g.o.dir, "faults.log")); err != nil {
 		return err
 	}
 	if g.tools, err = newToolServer(g.o.dir); err != nil {
 		return err
 	}
-	g.model = newModelServer(g.plans)
+	g.model = newModelServer(g.scenarios)
 	file := func(actor int) (string, error) { return g.tools.writeFile(g.o.dir, actor) }
 	if g.traces, err = newTraces(); err != nil {
 		return err

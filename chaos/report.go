@@ -170,10 +170,10 @@ func (o options) mostSilence() time.Duration {
 // and no actor that is away for long.
 func (r *report) listen(h *history) {
 	explained := time.Duration(0)
-	if r.o.outage && h.plan != nil && h.plan.kind == "lonely" {
+	if r.o.outage && h.scenario != nil && h.scenario.kind == "lonely" {
 		explained = outageTime
 	}
-	if h.plan != nil && h.plan.delegates() {
+	if h.scenario != nil && h.scenario.delegates() {
 		explained = r.o.mostSilence() // its sub-runs are listened to themselves
 	}
 	paused, deadline := false, ""

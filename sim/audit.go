@@ -381,26 +381,26 @@ func (a *auditor) repeats(run, call string) int {
 }
 
 // finish checks a run that was to end.
-func (a *auditor) finish(plan *runPlan, cancelled bool, executed func(key string) int) {
+func (a *auditor) finish(spec *runSpec, cancelled bool, executed func(key string) int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r := a.run(plan.ID)
+	r := a.run(spec.ID)
 	mem := r.mem
 	switch {
 	case !a.terminal(r):
-		a.note(plan.ID, "end", "the run is in %s after everything came to rest", mem.State)
+		a.note(spec.ID, "end", "the run is in %s after everything came to rest", mem.State)
 	case mem.State == events.Cancelled && !cancelled:
-		a.note(plan.ID, "end", "the run is cancelled, which nobody asked for")
-	case mem.State == events.Errored && (mem.Error == nil || !slices.Contains(plan.Ends, mem.Error.Code)):
-		a.note(plan.ID, "end", "the run ended with %+v, and only %v is expected", mem.Error, plan.Ends)
+		a.note(spec.ID, "end", "the run is cancelled, which nobody asked for")
+	case mem.State == events.Errored && (mem.Error == nil || !slices.Contains(spec.Ends, mem.Error.Code)):
+		a.note(spec.ID, "end", "the run ended with %+v, and only %v is expected", mem.Error, spec.Ends)
 	}
 	for id, record := range mem.ToolCalls {
 		answered := record.Result != nil
 		if mem.State == events.Done && !answered {
-			a.note(plan.ID, "one result", "call %s has no result in a run that is done", id)
+			a.note(spec.ID, "one result", "call %s has no result in a run that is done", id)
 		}
-		if answered && record.Result.Success != nil && !record.Client && !a.answeredBy(record) && !a.ranIn(plan.ID, id, executed) {
-			a.note(plan.ID, "one result", "call %s succeeded and was never executed", id)
+		if answered && record.Result.Success != nil && !record.Client && !a.answeredBy(record) && !a.ranIn(spec.ID, id, executed) {
+			a.note(spec.ID, "one result", "call %s succeeded and was never executed", id)
 		}
 	}
 }

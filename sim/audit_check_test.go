@@ -145,7 +145,7 @@ func TestTheAuditorSees(t *testing.T) {
 			l.add(roleActor, events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "a", Success: true, Code: "ok"}})
 			l.add(roleObserver, events.Observing, &events.Continue{})
 			l.add(rolePlanner, events.Planning, answer)
-			l.w.audit.finish(&runPlan{ID: l.run.ID}, false, l.w.ran.of)
+			l.w.audit.finish(&runSpec{ID: l.run.ID}, false, l.w.ran.of)
 		},
 		"approval": func(l *log) {
 			l.w.executed(tool.Definition{Name: "ask", Asks: true}, tool.Call{Run: l.run.ID, ID: "a", Name: "ask", Arguments: "{}"})
@@ -155,8 +155,8 @@ func TestTheAuditorSees(t *testing.T) {
 			l.add(roleActor, events.Acting, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "a", Code: codes.NotApproved}})
 		},
 		"snapshot": func(l *log) { l.w.audit.snapshot(l.run.ID, ports.Snapshot{N: 1, Memory: []byte("{}")}) },
-		"timer":    func(l *log) { newPerson(l.w, &runPlan{ID: l.run.ID}).timed() },
-		"end":      func(l *log) { l.w.audit.finish(&runPlan{ID: l.run.ID}, false, l.w.ran.of) },
+		"timer":    func(l *log) { newPerson(l.w, &runSpec{ID: l.run.ID}).timed() },
+		"end":      func(l *log) { l.w.audit.finish(&runSpec{ID: l.run.ID}, false, l.w.ran.of) },
 	} {
 		t.Run(invariant, func(t *testing.T) {
 			l := newLog(t)
@@ -174,15 +174,15 @@ func TestAFailureIsAFile(t *testing.T) {
 	was := *dir
 	*dir = filepath.Join(t.TempDir(), "failures")
 	defer func() { *dir = was }()
-	plan := newScenario(7)
-	name := keep(plan, &violation{Invariant: "none"}, newLog(t).w)
+	spec := newScenario(7)
+	name := keep(spec, &violation{Invariant: "none"}, newLog(t).w)
 	data, err := os.ReadFile(name)
 	require.NoError(t, err)
 	var f failure
 	require.NoError(t, json.Unmarshal(data, &f))
 	again, err := json.Marshal(f.Scenario)
 	require.NoError(t, err)
-	first, err := json.Marshal(plan)
+	first, err := json.Marshal(spec)
 	require.NoError(t, err)
 	require.JSONEq(t, string(first), string(again))
 	require.Equal(t, "none", f.Violation.Invariant)

@@ -35,15 +35,15 @@ var followedCases = []*livenessCase{
 	{row: rowFollowing, name: "of a batch in one process", event: events.TypeToolSuccess, from: events.ParallelActing,
 		script: script(calls("look", "sum")), then: itself, follows: effects.KindJoin, points: stored},
 	{row: rowQuiet, name: "that wakes nobody", event: events.TypeToolSuccess, from: events.Acting, script: steps("look"), then: earlier,
-		follows: effects.KindObserve, plan: alone, quiet: true},
+		follows: effects.KindObserve, change: alone, quiet: true},
 	{row: rowQuiet, name: "that wakes nobody", event: events.TypeToolFailure, from: events.Acting, script: steps("broken"), then: earlier,
-		follows: effects.KindObserve, plan: alone, quiet: true},
+		follows: effects.KindObserve, change: alone, quiet: true},
 	{row: rowQuiet, name: "of a batch that wakes nobody", event: events.TypeToolSuccess, from: events.ParallelActing, script: steps("look", "sum"),
-		then: earlier, follows: effects.KindObserve, plan: alone, quiet: true},
+		then: earlier, follows: effects.KindObserve, change: alone, quiet: true},
 	{row: rowQuiet, name: "that wakes nobody, before other processes take over", event: events.TypeToolSuccess, from: events.Acting,
-		script: steps("look"), then: earlier, follows: effects.KindObserve, plan: takenOver, quiet: true},
+		script: steps("look"), then: earlier, follows: effects.KindObserve, change: takenOver, quiet: true},
 	{row: rowFollowing, name: "behind an event that woke nobody", event: events.TypeContinue, from: events.Observing, nth: 2, script: steps("look"),
-		then: itself, follows: effects.KindObserve, plan: alone, points: []string{simtest.AfterAppend}},
+		then: itself, follows: effects.KindObserve, change: alone, points: []string{simtest.AfterAppend}},
 }
 
 // earlier are the events one of whose deliveries is kept.
@@ -62,9 +62,9 @@ func alone(s *scenario) { s.Processes = s.Processes[:1] }
 func takenOver(s *scenario) {
 	every := s.Processes[0]
 	every.Down = time.Hour
-	s.Processes = []processPlan{every}
+	s.Processes = []processSpec{every}
 	for i, role := range every.Roles {
-		s.Processes = append(s.Processes, processPlan{Roles: []string{role}, Concurrency: 4, Down: time.Minute})
-		s.Kills = append(s.Kills, killPlan{Process: i + 1, For: 20 * time.Second})
+		s.Processes = append(s.Processes, processSpec{Roles: []string{role}, Concurrency: 4, Down: time.Minute})
+		s.Kills = append(s.Kills, killSpec{Process: i + 1, For: 20 * time.Second})
 	}
 }

@@ -31,7 +31,7 @@ var memoryCases = []*livenessCase{
 	{row: rowObserved, event: events.TypeNeedsPaging, from: events.Observing, agent: small, script: script(adding), then: itself},
 	{row: rowDone, event: events.TypePageDone, from: events.Paging, agent: small, script: script(adding), then: itself},
 	{row: rowDone, name: "while storage is away", event: events.TypePageDone, from: events.Paging, agent: small, script: script(adding), then: itself,
-		plan: func(s *scenario) { s.Faults.Bucket = 0.3 }},
+		change: func(s *scenario) { s.Faults.Bucket = 0.3 }},
 	{row: rowRemembered, event: events.TypeWorkingMemoryAdded, from: events.Acting, script: script(adding), then: held},
 	{row: rowRemembered, event: events.TypeWorkingMemoryRemoved, from: events.Acting, script: script(adding, remember("working_memory_remove", "note", "")), then: held},
 	{row: rowRemembered, event: events.TypeStorageSaved, from: events.Acting, script: script(saving), then: held},
@@ -43,8 +43,8 @@ var memoryCases = []*livenessCase{
 // The invariant sees an entry that is nowhere.
 func TestForgottenEntriesAreSeen(t *testing.T) {
 	l := newLog(t)
-	l.w.plan.Runs = []runPlan{{ID: l.run.ID}}
-	l.w.plan.Runs[0].Agent.Name = "simulated"
+	l.w.scenario.Runs = []runSpec{{ID: l.run.ID}}
+	l.w.scenario.Runs[0].Agent.Name = "simulated"
 	l.add(rolePlanner, events.Planning, &events.LLMToolCall{ToolCallReply: oneReply("pay")})
 	l.add(roleActor, events.Acting, &events.StorageSaved{Entry: events.Entry{Tags: []string{"a"}, Value: "v"}})
 	if v := l.w.remembered(); v == nil || v.Invariant != "storage" {

@@ -50,16 +50,16 @@ var subrunCases = []*livenessCase{
 }
 
 // subrun is the run that answers a run's first call.
-func (p *person) subrun() string { return runid.Child(p.plan.ID, "call_1_1") }
+func (p *person) subrun() string { return runid.Child(p.spec.ID, "call_1_1") }
 
 // subrunWaits waits until the sub-run waits for people, who never come.
 func subrunWaits(ctx context.Context, p *person) {
-	newPerson(p.w, &runPlan{ID: p.subrun(), Agent: p.plan.Agent}).awaitState(ctx, events.WaitingForHuman)
+	newPerson(p.w, &runSpec{ID: p.subrun(), Agent: p.spec.Agent}).awaitState(ctx, events.WaitingForHuman)
 }
 
 // cancelsSubrun cancels the sub-run alone.
 var cancelsSubrun = then(subrunWaits, func(ctx context.Context, p *person) {
-	newPerson(p.w, &runPlan{ID: p.subrun(), Agent: p.plan.Agent}).act(ctx, actPlan{Kind: actCancel})
+	newPerson(p.w, &runSpec{ID: p.subrun(), Agent: p.spec.Agent}).act(ctx, actSpec{Kind: actCancel})
 })
 
 // isFirst reports whether the case is about the first event of the run that people

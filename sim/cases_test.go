@@ -38,10 +38,10 @@ type livenessCase struct {
 	timer     bool
 	then      string
 
-	// plan changes the installation; loses says that the case itself takes
+	// change changes the installation; loses says that the case itself takes
 	// workers away.
-	plan  func(*scenario)
-	loses bool
+	change func(*scenario)
+	loses  bool
 	// follows is the kind of effect that the publisher decides without a delivery: each
 	// process has every role then.
 	follows effects.Kind
@@ -75,7 +75,7 @@ func decides(decisions ...events.Decision) func(context.Context, *person) {
 			p.await(ctx, func(v view) bool {
 				return v.terminal || v.state == events.WaitingForHuman && len(v.undecided) == len(decisions)-i
 			})
-			if v := p.w.audit.view(p.plan.ID); len(v.undecided) > 0 {
+			if v := p.w.audit.view(p.spec.ID); len(v.undecided) > 0 {
 				d.CallID, d.By = v.undecided[0], "a person"
 				p.put(ctx, d)
 			}
@@ -107,7 +107,7 @@ func then(all ...func(context.Context, *person)) func(context.Context, *person) 
 }
 
 func act(kind string) func(context.Context, *person) {
-	return func(ctx context.Context, p *person) { p.act(ctx, actPlan{Kind: kind}) }
+	return func(ctx context.Context, p *person) { p.act(ctx, actSpec{Kind: kind}) }
 }
 
 func says(ctx context.Context, p *person) { p.say(ctx, "more") }
@@ -237,7 +237,7 @@ var usualCases = []*livenessCase{
 		people: then(inFlight, act(actPause))},
 	{row: "Paused", name: "while nothing is in flight", event: events.TypePaused, from: events.WaitingForUser, agent: chat, asked: true, then: people,
 		people: when(events.WaitingForUser, then(act(actPause), act(actResume), closes))},
-	{row: "Admitted", event: events.TypeAdmitted, from: events.Planning, then: itself, plan: func(s *scenario) { s.Queues = true }, points: []string{simtest.BeforeAppend, simtest.AfterAppend}},
+	{row: "Admitted", event: events.TypeAdmitted, from: events.Planning, then: itself, change: func(s *scenario) { s.Queues = true }, points: []string{simtest.BeforeAppend, simtest.AfterAppend}},
 	{row: "Resumed", event: events.TypeResumed, from: events.Planning, script: script(calls("slow")), asked: true, then: itself,
 		people: then(when(events.Acting, act(actPause)), when(events.Planning, act(actResume)))},
 	{row: "Resumed", name: "in Acting", event: events.TypeResumed, from: events.Acting, agent: approveAlways, script: script(calls("look")),

@@ -27,13 +27,13 @@ const (
 // abandonedCases are those of calls whose pool math nobody serves.
 var abandonedCases = []*livenessCase{
 	{row: rowNoActor, name: "without an actor", event: events.TypeToolFailure, from: events.Acting, script: script(calls("sum")),
-		plan: apart, people: takes("math"), then: itself},
+		change: apart, people: takes("math"), then: itself},
 	{row: rowNoActor, name: "without an actor, not the last", event: events.TypeToolCallResult, from: events.ParallelActing,
-		script: script(calls("sum", "panics")), plan: apart, people: takes("math"), then: held},
+		script: script(calls("sum", "panics")), change: apart, people: takes("math"), then: held},
 	{row: rowNoActor, name: "without an actor, the last", event: events.TypeToolCallResult, from: events.ParallelActing, nth: 2,
-		script: script(calls("look", "sum")), plan: apart, people: takes("math"), then: itself},
+		script: script(calls("look", "sum")), change: apart, people: takes("math"), then: itself},
 	{row: rowAbandoned, name: "of a batch without an actor", event: events.TypeToolFailure, from: events.ParallelActing,
-		script: script(calls("sum", "panics")), plan: apart, people: takes("math"), then: itself},
+		script: script(calls("sum", "panics")), change: apart, people: takes("math"), then: itself},
 }
 
 // unknownCases are those of a call that must not run twice and lost its worker.
@@ -56,7 +56,7 @@ var timedCases = []*livenessCase{
 	{row: rowExpired, name: "of a batch", event: events.TypeApprovalExpired, from: events.WaitingForHuman,
 		script: script(calls("look", "sum")), agent: expiring, timer: true, then: itself, people: when(events.WaitingForHuman, decidesOne)},
 	{row: rowExpired, name: "by the next decision", event: events.TypeApprovalExpired, from: events.WaitingForHuman,
-		script: script(calls("pay")), agent: expiring, plan: slowTimers, asked: true, then: itself, people: when(events.WaitingForHuman, decidesLate)},
+		script: script(calls("pay")), agent: expiring, change: slowTimers, asked: true, then: itself, people: when(events.WaitingForHuman, decidesLate)},
 	{row: "BudgetExceeded at the deadline", name: "at the deadline", event: events.TypeBudgetExceeded, from: events.WaitingForHuman,
 		script: script(calls("look")), agent: hastyAsking, timer: true, points: timedPoints, then: nobody},
 	{row: "BudgetExceeded at the deadline", name: "at the deadline, in Acting", event: events.TypeBudgetExceeded, from: events.Acting,
@@ -131,9 +131,9 @@ func slowTimers(s *scenario) { s.Faults.Delay, s.Faults.MaxDelay = 1, 20*time.Se
 // takes kills the processes of a role, or those that serve only one pool.
 func takes(what string) func(context.Context, *person) {
 	return func(ctx context.Context, p *person) {
-		for i, plan := range p.w.plan.Processes {
-			if contains(plan.Roles, what) || slices.Equal(plan.Pools, []string{what}) {
-				p.w.end(ctx, killPlan{Process: i})
+		for i, spec := range p.w.scenario.Processes {
+			if contains(spec.Roles, what) || slices.Equal(spec.Pools, []string{what}) {
+				p.w.end(ctx, killSpec{Process: i})
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func takes(what string) func(context.Context, *person) {
 
 // losesWorker kills the process that runs the run's first call.
 func losesWorker(ctx context.Context, p *person) {
-	key := p.plan.ID + "/call_1_1"
+	key := p.spec.ID + "/call_1_1"
 	for ctx.Err() == nil && !p.w.ran.inWork(key) {
 		sleep(ctx, time.Millisecond)
 	}
@@ -151,14 +151,14 @@ func losesWorker(ctx context.Context, p *person) {
 // decidesOne decides on one of several calls only.
 func decidesOne(ctx context.Context, p *person) {
 	d := approved
-	d.CallID, d.By = p.w.audit.view(p.plan.ID).undecided[0], "a person"
+	d.CallID, d.By = p.w.audit.view(p.spec.ID).undecided[0], "a person"
 	p.put(ctx, d)
 }
 
 // decidesLate decides right after the deadline.
 func decidesLate(ctx context.Context, p *person) {
 	d := approved
-	d.CallID, d.By = p.w.audit.view(p.plan.ID).undecided[0], "a person"
+	d.CallID, d.By = p.w.audit.view(p.spec.ID).undecided[0], "a person"
 	sleep(ctx, time.Minute)
 	p.put(ctx, d)
 }
@@ -178,7 +178,7 @@ func firstOf(types []events.Type) func(*events.Event) bool {
 func forks(n uint64) func(context.Context, *person) {
 	return then(awaits(n), func(ctx context.Context, p *person) {
 		p.ask(ctx, func(g *control.Controller) error {
-			_, err := g.Fork(ctx, "", p.plan.ID, forking.Request{At: n})
+			_, err := g.Fork(ctx, "", p.spec.ID, forking.Request{At: n})
 			return err
 		})
 	})

@@ -49,7 +49,7 @@ func (c *census) add(w *world) {
 	defer c.mu.Unlock()
 	c.played++
 	one := map[string]bool{"a snapshot": w.audit.snapshots > 0, carriedWake: w.audit.carried > 0}
-	c.crashes += w.plan.MostCrashes - int(max(w.crashes.Load(), 0))
+	c.crashes += w.scenario.MostCrashes - int(max(w.crashes.Load(), 0))
 	c.stored += len(w.audit.records)
 	if c.ends == nil {
 		c.seen, c.ends, c.codes, c.batches, c.fetched = map[string]int{}, map[events.State]int{}, map[string]int{}, map[string]int{}, map[string]int{}
@@ -79,7 +79,7 @@ func (c *census) add(w *world) {
 		one["notice: "+noticeAgain] = one["notice: "+noticeAgain] || r.repeats > 0
 		one["notice: "+noticeFailed] = one["notice: "+noticeFailed] || r.tries > len(r.got)+r.repeats
 	}
-	if !w.plan.Fetches {
+	if !w.scenario.Fetches {
 		c.fetched[fetchHidden]++
 		one["fetch: "+fetchHidden] = true
 	}

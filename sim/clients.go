@@ -53,7 +53,7 @@ func (s *scenario) ofClients(d draw) {
 // client says something of calls until they have gone out.
 func (p *person) client(ctx context.Context, in ...control.Input) *refusal.Error {
 	return p.ask(ctx, func(g *control.Controller) error {
-		_, err := g.Inputs(ctx, "", p.plan.ID, in)
+		_, err := g.Inputs(ctx, "", p.spec.ID, in)
 		if is(err, refusal.CodeUnknownCall, clienttools.CodeNotDelivered) {
 			return errLater
 		}
@@ -73,11 +73,11 @@ func (p *person) carryOut(ctx context.Context, open []string, call string) {
 		return
 	}
 	if refused := p.client(ctx, result); refused != nil {
-		p.w.audit.violate(p.plan.ID, "client", "the result of %s was refused when it came again: %v", call, refused)
+		p.w.audit.violate(p.spec.ID, "client", "the result of %s was refused when it came again: %v", call, refused)
 	}
 	result.Text = "blue"
 	if refused := p.client(ctx, result); ctx.Err() == nil && p.w.audit.violation() == nil && (refused == nil || refused.Code != clienttools.CodeAlreadyAnswered) {
-		p.w.audit.violate(p.plan.ID, "client", "call %s was answered twice: %v", call, refused)
+		p.w.audit.violate(p.spec.ID, "client", "call %s was answered twice: %v", call, refused)
 	}
 }
 

@@ -20,7 +20,7 @@ const (
 // log is the process's log, which gives out single records only if the scenario
 // says so.
 func (p *process) log() journal.Log {
-	if !p.w.plan.Fetches {
+	if !p.w.scenario.Fetches {
 		return struct{ journal.Log }{p.sim}
 	}
 	return fetching{p.sim, p.w}

@@ -90,16 +90,16 @@ type played struct {
 func (c *livenessCase) play(t *testing.T, point string) *played {
 	t.Helper()
 	p := &played{livenessCase: c, point: point}
-	plan := c.scenario()
+	spec := c.scenario()
 	err := bubble(t, func() {
-		p.w = newWorld(plan)
+		p.w = newWorld(spec)
 		p.w.aim, p.w.answering = p.strikes, p.hears
 		p.w.audit.calm = p.w.audit.calm && point == "" && !c.loses
 		if len(c.lost) > 0 {
 			p.w.loses = firstOf(c.lost)
 		}
 		p.w.run(func(ctx context.Context) {
-			person := newPerson(p.w, &plan.Runs[0])
+			person := newPerson(p.w, &spec.Runs[0])
 			person.alone = true // the case says what is sent together
 			person.start(ctx)
 			if c.people != nil {
@@ -120,12 +120,12 @@ func (c *livenessCase) scenario() *scenario {
 	roles := []string{rolePlanner, roleActor, roleObserver, roleGateway, roleSubagent}
 	for _, role := range roles {
 		for range 2 {
-			s.Processes = append(s.Processes, processPlan{Roles: []string{role}, Concurrency: 4, Down: time.Minute})
+			s.Processes = append(s.Processes, processSpec{Roles: []string{role}, Concurrency: 4, Down: time.Minute})
 		}
 	}
 	if c.follows != "" {
-		all := processPlan{Roles: roles, Shared: true, Follows: true, Concurrency: 4, Down: time.Minute}
-		s.Processes = []processPlan{all, all}
+		all := processSpec{Roles: roles, Shared: true, Follows: true, Concurrency: 4, Down: time.Minute}
+		s.Processes = []processSpec{all, all}
 	}
 	a := events.DefaultAgent()
 	a.Name, a.Mode, a.LLM.Provider = "liveness", events.ModeTask, "scripted"
@@ -146,9 +146,9 @@ func (c *livenessCase) scenario() *scenario {
 	if c.agent != nil {
 		c.agent(&a)
 	}
-	s.Runs = []runPlan{{ID: "00000000-0000-7000-8000-000000000001", Agent: a, Chance: 1}}
-	if c.plan != nil {
-		c.plan(s)
+	s.Runs = []runSpec{{ID: "00000000-0000-7000-8000-000000000001", Agent: a, Chance: 1}}
+	if c.change != nil {
+		c.change(s)
 	}
 	return s
 }
@@ -197,7 +197,7 @@ func (p *played) atTimer(at simtest.Moment) bool {
 	acked := at.Point == simtest.BeforeAck || at.Point == simtest.AfterAck
 	switch {
 	case p.from == events.Idle:
-		return !acked && p.target == nil && p.isFirst() == (at.Run.ID == p.w.plan.Runs[0].ID)
+		return !acked && p.target == nil && p.isFirst() == (at.Run.ID == p.w.scenario.Runs[0].ID)
 	case p.timer:
 		return p.target != nil && p.publisher == at.Process
 	}
@@ -211,18 +211,18 @@ func (p *played) run() string {
 	if p.target != nil {
 		return p.target.Run
 	}
-	return p.w.plan.Runs[0].ID
+	return p.w.scenario.Runs[0].ID
 }
 
 // awaitFork waits for the end of the run, if it is a fork.
 func (p *played) awaitFork(ctx context.Context) {
-	newPerson(p.w, &runPlan{ID: p.run(), Agent: p.w.plan.Runs[0].Agent}).await(ctx, func(v view) bool { return v.terminal })
+	newPerson(p.w, &runSpec{ID: p.run(), Agent: p.w.scenario.Runs[0].Agent}).await(ctx, func(v view) bool { return v.terminal })
 }
 
 // awaitTimers waits until the runs that have ended have no timer any more.
 func (p *played) awaitTimers(ctx context.Context) {
 	left := func() bool {
-		return slices.ContainsFunc([]string{p.run(), p.w.plan.Runs[0].ID}, func(id string) bool {
+		return slices.ContainsFunc([]string{p.run(), p.w.scenario.Runs[0].ID}, func(id string) bool {
 			run := p.w.placed(id)
 			return p.w.audit.view(id).terminal &&
 				slices.ContainsFunc(ports.TimerKinds(), func(kind string) bool { return p.w.journal.HasTimer(run, kind) })
@@ -300,7 +300,7 @@ func (p *played) types() []string {
 
 // end is how the run ended.
 func (p *played) end() string {
-	v, first := p.w.audit.view(p.run()), p.w.audit.view(p.w.plan.Runs[0].ID)
+	v, first := p.w.audit.view(p.run()), p.w.audit.view(p.w.scenario.Runs[0].ID)
 	return fmt.Sprintf("%s, error %q, answer %q; first run: %s, %v", v.state, v.outcome.Code, v.answer, first.state, first.called)
 }
 
@@ -356,11 +356,11 @@ func (p *played) requireAgain(t *testing.T, all []*events.Event) {
 
 // await waits until the run is seen as wanted.
 func (p *person) await(ctx context.Context, wanted func(view) bool) {
-	for ctx.Err() == nil && !wanted(p.w.audit.view(p.plan.ID)) {
+	for ctx.Err() == nil && !wanted(p.w.audit.view(p.spec.ID)) {
 		sleep(ctx, 100*time.Millisecond)
 	}
-	if v := p.w.audit.view(p.plan.ID); !wanted(v) {
-		p.w.audit.violate(p.plan.ID, "end", "waited in vain; the run is in %s at event %d", v.state, v.n)
+	if v := p.w.audit.view(p.spec.ID); !wanted(v) {
+		p.w.audit.violate(p.spec.ID, "end", "waited in vain; the run is in %s at event %d", v.state, v.n)
 	}
 }
 

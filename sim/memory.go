@@ -44,7 +44,7 @@ func (m memoryTool) Run(ctx context.Context, c tool.Call) (string, error) {
 func (p *process) memoryTools() []tool.Tool {
 	var all []tool.Tool
 	for _, name := range builtin.MemoryNames() {
-		if t := newMemoryTool(p, name); len(p.plan.Pools) == 0 || contains(p.plan.Pools, t.def.Pool) {
+		if t := newMemoryTool(p, name); len(p.spec.Pools) == 0 || contains(p.spec.Pools, t.def.Pool) {
 			all = append(all, t)
 		}
 	}
@@ -111,7 +111,7 @@ func (w *world) remembered() *violation {
 			all = append(all, slices.Concat(p.Paged, p.Dropped)...)
 		}
 	}
-	of := entrystore.Owner{Namespace: events.DefaultNamespace, Agent: w.plan.Runs[0].Agent.Name}
+	of := entrystore.Owner{Namespace: events.DefaultNamespace, Agent: w.scenario.Runs[0].Agent.Name}
 	for _, entry := range all {
 		if err := w.stored(of, entry.Tags); err != nil {
 			return &violation{Invariant: "storage", Detail: "of " + of.String() + ": " + strings.Join(entry.Tags, " ") + ": " + err.Error()}

@@ -13,7 +13,7 @@ import (
 // mostForks bounds the runs that people fork in one scenario.
 const mostForks = 5
 
-// populate lets a person live for every run of the plan, and for every fork that
+// populate lets a person live for every run of the scenario, and for every fork that
 // is in the log, also where whoever made it has no answer.
 func (w *world) populate(ctx context.Context) {
 	living, left := 0, make(chan struct{})
@@ -25,14 +25,14 @@ func (w *world) populate(ctx context.Context) {
 		}()
 	}
 	join := func(p *person) {
-		w.people[p.plan.ID] = p
+		w.people[p.spec.ID] = p
 		lives(p.live)
 	}
-	for i := range w.plan.Runs {
-		join(newPerson(w, &w.plan.Runs[i]))
+	for i := range w.scenario.Runs {
+		join(newPerson(w, &w.scenario.Runs[i]))
 	}
-	for i := range w.plan.Schedules {
-		o := newOwner(w, &w.plan.Schedules[i])
+	for i := range w.scenario.Schedules {
+		o := newOwner(w, &w.scenario.Schedules[i])
 		w.owners = append(w.owners, o)
 		lives(o.live)
 	}
@@ -41,8 +41,8 @@ func (w *world) populate(ctx context.Context) {
 	}
 	for {
 		for _, f := range w.audit.fresh() {
-			chance := simtest.Chance(w.plan.Seed, "fork", f.parent, f.at, len(w.people))
-			p := newPerson(w, w.people[f.parent].plan.fork(f.id, uint64(chance*(1<<53))))
+			chance := simtest.Chance(w.scenario.Seed, "fork", f.parent, f.at, len(w.people))
+			p := newPerson(w, w.people[f.parent].spec.fork(f.id, uint64(chance*(1<<53))))
 			p.forked = true
 			join(p)
 		}
@@ -59,13 +59,13 @@ func (w *world) populate(ctx context.Context) {
 
 // fork forks the person's run at one of its events.
 func (p *person) fork(ctx context.Context, patch string) {
-	v := p.w.audit.view(p.plan.ID)
+	v := p.w.audit.view(p.spec.ID)
 	if v.n == 0 || !p.w.mayFork() {
 		return
 	}
 	req := forking.Request{At: 1 + p.rand.Uint64N(v.n), Patch: []byte(patch)}
 	p.ask(ctx, func(g *control.Controller) error {
-		_, err := g.Fork(ctx, "", p.plan.ID, req)
+		_, err := g.Fork(ctx, "", p.spec.ID, req)
 		if is(err, nobodyUp...) {
 			return errLater
 		}
@@ -82,11 +82,11 @@ func (w *world) mayFork() bool {
 
 // timed checks that a run which has not ended has its timer.
 func (p *person) timed() {
-	v := p.w.audit.view(p.plan.ID)
-	if v.n == 0 || v.terminal || p.w.journal.HasTimer(p.w.placed(p.plan.ID), "run") {
+	v := p.w.audit.view(p.spec.ID)
+	if v.n == 0 || v.terminal || p.w.journal.HasTimer(p.w.placed(p.spec.ID), "run") {
 		return
 	}
-	if v = p.w.audit.view(p.plan.ID); !v.terminal {
-		p.w.audit.violate(p.plan.ID, "timer", "the run is in %s at event %d and has no timer", v.state, v.n)
+	if v = p.w.audit.view(p.spec.ID); !v.terminal {
+		p.w.audit.violate(p.spec.ID, "timer", "the run is in %s at event %d and has no timer", v.state, v.n)
 	}
 }

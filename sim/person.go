@@ -21,7 +21,7 @@ import (
 // They ask again, of any gateway, until they have an answer.
 type person struct {
 	w    *world
-	plan *runPlan
+	spec *runSpec
 	rand *rand.Rand
 	// batches draws what is sent together.
 	batches   *rand.Rand
@@ -36,20 +36,20 @@ type person struct {
 	resumeAt time.Time
 }
 
-func newPerson(w *world, plan *runPlan) *person {
-	p := &person{w: w, plan: plan, rand: rand.New(rand.NewPCG(plan.Chance, 2)), batches: rand.New(rand.NewPCG(plan.Chance, 4))}
-	a := plan.Agent.Approval
+func newPerson(w *world, spec *runSpec) *person {
+	p := &person{w: w, spec: spec, rand: rand.New(rand.NewPCG(spec.Chance, 2)), batches: rand.New(rand.NewPCG(spec.Chance, 4))}
+	a := spec.Agent.Approval
 	p.slow = a != nil && a.Expires != 0 && p.rand.IntN(2) == 0
 	return p
 }
 
-// live does everything that the plan says, until the run has ended.
+// live does everything that the spec says, until the run has ended.
 func (p *person) live(ctx context.Context) {
 	if !p.forked {
-		sleep(ctx, p.plan.At)
+		sleep(ctx, p.spec.At)
 		p.start(ctx)
 	}
-	acts := slices.SortedFunc(slices.Values(p.plan.Acts), func(a, b actPlan) int { return int(a.At - b.At) })
+	acts := slices.SortedFunc(slices.Values(p.spec.Acts), func(a, b actSpec) int { return int(a.At - b.At) })
 	for began := time.Now(); ctx.Err() == nil; {
 		pause := 500*time.Millisecond + time.Duration(p.rand.Int64N(int64(4*time.Second)))
 		if len(acts) > 0 {
@@ -57,7 +57,7 @@ func (p *person) live(ctx context.Context) {
 		}
 		sleep(ctx, pause)
 		p.timed()
-		v := p.w.audit.view(p.plan.ID)
+		v := p.w.audit.view(p.spec.ID)
 		switch {
 		case v.terminal:
 			p.look(ctx, acts)
@@ -76,12 +76,12 @@ func (p *person) live(ctx context.Context) {
 			p.answer(ctx, v)
 		}
 	}
-	v := p.w.audit.view(p.plan.ID)
-	p.w.audit.violate(p.plan.ID, "end", "after %s the run is in state %s at event %d", patience, v.state, v.n)
+	v := p.w.audit.view(p.spec.ID)
+	p.w.audit.violate(p.spec.ID, "end", "after %s the run is in state %s at event %d", patience, v.state, v.n)
 }
 
 // look goes back to a run that has ended and forks it, as planned.
-func (p *person) look(ctx context.Context, acts []actPlan) {
+func (p *person) look(ctx context.Context, acts []actSpec) {
 	for _, act := range acts {
 		if act.Kind == actFork {
 			p.act(ctx, act)
@@ -90,9 +90,9 @@ func (p *person) look(ctx context.Context, acts []actPlan) {
 }
 
 func (p *person) start(ctx context.Context) {
-	agent := p.plan.Agent
+	agent := p.spec.Agent
 	p.ask(ctx, func(g *control.Controller) error {
-		_, err := g.Start(ctx, "", control.StartRequest{Agent: &agent, Task: "Do it.", RunID: p.plan.ID})
+		_, err := g.Start(ctx, "", control.StartRequest{Agent: &agent, Task: "Do it.", RunID: p.spec.ID})
 		if is(err, nobodyUp...) {
 			return errLater // nobody is up that could do it
 		}
@@ -127,12 +127,12 @@ func (p *person) askAt(ctx context.Context, do func(*process) error, codes ...st
 			return nil
 		case err == nil, !heard, errors.Is(err, simtest.ErrCrashed), errors.Is(err, journal.ErrUnknownOutcome), errors.Is(err, errLater):
 			sleep(ctx, 300*time.Millisecond)
-		case p.w.plan.GroupCommit && errors.As(err, &refused) && refused.Code == refusal.CodeUnavailable:
+		case p.w.scenario.GroupCommit && errors.As(err, &refused) && refused.Code == refusal.CodeUnavailable:
 			sleep(ctx, 300*time.Millisecond) // appends take their time there, and it asks for that
 		case errors.As(err, &refused) && contains(codes, refused.Code):
 			return refused
 		default:
-			p.w.audit.violate(p.plan.ID, "answer", "the gateway answers %T %v, and only %v are expected", err, err, codes)
+			p.w.audit.violate(p.spec.ID, "answer", "the gateway answers %T %v, and only %v are expected", err, err, codes)
 			return nil
 		}
 	}
@@ -144,19 +144,19 @@ func is(err error, codes ...string) bool {
 	return errors.As(err, &e) && contains(codes, e.Code)
 }
 
-func (p *person) act(ctx context.Context, act actPlan) {
+func (p *person) act(ctx context.Context, act actSpec) {
 	switch act.Kind {
 	case actCancel:
 		p.cancelled = true
 		p.ask(ctx, func(g *control.Controller) error {
-			_, err := g.Cancel(ctx, "", p.plan.ID, events.By{By: "a person"})
+			_, err := g.Cancel(ctx, "", p.spec.ID, events.By{By: "a person"})
 			return err
 		}, refusal.CodeRunEnded)
 	case actSay:
 		p.say(ctx, "and hurry")
 	case actPause:
 		p.ask(ctx, func(g *control.Controller) error {
-			_, err := g.Pause(ctx, "", p.plan.ID, events.By{})
+			_, err := g.Pause(ctx, "", p.spec.ID, events.By{})
 			return err
 		}, refusal.CodeRunEnded)
 		p.resumeAt = time.Now().Add(act.For)
@@ -164,7 +164,7 @@ func (p *person) act(ctx context.Context, act actPlan) {
 		p.resume(ctx)
 	case actBudget:
 		p.ask(ctx, func(g *control.Controller) error {
-			_, err := g.RaiseBudget(ctx, "", p.plan.ID, events.Budget{MaxTotalTokens: 1_000_000}, events.By{})
+			_, err := g.RaiseBudget(ctx, "", p.spec.ID, events.Budget{MaxTotalTokens: 1_000_000}, events.By{})
 			return err
 		}, refusal.CodeRunEnded)
 	case actKeep:
@@ -174,12 +174,12 @@ func (p *person) act(ctx context.Context, act actPlan) {
 	case actFork:
 		p.fork(ctx, act.Patch)
 	case actAdd:
-		if v := p.w.audit.view(p.plan.ID); len(v.called) > 0 {
+		if v := p.w.audit.view(p.spec.ID); len(v.called) > 0 {
 			p.inputs(ctx, control.AddToolCallsToContext{CallIDs: v.called[:1]})
 		}
 	case actPoison:
-		v := p.w.audit.view(p.plan.ID)
-		run := p.w.placed(p.plan.ID)
+		v := p.w.audit.view(p.spec.ID)
+		run := p.w.placed(p.spec.ID)
 		at := events.Subject{Run: run, From: v.state, To: v.state, Pool: events.DefaultPool}
 		p.w.journal.Inject(run.Shard, at.String(), []byte(poisonBody))
 	}
@@ -187,7 +187,7 @@ func (p *person) act(ctx context.Context, act actPlan) {
 
 func (p *person) resume(ctx context.Context) {
 	p.ask(ctx, func(g *control.Controller) error {
-		_, err := g.Resume(ctx, "", p.plan.ID, events.By{})
+		_, err := g.Resume(ctx, "", p.spec.ID, events.By{})
 		return err
 	}, refusal.CodeRunEnded, refusal.CodeNotPaused)
 }
@@ -199,7 +199,7 @@ func (p *person) say(ctx context.Context, text string) {
 func (p *person) inputs(ctx context.Context, in ...control.Input) {
 	in = p.batch(in...)
 	p.ask(ctx, func(g *control.Controller) error {
-		_, err := g.Inputs(ctx, "", p.plan.ID, in)
+		_, err := g.Inputs(ctx, "", p.spec.ID, in)
 		return err
 	}, refusal.CodeRunEnded)
 }
@@ -221,7 +221,7 @@ func (p *person) aside() control.Input {
 	case 1:
 		return control.ExpandContextWindow{Increment: 1}
 	case 2:
-		if v := p.w.audit.view(p.plan.ID); len(v.called) > 0 {
+		if v := p.w.audit.view(p.spec.ID); len(v.called) > 0 {
 			return control.AddToolCallsToContext{CallIDs: v.called[:1]}
 		}
 	}
@@ -230,12 +230,12 @@ func (p *person) aside() control.Input {
 
 // answer continues with a conversation, or ends it.
 func (p *person) answer(ctx context.Context, v view) {
-	if v.turns < p.plan.Turns {
+	if v.turns < p.spec.Turns {
 		p.say(ctx, "go on")
 		return
 	}
 	p.ask(ctx, func(g *control.Controller) error {
-		_, err := g.Close(ctx, "", p.plan.ID, events.By{})
+		_, err := g.Close(ctx, "", p.spec.ID, events.By{})
 		return err
 	}, refusal.CodeNotWaiting, refusal.CodeRunEnded)
 }
@@ -266,11 +266,11 @@ func (p *person) decide(ctx context.Context, v view, call string) {
 		return
 	}
 	if refused == nil {
-		p.w.audit.violate(p.plan.ID, "decision", "call %s was decided on twice: %+v, then %+v", call, first, again)
+		p.w.audit.violate(p.spec.ID, "decision", "call %s was decided on twice: %+v, then %+v", call, first, again)
 		return
 	}
 	if known, ok := refused.Fields["decision"].(events.Decision); ok && known.By != first.By {
-		p.w.audit.violate(p.plan.ID, "decision", "the first decision on %s was %+v, the gateway says %+v", call, first, known)
+		p.w.audit.violate(p.spec.ID, "decision", "the first decision on %s was %+v, the gateway says %+v", call, first, known)
 	}
 }
 
@@ -278,7 +278,7 @@ func (p *person) decide(ctx context.Context, v view, call string) {
 func (p *person) wrong(ctx context.Context, d events.Decision) {
 	refused := p.put(ctx, d, refusal.CodeAnswerNeeded)
 	if refused == nil && ctx.Err() == nil {
-		p.w.audit.violate(p.plan.ID, "decision", "the question %s was approved without an answer", d.CallID)
+		p.w.audit.violate(p.spec.ID, "decision", "the question %s was approved without an answer", d.CallID)
 	}
 }
 
@@ -296,7 +296,7 @@ func (p *person) decision(call string, asks bool) events.Decision {
 	case 0:
 		d.Decision, d.Reason = events.DecisionRejected, "better not"
 	case 1:
-		d.Decision, d.Arguments = events.DecisionModified, p.w.audit.other(p.plan.ID, call)
+		d.Decision, d.Arguments = events.DecisionModified, p.w.audit.other(p.spec.ID, call)
 	default:
 		d.Decision = events.DecisionApproved
 	}
@@ -310,7 +310,7 @@ func (p *person) decision(call string, asks bool) events.Decision {
 
 func (p *person) put(ctx context.Context, d events.Decision, more ...string) *refusal.Error {
 	return p.ask(ctx, func(g *control.Controller) error {
-		_, err := g.Decide(ctx, "", p.plan.ID, d)
+		_, err := g.Decide(ctx, "", p.spec.ID, d)
 		return err
 	}, append(more, refusals...)...)
 }

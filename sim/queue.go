@@ -43,7 +43,7 @@ func (l losing) Consume(ctx context.Context, in journal.Inbox, slots int, handle
 func (w *world) losesOne(e *events.Event) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.lost[e.Run] == "" && simtest.Chance(w.plan.Seed, "lost delivery", e.Run, e.N) < 1/float64(w.plan.LoseOneIn) {
+	if w.lost[e.Run] == "" && simtest.Chance(w.scenario.Seed, "lost delivery", e.Run, e.N) < 1/float64(w.scenario.LoseOneIn) {
 		w.lost[e.Run] = e.ID
 	}
 	return w.lost[e.Run] == e.ID

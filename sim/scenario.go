@@ -43,16 +43,16 @@ type scenario struct {
 	// nowhere else.
 	CrashBatches bool          `json:"crash_batches,omitempty"`
 	MostCrashes  int           `json:"most_crashes"`
-	Processes    []processPlan `json:"processes"`
-	Kills        []killPlan    `json:"kills"`
-	Runs         []runPlan     `json:"runs"`
+	Processes    []processSpec `json:"processes"`
+	Kills        []killSpec    `json:"kills"`
+	Runs         []runSpec     `json:"runs"`
 	// Schedules start runs beside them.
-	Schedules []schedulePlan `json:"schedules,omitempty"`
-	Hooks     []hookPlan     `json:"hooks,omitempty"`
+	Schedules []scheduleSpec `json:"schedules,omitempty"`
+	Hooks     []hookSpec     `json:"hooks,omitempty"`
 }
 
-// processPlan is one process, which comes back after it died.
-type processPlan struct {
+// processSpec is one process, which comes back after it died.
+type processSpec struct {
 	Roles []string `json:"roles"`
 	// Pools are an actor's; none: all.
 	Pools []string `json:"pools,omitempty"`
@@ -70,8 +70,8 @@ type processPlan struct {
 	Down time.Duration `json:"down"`
 }
 
-// killPlan ends a process at a time: as kill -9 does, or gently as SIGTERM does.
-type killPlan struct {
+// killSpec ends a process at a time: as kill -9 does, or gently as SIGTERM does.
+type killSpec struct {
 	At      time.Duration `json:"at"`
 	Process int           `json:"process"`
 	Gently  bool          `json:"gently"`
@@ -79,23 +79,23 @@ type killPlan struct {
 	For time.Duration `json:"for,omitempty"`
 }
 
-// runPlan is one run and its people.
-type runPlan struct {
+// runSpec is one run and its people.
+type runSpec struct {
 	ID string `json:"id"`
 	// At is when it is started.
 	At    time.Duration `json:"at"`
 	Agent events.Agent  `json:"agent"`
 	// Turns is how many messages a conversation has.
 	Turns int       `json:"turns"`
-	Acts  []actPlan `json:"acts"`
+	Acts  []actSpec `json:"acts"`
 	// Chance seeds the people's decisions.
 	Chance uint64 `json:"chance"`
 	// Ends are the codes of the errors that the run may end with.
 	Ends []string `json:"ends"`
 }
 
-// actPlan is something that people do to a run without being asked.
-type actPlan struct {
+// actSpec is something that people do to a run without being asked.
+type actSpec struct {
 	At   time.Duration `json:"at"`
 	Kind string        `json:"kind"`
 	// For is how long a pause lasts.
@@ -145,7 +145,7 @@ func newScenario(seed uint64) *scenario {
 	}
 	s.Processes = d.processes()
 	for range d.IntN(6) {
-		s.Kills = append(s.Kills, killPlan{At: d.upTo(90 * time.Second), Process: d.IntN(len(s.Processes)), Gently: d.oneIn(3)})
+		s.Kills = append(s.Kills, killSpec{At: d.upTo(90 * time.Second), Process: d.IntN(len(s.Processes)), Gently: d.oneIn(3)})
 	}
 	if s.CrashOneIn == 0 {
 		s.Kills = nil
@@ -237,7 +237,7 @@ func (s *scenario) outage(d draw) {
 func (s *scenario) away(what string, at, length time.Duration, d draw) {
 	for i, p := range s.Processes {
 		if contains(p.Roles, what) || contains(p.Pools, what) {
-			s.Kills = append(s.Kills, killPlan{At: at + d.upTo(time.Second), Process: i, For: length, Gently: d.oneIn(2)})
+			s.Kills = append(s.Kills, killSpec{At: at + d.upTo(time.Second), Process: i, For: length, Gently: d.oneIn(2)})
 		}
 	}
 }
@@ -264,27 +264,27 @@ func (d draw) faults() simtest.Faults {
 
 // processes are either whole installations in one process each, or one role
 // each; every role and every pool is served by at least one.
-func (d draw) processes() []processPlan {
-	plan := func(roles ...string) processPlan {
-		p := processPlan{Roles: roles, Shared: d.oneIn(2), Concurrency: 1 + d.IntN(4), Down: d.upTo(5 * time.Second)}
+func (d draw) processes() []processSpec {
+	spec := func(roles ...string) processSpec {
+		p := processSpec{Roles: roles, Shared: d.oneIn(2), Concurrency: 1 + d.IntN(4), Down: d.upTo(5 * time.Second)}
 		if d.oneIn(3) {
 			p.Capacity = 1
 		}
 		return p
 	}
-	var all []processPlan
+	var all []processSpec
 	if d.oneIn(2) {
 		for range 1 + d.IntN(3) {
-			all = append(all, plan(rolePlanner, roleActor, roleObserver, roleGateway, roleSubagent))
+			all = append(all, spec(rolePlanner, roleActor, roleObserver, roleGateway, roleSubagent))
 		}
 		return all
 	}
 	for _, role := range []string{rolePlanner, roleObserver, roleGateway, roleSubagent} {
 		for range 1 + d.IntN(2) {
-			all = append(all, plan(role))
+			all = append(all, spec(role))
 		}
 	}
-	actors := []processPlan{plan(roleActor), plan(roleActor)}
+	actors := []processSpec{spec(roleActor), spec(roleActor)}
 	if d.oneIn(2) {
 		actors[0].Pools, actors[1].Pools = pools[:1], pools[1:]
 	} else {
@@ -294,8 +294,8 @@ func (d draw) processes() []processPlan {
 }
 
 // run draws a run. Its id has the form of a UUIDv7.
-func (d draw) run(seed uint64, i int) runPlan {
-	r := runPlan{
+func (d draw) run(seed uint64, i int) runSpec {
+	r := runSpec{
 		ID: fmt.Sprintf("%08x-%04x-7%03x-8000-%012x", uint32(seed>>16), uint16(seed), i, d.Uint64()>>16),
 		At: d.upTo(3 * time.Second), Agent: d.agent(), Turns: 1, Chance: d.Uint64(),
 	}
@@ -320,8 +320,8 @@ var actKinds = []string{
 }
 
 // act adds something that people do to the run.
-func (d draw) act(r *runPlan) {
-	act := actPlan{At: d.upTo(60 * time.Second), Kind: actKinds[d.IntN(len(actKinds))]}
+func (d draw) act(r *runSpec) {
+	act := actSpec{At: d.upTo(60 * time.Second), Kind: actKinds[d.IntN(len(actKinds))]}
 	switch act.Kind {
 	case actPause:
 		act.For = d.upTo(30 * time.Second)
@@ -343,9 +343,9 @@ var patches = []string{
 	`{"approval":{"policy":"always","expires":"20s"}}`, `{"approval":{"policy":"tools","tools":["pay","sum"],"outcome_unknown":"ask"}}`,
 }
 
-// fork is the plan of a run that was forked from the one of r.
-func (r *runPlan) fork(id string, chance uint64) *runPlan {
-	fork := &runPlan{ID: id, Agent: r.Agent, Turns: r.Turns, Chance: chance, Ends: slices.Clone(r.Ends)}
+// fork is the spec of a run that was forked from the one of r.
+func (r *runSpec) fork(id string, chance uint64) *runSpec {
+	fork := &runSpec{ID: id, Agent: r.Agent, Turns: r.Turns, Chance: chance, Ends: slices.Clone(r.Ends)}
 	d := draw{rand.New(rand.NewPCG(chance, 3))}
 	for range d.IntN(4) {
 		d.act(fork)

@@ -13,14 +13,14 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// schedulePlan is a schedule and what its owner does to it.
-type schedulePlan struct {
+// scheduleSpec is a schedule and what its owner does to it.
+type scheduleSpec struct {
 	Name       string               `json:"name"`
 	Definition schedules.Definition `json:"definition"`
 	// At is when it is put, Until when its owner is done with it and pauses or removes it.
 	At, Until time.Duration
 	Removed   bool      `json:"removed"`
-	Acts      []actPlan `json:"acts"`
+	Acts      []actSpec `json:"acts"`
 	Chance    uint64    `json:"chance"`
 }
 
@@ -38,7 +38,7 @@ func (s *scenario) schedule(d draw) {
 	}
 	s.Runs = s.Runs[:min(len(s.Runs), 2)]
 	for i := range 1 + d.IntN(2) {
-		p := schedulePlan{Name: "ticks" + string('a'+rune(i)), At: d.upTo(3 * time.Second), Removed: d.oneIn(3), Chance: d.Uint64()}
+		p := scheduleSpec{Name: "ticks" + string('a'+rune(i)), At: d.upTo(3 * time.Second), Removed: d.oneIn(3), Chance: d.Uint64()}
 		p.Definition = schedules.Definition{
 			Every: events.Duration(time.Duration(3+d.IntN(12)) * time.Second), Agent: "helper", Task: "Do it.",
 			Missed:  []schedules.Missed{schedules.MissedSkip, schedules.MissedOnce, schedules.MissedAll}[d.IntN(3)],
@@ -49,7 +49,7 @@ func (s *scenario) schedule(d draw) {
 			p.Definition.Every, p.Definition.Cron, p.Until = 0, "* * * * *", 2*time.Minute+d.upTo(time.Minute)
 		}
 		for range d.IntN(3) {
-			act := actPlan{At: d.upTo(p.Until), Kind: []string{actPause, actRun, actPut}[d.IntN(3)], For: d.upTo(20 * time.Second)}
+			act := actSpec{At: d.upTo(p.Until), Kind: []string{actPause, actRun, actPut}[d.IntN(3)], For: d.upTo(20 * time.Second)}
 			p.Acts = append(p.Acts, act)
 		}
 		s.Schedules = append(s.Schedules, p)
@@ -62,7 +62,7 @@ func (s *scenario) schedule(d draw) {
 // owner is who put a schedule. It is over when nothing more is to come of it.
 type owner struct {
 	*person
-	plan *schedulePlan
+	spec *scheduleSpec
 	// spans are when the schedule fires: from, to.
 	spans [][2]asked
 	// first is the first firing, shown the schedule as it was read last.
@@ -75,8 +75,8 @@ type owner struct {
 // asked is when an answer was asked for and came. What was asked happened between.
 type asked struct{ from, to time.Time }
 
-func newOwner(w *world, plan *schedulePlan) *owner {
-	return &owner{plan: plan, person: &person{w: w, plan: &runPlan{ID: plan.Name}, rand: rand.New(rand.NewPCG(plan.Chance, 2))}}
+func newOwner(w *world, spec *scheduleSpec) *owner {
+	return &owner{spec: spec, person: &person{w: w, spec: &runSpec{ID: spec.Name}, rand: rand.New(rand.NewPCG(spec.Chance, 2))}}
 }
 
 // request asks gateways for something until one answers.
@@ -88,7 +88,7 @@ func (o *owner) request(ctx context.Context, do func(s *schedules.Scheduler) err
 
 func (o *owner) put(ctx context.Context) asked {
 	return o.request(ctx, func(s *schedules.Scheduler) (err error) {
-		o.shown, err = s.PutSchedule(ctx, "", o.plan.Name, o.plan.Definition)
+		o.shown, err = s.PutSchedule(ctx, "", o.spec.Name, o.spec.Definition)
 		return err
 	})
 }
@@ -98,24 +98,24 @@ func (o *owner) begin(at asked) { o.spans = append(o.spans, [2]asked{at}) }
 // pause pauses the schedule, unless it is over.
 func (o *owner) pause(ctx context.Context) {
 	o.spans[len(o.spans)-1][1] = o.request(ctx, func(s *schedules.Scheduler) error {
-		_, err := s.PauseSchedule(ctx, "", o.plan.Name)
+		_, err := s.PauseSchedule(ctx, "", o.spec.Name)
 		return err
 	})
 }
 
-// live does what the plan says, and waits until no more runs are started.
+// live does what the spec says, and waits until no more runs are started.
 func (o *owner) live(ctx context.Context) {
-	sleep(ctx, o.plan.At)
+	sleep(ctx, o.spec.At)
 	put := o.put(ctx)
 	if ctx.Err() != nil || len(o.shown.Next) == 0 {
 		return // it is violated already
 	}
 	o.begin(put)
-	if o.first = o.shown.Next[0]; o.plan.Definition.Cron == "" && o.first.Sub(put.from.Truncate(time.Second))%o.every() > put.to.Sub(put.from)+time.Second {
-		o.w.audit.violate(o.plan.Name, "schedule", "it was put from %s to %s, and fires first at %s", put.from, put.to, o.first)
+	if o.first = o.shown.Next[0]; o.spec.Definition.Cron == "" && o.first.Sub(put.from.Truncate(time.Second))%o.every() > put.to.Sub(put.from)+time.Second {
+		o.w.audit.violate(o.spec.Name, "schedule", "it was put from %s to %s, and fires first at %s", put.from, put.to, o.first)
 	}
 	began := time.Now()
-	acts := slices.SortedFunc(slices.Values(o.plan.Acts), func(a, b actPlan) int { return int(a.At - b.At) })
+	acts := slices.SortedFunc(slices.Values(o.spec.Acts), func(a, b actSpec) int { return int(a.At - b.At) })
 	for _, act := range acts {
 		sleep(ctx, act.At-time.Since(began))
 		switch act.Kind {
@@ -123,7 +123,7 @@ func (o *owner) live(ctx context.Context) {
 			o.put(ctx)
 		case actRun:
 			o.request(ctx, func(s *schedules.Scheduler) error {
-				_, err := s.RunSchedule(ctx, "", o.plan.Name)
+				_, err := s.RunSchedule(ctx, "", o.spec.Name)
 				return err
 			})
 			o.runs++
@@ -131,14 +131,14 @@ func (o *owner) live(ctx context.Context) {
 			o.pause(ctx)
 			sleep(ctx, act.For)
 			o.begin(o.request(ctx, func(s *schedules.Scheduler) error {
-				_, err := s.ResumeSchedule(ctx, "", o.plan.Name)
+				_, err := s.ResumeSchedule(ctx, "", o.spec.Name)
 				return err
 			}))
 		}
 	}
-	sleep(ctx, o.plan.Until-time.Since(began))
-	if o.plan.Removed {
-		o.spans[len(o.spans)-1][1] = o.request(ctx, func(s *schedules.Scheduler) error { return s.RemoveSchedule(ctx, "", o.plan.Name) }, row.CodeScheduleNotFound)
+	sleep(ctx, o.spec.Until-time.Since(began))
+	if o.spec.Removed {
+		o.spans[len(o.spans)-1][1] = o.request(ctx, func(s *schedules.Scheduler) error { return s.RemoveSchedule(ctx, "", o.spec.Name) }, row.CodeScheduleNotFound)
 		return
 	}
 	o.pause(ctx)
@@ -146,14 +146,14 @@ func (o *owner) live(ctx context.Context) {
 		sleep(ctx, time.Second)
 	}
 	if ctx.Err() != nil {
-		o.w.audit.violate(o.plan.Name, "schedule", "after %s firings are pending: %+v", patience, o.shown.Pending)
+		o.w.audit.violate(o.spec.Name, "schedule", "after %s firings are pending: %+v", patience, o.shown.Pending)
 	}
 }
 
 // starting reports whether runs of the schedule are being started.
 func (o *owner) starting(ctx context.Context) bool {
 	o.request(ctx, func(s *schedules.Scheduler) (err error) {
-		o.shown, err = s.Schedule(ctx, "", o.plan.Name, 1)
+		o.shown, err = s.Schedule(ctx, "", o.spec.Name, 1)
 		return err
 	})
 	return slices.ContainsFunc(o.shown.Pending, func(f schedules.Firing) bool { return f.Outcome == schedules.Starting })
@@ -161,16 +161,16 @@ func (o *owner) starting(ctx context.Context) bool {
 
 // every is the time between two firings.
 func (o *owner) every() time.Duration {
-	if o.plan.Definition.Cron != "" {
+	if o.spec.Definition.Cron != "" {
 		return time.Minute
 	}
-	return time.Duration(o.plan.Definition.Every)
+	return time.Duration(o.spec.Definition.Every)
 }
 
 // grid returns the firings that the schedule has between two times.
 func (o *owner) grid(from, to time.Time) (all []time.Time) {
 	every, at := o.every(), from.UTC().Truncate(time.Minute)
-	if o.plan.Definition.Cron == "" {
+	if o.spec.Definition.Cron == "" {
 		at = o.first.Add(from.Sub(o.first).Truncate(every) - every)
 	}
 	for ; !at.After(to); at = at.Add(every) {
@@ -196,7 +196,7 @@ func (o *owner) started() (all []scheduledRun) {
 	defer a.mu.Unlock()
 	for id, r := range a.runs {
 		var origin schedules.Origin
-		if json.Unmarshal(r.mem.Custom[schedules.OriginKey], &origin) == nil && origin.Name == o.plan.Name {
+		if json.Unmarshal(r.mem.Custom[schedules.OriginKey], &origin) == nil && origin.Name == o.spec.Name {
 			manual := id[9:13] == o.w.seedPart() // it has an id of a process
 			all = append(all, scheduledRun{id, origin.At.UTC(), r.records[0].Stored, r.records[len(r.records)-1].Stored, manual})
 		}
@@ -207,11 +207,11 @@ func (o *owner) started() (all []scheduledRun) {
 
 // check compares the log and the history with the times at which the schedule had to fire.
 func (o *owner) check() {
-	fail := func(format string, args ...any) { o.w.audit.violate(o.plan.Name, "schedule", format, args...) }
+	fail := func(format string, args ...any) { o.w.audit.violate(o.spec.Name, "schedule", format, args...) }
 	runs := o.started()
 	fired := map[time.Time]int{}
 	var last time.Time // the end of the run before
-	alone := o.plan.Definition.Overlap != schedules.OverlapAllow && o.runs == 0
+	alone := o.spec.Definition.Overlap != schedules.OverlapAllow && o.runs == 0
 	for _, r := range runs {
 		if r.manual {
 			continue
@@ -233,7 +233,7 @@ func (o *owner) check() {
 			fail("a run was started for %s, when the schedule did not fire; it fired at %v", at, possible)
 		}
 	}
-	if o.w.plan.calm() && o.plan.Definition.Overlap == schedules.OverlapAllow {
+	if o.w.scenario.calm() && o.spec.Definition.Overlap == schedules.OverlapAllow {
 		for _, at := range sure {
 			if fired[at] == 0 {
 				fail("nothing goes wrong, and the firing of %s started no run", at)
@@ -241,7 +241,7 @@ func (o *owner) check() {
 		}
 	}
 	const history = 50 // so many firings are in it at most
-	if !o.plan.Removed && len(o.shown.History) < history {
+	if !o.spec.Removed && len(o.shown.History) < history {
 		o.accounts(runs, len(sure), len(possible), fail)
 	}
 }
@@ -270,11 +270,11 @@ func (o *owner) accounts(runs []scheduledRun, sure, possible int, fail func(form
 			continue
 		}
 		fired += max(1, f.Count)
-		d := o.plan.Definition
+		d := o.spec.Definition
 		switch {
 		case f.Outcome == schedules.Skipped && d.Overlap == schedules.OverlapSkip:
 		case f.Outcome == schedules.WasMissed && strings.Contains(f.Reason, "paused before"):
-		case f.Outcome == schedules.WasMissed && d.Missed == schedules.MissedSkip && !o.w.plan.calm():
+		case f.Outcome == schedules.WasMissed && d.Missed == schedules.MissedSkip && !o.w.scenario.calm():
 		case f.Outcome == schedules.Failed && slices.ContainsFunc(nobodyUp, func(code string) bool { return strings.Contains(f.Reason, code) }):
 		case f.Outcome == schedules.Waiting && d.Overlap == schedules.OverlapQueue:
 		case f.Outcome == schedules.Started:

@@ -86,23 +86,23 @@ type recorded struct {
 }
 
 // play plays a scenario, and fails the test and writes the file if it must.
-func play(t *testing.T, plan *scenario) *world {
+func play(t *testing.T, spec *scenario) *world {
 	t.Helper()
 	watchdog := time.AfterFunc(stuck, func() {
-		panic(fmt.Sprintf("seed %d is stuck; its file is %s", plan.Seed, keep(plan, &violation{Invariant: "stuck"}, nil)))
+		panic(fmt.Sprintf("seed %d is stuck; its file is %s", spec.Seed, keep(spec, &violation{Invariant: "stuck"}, nil)))
 	})
-	w, v := simulate(t, plan)
+	w, v := simulate(t, spec)
 	watchdog.Stop()
 	if v != nil {
-		name := keep(plan, v, w)
-		t.Errorf("seed %d, run %s: %s: %s\nagain: go test ./sim -v -run TestReplaySeed -sim.times 100 -sim.file %s", plan.Seed, v.Run, v.Invariant, v.Detail, name)
+		name := keep(spec, v, w)
+		t.Errorf("seed %d, run %s: %s: %s\nagain: go test ./sim -v -run TestReplaySeed -sim.times 100 -sim.file %s", spec.Seed, v.Run, v.Invariant, v.Detail, name)
 	}
 	return w
 }
 
 // keep writes a failure's file and returns its name.
-func keep(plan *scenario, v *violation, w *world) string {
-	f := failure{Violation: v, Scenario: plan}
+func keep(spec *scenario, v *violation, w *world) string {
+	f := failure{Violation: v, Scenario: spec}
 	if w != nil {
 		f.Events = w.records()
 	}
@@ -110,7 +110,7 @@ func keep(plan *scenario, v *violation, w *world) string {
 	if err == nil {
 		err = os.MkdirAll(*dir, 0o755)
 	}
-	name := filepath.Join(*dir, fmt.Sprintf("seed-%d.json", plan.Seed))
+	name := filepath.Join(*dir, fmt.Sprintf("seed-%d.json", spec.Seed))
 	if err == nil {
 		err = os.WriteFile(name, data, 0o644)
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// hookPlan is a webhook and how its receiver does.
-type hookPlan struct {
+// hookSpec is a webhook and how its receiver does.
+type hookSpec struct {
 	Name string          `json:"name"`
 	On   []webhooks.Kind `json:"on,omitempty"`
 	// SubRuns is whether it is told of runs that answer calls, too.
@@ -45,7 +45,7 @@ func (s *scenario) hook(d draw) {
 	}
 	s.Runs = s.Runs[:min(len(s.Runs), 3)]
 	for i := range 1 + d.IntN(2) {
-		h := hookPlan{Name: "hook" + string('a'+rune(i)), At: d.upTo(10 * time.Second), SubRuns: d.oneIn(2), Chance: d.Uint64()}
+		h := hookSpec{Name: "hook" + string('a'+rune(i)), At: d.upTo(10 * time.Second), SubRuns: d.oneIn(2), Chance: d.Uint64()}
 		h.On = [][]webhooks.Kind{nil, {webhooks.Waiting}, ends}[d.IntN(3)]
 		if !s.calm() {
 			h.Fails = 0.4 * d.Float64()
@@ -68,7 +68,7 @@ var again = []time.Duration{
 // receiver is who put a webhook, and gets its notices.
 type receiver struct {
 	*person
-	plan   *hookPlan
+	spec   *hookSpec
 	secret []byte
 	began  time.Time
 	// put is when the webhook was put.
@@ -82,21 +82,21 @@ type receiver struct {
 	tries, repeats int
 }
 
-func newReceiver(w *world, plan *hookPlan) *receiver {
-	secret := sha256.Sum256([]byte(plan.Name))
+func newReceiver(w *world, spec *hookSpec) *receiver {
+	secret := sha256.Sum256([]byte(spec.Name))
 	return &receiver{
-		plan: plan, person: &person{w: w, plan: &runPlan{ID: plan.Name}, rand: rand.New(rand.NewPCG(plan.Chance, 2))},
+		spec: spec, person: &person{w: w, spec: &runSpec{ID: spec.Name}, rand: rand.New(rand.NewPCG(spec.Chance, 2))},
 		secret: secret[:], began: time.Now(), got: map[string][]byte{}, order: map[string][]uint64{},
 	}
 }
 
 // live puts the webhook.
 func (r *receiver) live(ctx context.Context) {
-	sleep(ctx, r.plan.At)
+	sleep(ctx, r.spec.At)
 	began := time.Now()
 	r.askAt(ctx, func(at *process) error {
-		_, err := at.hooks.PutWebhook(ctx, "", r.plan.Name, webhooks.Change{
-			URL: "https://example.com/" + r.plan.Name, On: r.plan.On, SubRuns: r.plan.SubRuns,
+		_, err := at.hooks.PutWebhook(ctx, "", r.spec.Name, webhooks.Change{
+			URL: "https://example.com/" + r.spec.Name, On: r.spec.On, SubRuns: r.spec.SubRuns,
 			Secret: webhooks.SecretPrefix + base64.StdEncoding.EncodeToString(r.secret),
 		})
 		if is(err, refusal.CodeConflict) {
@@ -118,7 +118,7 @@ func (c posting) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(c.p.w.receivers, func(r *receiver) bool { return "/"+r.plan.Name == req.URL.Path })
+	i := slices.IndexFunc(c.p.w.receivers, func(r *receiver) bool { return "/"+r.spec.Name == req.URL.Path })
 	if i < 0 {
 		return nil, errReset
 	}
@@ -127,29 +127,29 @@ func (c posting) RoundTrip(req *http.Request) (*http.Response, error) {
 	r.tries++
 	try := r.tries
 	r.mu.Unlock()
-	if !c.p.waits(req.Context(), c.p.w.part(2*time.Second, "post", r.plan.Name, try)) {
+	if !c.p.waits(req.Context(), c.p.w.part(2*time.Second, "post", r.spec.Name, try)) {
 		return nil, errReset
 	}
-	fails := simtest.Chance(c.p.w.plan.Seed, "receiver", r.plan.Name, try)
+	fails := simtest.Chance(c.p.w.scenario.Seed, "receiver", r.spec.Name, try)
 	since := time.Since(r.began)
 	switch {
-	case since >= r.plan.Down && since < r.plan.Until && try%2 == 0:
+	case since >= r.spec.Down && since < r.spec.Until && try%2 == 0:
 		if c.p.waits(req.Context(), time.Minute) {
 			r.fail("an attempt lasts longer than a minute")
 		}
 		return nil, errReset
-	case since >= r.plan.Down && since < r.plan.Until, fails < r.plan.Fails/2:
+	case since >= r.spec.Down && since < r.spec.Until, fails < r.spec.Fails/2:
 		return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody}, nil
 	}
 	r.take(req.Header, body)
-	if fails < r.plan.Fails || !c.p.alive() {
+	if fails < r.spec.Fails || !c.p.alive() {
 		return nil, errReset
 	}
 	return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
 }
 
 func (r *receiver) fail(format string, args ...any) {
-	r.w.audit.violate(r.plan.Name, "webhook", format, args...)
+	r.w.audit.violate(r.spec.Name, "webhook", format, args...)
 }
 
 // take checks a notice that came.
@@ -206,30 +206,30 @@ func (r *receiver) missing() (missing []string) {
 		if err != nil || rec.Stored.Before(r.put.from) || !r.wants(e, a.runs[e.Run].mem.Control.Parent != nil) {
 			continue
 		}
-		id := e.ID + "_" + r.plan.Name
+		id := e.ID + "_" + r.spec.Name
 		var n webhooks.Notice
 		switch _ = json.Unmarshal(r.got[id], &n); {
 		case !stray[id] && rec.Stored.After(r.put.to):
 			missing = append(missing, id)
 		case stray[id] && (n.Data.Run != e.Run || n.Data.N != e.N || n.Data.Event != e.Type() || n.Data.State != e.To):
-			a.note(r.plan.Name, "webhook", "notice %s of event %d (%s) of run %s says %+v", id, e.N, e.Type(), e.Run, n.Data)
+			a.note(r.spec.Name, "webhook", "notice %s of event %d (%s) of run %s says %+v", id, e.N, e.Type(), e.Run, n.Data)
 		}
 		delete(stray, id)
 	}
 	for id := range stray {
-		a.note(r.plan.Name, "webhook", "notice %s is of no event that the webhook is for: %s", id, r.got[id])
+		a.note(r.spec.Name, "webhook", "notice %s is of no event that the webhook is for: %s", id, r.got[id])
 	}
 	return missing
 }
 
 // wants reports whether the webhook is for an event.
 func (r *receiver) wants(e *events.Event, subrun bool) bool {
-	if subrun && !r.plan.SubRuns || e.From == e.To && e.N > 1 {
+	if subrun && !r.spec.SubRuns || e.From == e.To && e.N > 1 {
 		return false
 	}
 	waits := e.To == events.WaitingForHuman || e.To == events.WaitingForUser
 	over := e.To == events.Done || e.To == events.Errored || e.To == events.Cancelled
-	return waits && !slices.Contains(r.plan.On, webhooks.Ended) || over && !slices.Contains(r.plan.On, webhooks.Waiting)
+	return waits && !slices.Contains(r.spec.On, webhooks.Ended) || over && !slices.Contains(r.spec.On, webhooks.Waiting)
 }
 
 // awaitNotices waits until the receivers have all notices.

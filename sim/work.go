@@ -75,10 +75,10 @@ func (s simulatedTool) Run(ctx context.Context, c tool.Call) (string, error) {
 func (p *process) tools() *toolset.Registry {
 	var all []tool.Tool
 	for i, def := range toolDefinitions {
-		if p.plan.Half > 0 && i%2 == p.plan.Half-1 {
+		if p.spec.Half > 0 && i%2 == p.spec.Half-1 {
 			continue
 		}
-		if len(p.plan.Pools) == 0 || contains(p.plan.Pools, def.Pool) {
+		if len(p.spec.Pools) == 0 || contains(p.spec.Pools, def.Pool) {
 			all = append(all, simulatedTool{p, def})
 		}
 	}
@@ -110,7 +110,7 @@ func (p *process) model(ctx context.Context, req llm.Request, stream func(llm.Ch
 
 // reflection fails now and then.
 func (w *world) reflection(req llm.Request) (llm.Response, error) {
-	if simtest.Chance(w.plan.Seed, "reflection", req.Run, req.Replies) < 0.3 {
+	if simtest.Chance(w.scenario.Seed, "reflection", req.Run, req.Replies) < 0.3 {
 		return nil, &llm.Error{Kind: llm.KindOverloaded, Message: "not now"}
 	}
 	return llm.Text{Meta: llm.Meta{Confidence: 1}, Content: "It was like this."}, nil
@@ -121,7 +121,7 @@ func (p *process) reaches(point, run string, what any) bool {
 	if !p.alive() {
 		return false
 	}
-	if !p.w.plan.CrashBatches && p.w.strikes(point, run, what, 0) {
+	if !p.w.scenario.CrashBatches && p.w.strikes(point, run, what, 0) {
 		p.sim.Kill()
 		return false
 	}

@@ -50,13 +50,13 @@ var (
 
 // world is one scenario while it runs.
 type world struct {
-	plan    *scenario
-	journal *simtest.Journal
-	audit   *auditor
-	ran     executions
-	scripts *scripted.Caller
-	crashes atomic.Int64
-	// aim decides on crashes instead of the plan, if it is set.
+	scenario *scenario
+	journal  *simtest.Journal
+	audit    *auditor
+	ran      executions
+	scripts  *scripted.Caller
+	crashes  atomic.Int64
+	// aim decides on crashes instead of the scenario, if it is set.
 	aim func(simtest.Moment) bool
 
 	// loses reports whether the bus loses the deliveries of an event; may be nil.
@@ -68,7 +68,7 @@ type world struct {
 	mu sync.Mutex
 	// gateways are those that are up, by process.
 	gateways map[int]*process
-	places   []chan killPlan // one for each process
+	places   []chan killSpec // one for each process
 	// lost is the event of each run whose delivery is lost.
 	lost map[string]string
 	// batches counts what batches of several runs came to.
@@ -89,7 +89,7 @@ type world struct {
 // process is one process while it lives.
 type process struct {
 	w       *world
-	plan    *processPlan
+	spec    *processSpec
 	sim     *simtest.Process
 	gateway *control.Controller
 	// scheduler and hooks are a gateway's.
@@ -104,31 +104,31 @@ type process struct {
 
 type runner func(ctx context.Context) error
 
-func newWorld(plan *scenario) *world {
+func newWorld(scenario *scenario) *world {
 	w := &world{
-		plan: plan, audit: newAuditor(plan.calm()), ran: executions{count: map[string]int{}, by: map[string]*process{}}, scripts: newScripts(),
-		gateways: map[int]*process{}, places: make([]chan killPlan, len(plan.Processes)),
+		scenario: scenario, audit: newAuditor(scenario.calm()), ran: executions{count: map[string]int{}, by: map[string]*process{}}, scripts: newScripts(),
+		gateways: map[int]*process{}, places: make([]chan killSpec, len(scenario.Processes)),
 		lost: map[string]string{}, batches: map[string]int{}, fetched: map[string]int{}, followed: map[string]int{}, people: map[string]*person{},
 	}
-	if plan.LoseOneIn > 0 {
+	if scenario.LoseOneIn > 0 {
 		w.loses = w.losesOne
 	}
 	w.audit.inWork = func(key string) bool {
 		// A duplicate is a delivery that the bus was told not to make again.
-		return plan.Faults.Duplicate == 0 && w.ran.inWork(key)
+		return scenario.Faults.Duplicate == 0 && w.ran.inWork(key)
 	}
-	w.crashes.Store(int64(plan.MostCrashes))
+	w.crashes.Store(int64(scenario.MostCrashes))
 	w.journal = simtest.New(simtest.Options{
-		Shards: plan.Shards, Seed: plan.Seed, Faults: plan.Faults, AckWait: plan.AckWait, Jitter: jitter,
-		Crash: w.crash, Observer: w.audit, GroupCommit: plan.GroupCommit, AppendTime: plan.AppendTime, Grouped: w.grouped,
+		Shards: scenario.Shards, Seed: scenario.Seed, Faults: scenario.Faults, AckWait: scenario.AckWait, Jitter: jitter,
+		Crash: w.crash, Observer: w.audit, GroupCommit: scenario.GroupCommit, AppendTime: scenario.AppendTime, Grouped: w.grouped,
 	})
 	for i := range w.places {
-		w.places[i] = make(chan killPlan)
+		w.places[i] = make(chan killSpec)
 	}
-	for i := range plan.Hooks {
-		w.receivers = append(w.receivers, newReceiver(w, &plan.Hooks[i]))
+	for i := range scenario.Hooks {
+		w.receivers = append(w.receivers, newReceiver(w, &scenario.Hooks[i]))
 	}
-	if plan.Queues {
+	if scenario.Queues {
 		_, err := w.journal.Put(context.Background(), quotas.Bucket, kv.Item{Key: quotas.Bucket.Keys, Value: []byte(`{"_":{"active":1}}`)})
 		w.require(err)
 	}
@@ -144,14 +144,14 @@ func (w *world) require(err error) {
 
 // part is a part of a duration, by the seed and the key.
 func (w *world) part(d time.Duration, kind string, key ...any) time.Duration {
-	return time.Duration(float64(d) * simtest.Chance(w.plan.Seed, kind, key...))
+	return time.Duration(float64(d) * simtest.Chance(w.scenario.Seed, kind, key...))
 }
 
 func (w *world) crash(at simtest.Moment) bool {
 	if w.aim != nil {
 		return w.aim(at)
 	}
-	if w.plan.CrashBatches && at.Together < 2 {
+	if w.scenario.CrashBatches && at.Together < 2 {
 		return false
 	}
 	return at.Process != w.journal.Process && w.strikes(at.Point, at.Run.ID, at.Nth, at.Attempt)
@@ -159,21 +159,21 @@ func (w *world) crash(at simtest.Moment) bool {
 
 // strikes reports whether a crash point strikes.
 func (w *world) strikes(point, run string, what any, attempt int) bool {
-	if w.plan.CrashOneIn == 0 || w.aim != nil {
+	if w.scenario.CrashOneIn == 0 || w.aim != nil {
 		return false
 	}
-	oneIn := float64(w.plan.CrashOneIn)
-	if w.plan.CrashBatches {
+	oneIn := float64(w.scenario.CrashOneIn)
+	if w.scenario.CrashBatches {
 		oneIn /= 8 // batches of several runs are few
 	}
-	return simtest.Chance(w.plan.Seed, point, run, what, attempt) < 1/oneIn && w.crashes.Add(-1) >= 0
+	return simtest.Chance(w.scenario.Seed, point, run, what, attempt) < 1/oneIn && w.crashes.Add(-1) >= 0
 }
 
 // run plays the scenario to its end, in a bubble.
 func (w *world) run(meanwhile func(ctx context.Context)) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	var running sync.WaitGroup
-	for i := range w.plan.Processes {
+	for i := range w.scenario.Processes {
 		running.Go(func() { w.place(ctx, i) })
 	}
 	running.Go(func() { w.kill(ctx) })
@@ -213,8 +213,8 @@ func (w *world) place(ctx context.Context, i int) {
 // process runs a process's roles until it dies or is ended, and returns how long
 // it is away then.
 func (w *world) process(ctx context.Context, i, life int) (away time.Duration) {
-	p := &process{w: w, plan: &w.plan.Processes[i], sim: w.journal.NewProcess(), life: life}
-	away = p.plan.Down
+	p := &process{w: w, spec: &w.scenario.Processes[i], sim: w.journal.NewProcess(), life: life}
+	away = p.spec.Down
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup
@@ -261,7 +261,7 @@ func (w *world) reached(number int) *process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var all []*process
-	for i := range w.plan.Processes {
+	for i := range w.scenario.Processes {
 		if p := w.gateways[i]; p != nil && p.alive() {
 			all = append(all, p)
 		}
@@ -275,8 +275,8 @@ func (w *world) reached(number int) *process {
 func (p *process) runners(number int) []runner {
 	store := p.store(number)
 	var all []runner
-	for _, role := range p.plan.Roles {
-		if !p.plan.Shared {
+	for _, role := range p.spec.Roles {
+		if !p.spec.Shared {
 			store = p.store(number)
 		}
 		all = append(all, p.role(role, fmt.Sprint(number), store))
@@ -287,20 +287,20 @@ func (p *process) runners(number int) []runner {
 // store keeps runs, and makes ids that follow from the seed: which faults befall
 // a fork depends on its id.
 func (p *process) store(number int) *runlog.Store {
-	seed := p.w.plan.Seed
-	return runlog.New(runlog.Options{Log: p.log(), Snapshots: p.snapshots(), Capacity: p.plan.Capacity, NewID: func() string {
+	seed := p.w.scenario.Seed
+	return runlog.New(runlog.Options{Log: p.log(), Snapshots: p.snapshots(), Capacity: p.spec.Capacity, NewID: func() string {
 		return fmt.Sprintf("%08x-%s-7%03x-9%03x-%012x", uint32(seed>>16), p.w.seedPart(), number, p.life, p.ids.Add(1))
 	}})
 }
 
 // seedPart is what ids that processes make have of the seed.
-func (w *world) seedPart() string { return fmt.Sprintf("%04x", uint16(w.plan.Seed)) }
+func (w *world) seedPart() string { return fmt.Sprintf("%04x", uint16(w.scenario.Seed)) }
 
 func (p *process) role(role, instance string, store *runlog.Store) runner {
 	var made interface{ Run(context.Context) error }
 	var err error
-	base := worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.plan.Concurrency}
-	if p.plan.Follows {
+	base := worker.Base{Instance: instance, Store: store, Queue: p.queue(), Feed: p.sim, Concurrency: p.spec.Concurrency}
+	if p.spec.Follows {
 		base.Follow = p.follow
 	}
 	switch role {
@@ -313,22 +313,22 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 	case roleActor:
 		made, err = actor.New(actor.Config{
 			Base: base, KV: p.sim, Blobs: p.sim,
-			Tools: p.tools(), Pools: p.plan.Pools, Peers: p.sim, Approval: policies,
+			Tools: p.tools(), Pools: p.spec.Pools, Peers: p.sim, Approval: policies,
 		})
 	case roleObserver:
 		p.observer, err = observer.New(observer.Config{
-			Base: base, Snapshots: p.snapshots(), SnapshotEvery: p.w.plan.SnapshotEvery, KV: p.sim,
+			Base: base, Snapshots: p.snapshots(), SnapshotEvery: p.w.scenario.SnapshotEvery, KV: p.sim,
 		})
 		made = p.observer
 	case roleGateway:
 		config := control.Config{
 			Base: base, Timers: p.sim, KV: p.sim,
-			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.plan.Stall, PoolWait: p.w.plan.PoolWait,
+			Validator: validator, CheckApproval: policies.Check, StallAfter: p.w.scenario.Stall, PoolWait: p.w.scenario.PoolWait,
 		}
-		if p.w.plan.Queues || len(p.w.plan.Hooks) > 0 {
+		if p.w.scenario.Queues || len(p.w.scenario.Hooks) > 0 {
 			config.Leases = p.sim
 		}
-		if len(p.w.plan.Schedules) > 0 {
+		if len(p.w.scenario.Schedules) > 0 {
 			config.Alarms = p.sim
 		}
 		p.gateway, err = control.New(config)
@@ -357,7 +357,7 @@ func (p *process) follow(run events.Run, mem *reducer.Memory, e effects.Effect) 
 
 // kill ends processes as planned.
 func (w *world) kill(ctx context.Context) {
-	kills := slices.SortedFunc(slices.Values(w.plan.Kills), func(a, b killPlan) int { return int(a.At - b.At) })
+	kills := slices.SortedFunc(slices.Values(w.scenario.Kills), func(a, b killSpec) int { return int(a.At - b.At) })
 	began := time.Now()
 	for _, k := range kills {
 		sleep(ctx, k.At-time.Since(began))
@@ -366,7 +366,7 @@ func (w *world) kill(ctx context.Context) {
 }
 
 // end ends a process, if it is up.
-func (w *world) end(ctx context.Context, k killPlan) {
+func (w *world) end(ctx context.Context, k killSpec) {
 	select {
 	case w.places[k.Process] <- k:
 	case <-time.After(time.Second): // it is down already
@@ -406,16 +406,16 @@ func bubble(t *testing.T, f func()) (err error) {
 }
 
 // simulate plays a scenario and returns the first thing that went wrong.
-func simulate(t *testing.T, plan *scenario) (w *world, v *violation) {
-	w = newWorld(plan)
+func simulate(t *testing.T, scenario *scenario) (w *world, v *violation) {
+	w = newWorld(scenario)
 	if err := bubble(t, func() {
-		w = newWorld(plan)
+		w = newWorld(scenario)
 		w.run(w.populate)
 		if w.audit.violation() != nil {
 			return
 		}
 		for _, id := range slices.Sorted(maps.Keys(w.people)) {
-			w.audit.finish(w.people[id].plan, w.people[id].cancelled, w.ran.of)
+			w.audit.finish(w.people[id].spec, w.people[id].cancelled, w.ran.of)
 		}
 		for _, o := range w.owners {
 			o.check()
@@ -433,5 +433,5 @@ func contains[T comparable](all []T, one T) bool { return slices.Contains(all, o
 
 // placed is where a run's log is.
 func (w *world) placed(id string) events.Run {
-	return events.NewRun(events.DefaultNamespace, id, w.plan.Shards)
+	return events.NewRun(events.DefaultNamespace, id, w.scenario.Shards)
 }

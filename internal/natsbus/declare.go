@@ -2,7 +2,6 @@ package natsbus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -12,33 +11,50 @@ import (
 // checksum in another. After a power loss between the two writes it leaves out the stream. So
 // what is as it is declared is not written again.
 
-// putStream creates a stream, or updates one that is not as it is declared.
-func putStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+// putStream creates a stream, or updates one that is not as it is declared. A stream that would be
+// created is nil.
+func (o *InitOptions) putStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+	c := Change{Action: "create", Thing: "stream " + cfg.Name}
 	stream, err := js.Stream(ctx, cfg.Name)
-	if err == nil && asDeclared(stream.CachedInfo().Config, cfg) {
-		return stream, nil
+	if err == nil {
+		c.Action, c.Settings = "update", changed(stream.CachedInfo().Config, cfg)
 	}
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	switch {
+	case err != nil && !errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, err
+	case err == nil && len(c.Settings) == 0:
+		return stream, nil
+	case o.plan != nil:
+		o.plan(c)
+		return stream, nil
 	}
 	return js.CreateOrUpdateStream(ctx, cfg)
 }
 
-// putConsumer creates a consumer, or updates one that is not as it is declared.
-func putConsumer(ctx context.Context, stream jetstream.Stream, cfg jetstream.ConsumerConfig) error {
-	consumer, err := stream.Consumer(ctx, cfg.Durable)
-	if err == nil && asDeclared(consumer.CachedInfo().Config, cfg) {
-		return nil
+// putConsumer creates a consumer of a stream, or updates one that is not as it is declared.
+func (o *InitOptions) putConsumer(ctx context.Context, stream jetstream.Stream, name string, cfg jetstream.ConsumerConfig) error {
+	c := Change{Action: "create", Thing: "consumer " + cfg.Durable + " of " + name}
+	consumer, err := consumerOf(ctx, stream, cfg.Durable)
+	if err == nil {
+		c.Action, c.Settings = "update", changed(consumer.CachedInfo().Config, cfg)
 	}
-	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+	switch {
+	case err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound):
 		return err
+	case err == nil && len(c.Settings) == 0:
+		return nil
+	case o.plan != nil:
+		o.plan(c)
+		return nil
 	}
 	_, err = stream.CreateOrUpdateConsumer(ctx, cfg)
 	return err
 }
 
-func asDeclared(has, wanted any) bool {
-	a, err := json.Marshal(has)
-	b, failed := json.Marshal(wanted)
-	return err == nil && failed == nil && len(changed(a, b)) == 0
+// consumerOf returns a consumer. A stream that would be created has none.
+func consumerOf(ctx context.Context, stream jetstream.Stream, name string) (jetstream.Consumer, error) {
+	if stream == nil {
+		return nil, jetstream.ErrConsumerNotFound
+	}
+	return stream.Consumer(ctx, name)
 }

@@ -223,7 +223,7 @@ func (b *Bus) exchangeStored(ctx context.Context, in *api.Inbox, msg *nats.Msg, 
 		return b.Exchange(ctx, in, msg, limit)
 	}
 	breaks, sent := b.Breaks(), time.Now()
-	answer, err := b.Exchange(ctx, in, msg, min(limit, unansweredAfter))
+	answer, err := b.ExchangeOnce(ctx, in, msg, min(limit, unansweredAfter))
 	for errors.Is(err, nats.ErrTimeout) && ctx.Err() == nil && time.Since(sent) < limit {
 		full := b.full.brokenSince(sent)
 		if full == nil && b.probing.TryLock() {

@@ -80,6 +80,9 @@ type InitOptions struct {
 	Resynced func() error
 	// Memory keeps the log in memory: for tests and benchmarks.
 	Memory bool
+
+	// plan gets what would be done instead; nil: it is done.
+	plan func(Change)
 }
 
 // Sync says whether a server flushes each message to its disk before it acknowledges it.
@@ -327,7 +330,7 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 		if limited {
 			wanted.Metadata = map[string]string{metaLimited: "true"}
 		}
-		if err := putConsumer(ctx, stream, wanted); err != nil {
+		if err := o.putConsumer(ctx, stream, cfg.Name, wanted); err != nil {
 			return fmt.Errorf("consumer %s of %s: %w", d.name, cfg.Name, err)
 		}
 	}
@@ -342,7 +345,7 @@ func (o *InitOptions) storage() jetstream.StorageType {
 }
 
 func (o *InitOptions) initTimers(ctx context.Context, js jetstream.JetStream) error {
-	stream, err := putStream(ctx, js, timerStreamConfig(o.Replicas, o.storage()))
+	stream, err := o.putStream(ctx, js, timerStreamConfig(o.Replicas, o.storage()))
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", timerStream, err)
 	}
@@ -350,7 +353,7 @@ func (o *InitOptions) initTimers(ctx context.Context, js jetstream.JetStream) er
 		name := config(0, 0).Durable
 		ackWait, maxAckPending, _, err := o.terms(ctx, stream, durable{name: name}, 0)
 		if err == nil {
-			err = putConsumer(ctx, stream, config(ackWait, maxAckPending))
+			err = o.putConsumer(ctx, stream, timerStream, config(ackWait, maxAckPending))
 		}
 		if err != nil {
 			return fmt.Errorf("consumer %s of %s: %w", name, timerStream, err)
@@ -367,7 +370,7 @@ func (o *InitOptions) terms(ctx context.Context, stream jetstream.Stream, d dura
 	if named = named && slices.Equal(d.states, actingStates); named {
 		maxAckPending, limited = (calls+shard)/o.Shards, calls < defaultMaxAckPending
 	}
-	has, err := stream.Consumer(ctx, d.name)
+	has, err := consumerOf(ctx, stream, d.name)
 	switch {
 	case err == nil:
 		cfg := has.CachedInfo().Config
@@ -393,12 +396,12 @@ func isLimited(cfg jetstream.ConsumerConfig) bool { return cfg.Metadata[metaLimi
 func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {
 	all, stores := allBuckets(o.Pools, o.Replicas)
 	for _, cfg := range stores {
-		if _, err := putStream(ctx, js, objectStream(cfg)); err != nil {
+		if _, err := o.putStream(ctx, js, objectStream(cfg)); err != nil {
 			return fmt.Errorf("object store %s: %w", cfg.Bucket, err)
 		}
 	}
 	for _, of := range append(all, o.Buckets...) {
-		if _, err := putStream(ctx, js, bucketStream(of, o.Replicas)); err != nil {
+		if _, err := o.putStream(ctx, js, bucketStream(of, o.Replicas)); err != nil {
 			return fmt.Errorf("bucket %s: %w", of.Name, err)
 		}
 	}

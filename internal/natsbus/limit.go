@@ -76,11 +76,11 @@ func keepLimit(cfg *jetstream.StreamConfig, old *jetstream.StreamInfo) {
 // what it has.
 func (o *InitOptions) putLog(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig, old *jetstream.StreamInfo) (jetstream.Stream, error) {
 	chosen := o.limit(&cfg, old)
-	stream, err := putStream(ctx, js, cfg)
+	stream, err := o.putStream(ctx, js, cfg)
 	if chosen && unreserved(err) {
 		wanted, refusal := cfg.MaxBytes, err
 		keepLimit(&cfg, old)
-		if stream, err = putStream(ctx, js, cfg); err == nil {
+		if stream, err = o.putStream(ctx, js, cfg); err == nil {
 			has := "has no limit"
 			if cfg.MaxBytes > 0 {
 				has = fmt.Sprintf("keeps its limit of %d bytes", cfg.MaxBytes)

@@ -8,9 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 
-	"github.com/moorebus/moorebus/internal/natsbus/api"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -27,155 +25,28 @@ type Change struct {
 
 // Plan returns what [Init] would do with the same options, in its order, and does nothing. It fails
 // as Init would, but for what only a server can refuse, such as a limit that it cannot reserve.
-func Plan(ctx context.Context, conn *nats.Conn, o InitOptions) ([]Change, error) {
-	r := &rehearsal{conn: conn, prefix: conn.NewRespInbox() + ".", streams: map[string]json.RawMessage{}}
-	sub, err := conn.Subscribe(r.prefix+">", r.answer)
-	if err != nil {
-		return nil, fmt.Errorf("plan: %w", api.Classify(err))
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	o.Alone = false
-	o.Resynced = nil
+func Plan(ctx context.Context, conn *nats.Conn, o InitOptions) (changes []Change, err error) {
+	o.Alone, o.Resynced = false, nil
+	o.plan = func(c Change) { changes = append(changes, c) }
 	err = o.guarded(ctx, conn, func(ctx context.Context) error {
-		js, err := jetstream.NewWithAPIPrefix(conn, strings.TrimSuffix(r.prefix, "."), jetstream.WithDefaultTimeout(initTimeout))
+		js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(initTimeout))
 		if err != nil {
 			return err
 		}
 		return o.run(ctx, js)
 	})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.changes, err
+	return changes, err
 }
-
-// rehearsal answers requests to JetStream in the place of a server: it passes on those that read, and
-// answers those that create and update as if that was done.
-type rehearsal struct {
-	conn   *nats.Conn
-	prefix string
-
-	mu      sync.Mutex
-	changes []Change
-	// streams are the configurations of streams that would be made.
-	streams map[string]json.RawMessage
-}
-
-// answer is called for one request at a time.
-func (r *rehearsal) answer(msg *nats.Msg) {
-	subject := strings.TrimPrefix(msg.Subject, r.prefix)
-	words := strings.SplitN(subject, ".", 5)
-	verb := strings.Join(words[:min(2, len(words))], ".")
-	var out any
-	switch verb {
-	case "STREAM.UPDATE", "STREAM.CREATE":
-		out = r.putStream(verb == "STREAM.CREATE", words[2], msg.Data)
-	case "CONSUMER.CREATE":
-		out = r.putConsumer(words[2], words[3], msg.Data)
-	case "INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO", "CONSUMER.INFO", "CONSUMER.LIST":
-		out = r.pass(subject, msg.Data)
-	default:
-		out = refused(codeBadRequest, "a plan changes nothing: "+subject)
-	}
-	body, err := json.Marshal(out)
-	if err == nil {
-		err = msg.Respond(body)
-	}
-	if err != nil { // the request times out
-		return
-	}
-}
-
-// codeBadRequest is what a server answers a request with that it cannot read.
-const codeBadRequest = 10003
 
 // object is a JSON object.
 type object = map[string]any
 
-func refused(code int, why string) object {
-	return object{"error": object{"code": 400, "err_code": code, "description": why}}
-}
-
-// pass has the server answer a request that reads. What would be made is not there yet.
-func (r *rehearsal) pass(subject string, body []byte) any {
-	if stream, ok := strings.CutPrefix(subject, "CONSUMER.INFO."); ok {
-		stream, _, _ = strings.Cut(stream, ".")
-		if r.streams[stream] != nil {
-			return refused(api.CodeConsumerNotFound, "consumer not found")
-		}
-	}
-	answer, err := r.conn.Request(api.Prefix+subject, body, initTimeout)
-	if err != nil {
-		return refused(codeBadRequest, err.Error())
-	}
-	return json.RawMessage(answer.Data)
-}
-
-// putStream notes a stream that would be made, or updated.
-func (r *rehearsal) putStream(create bool, name string, wanted json.RawMessage) any {
-	if create {
-		r.note(Change{Action: "create", Thing: "stream " + name})
-		r.streams[name] = wanted
-		return object{"config": wanted, "state": object{}}
-	}
-	has, found := r.config("STREAM.INFO." + name)
-	if !found {
-		return refused(api.CodeStreamNotFound, "stream not found")
-	}
-	r.note(Change{Action: "update", Thing: "stream " + name, Settings: changed(has, wanted)})
-	return object{"config": wanted, "state": object{}}
-}
-
-// putConsumer notes a consumer that would be made, or updated.
-func (r *rehearsal) putConsumer(stream, name string, request []byte) any {
-	var wanted struct {
-		Config json.RawMessage `json:"config"`
-	}
-	if err := json.Unmarshal(request, &wanted); err != nil {
-		return refused(codeBadRequest, err.Error())
-	}
-	c := Change{Action: "create", Thing: "consumer " + name + " of " + stream}
-	if r.streams[stream] == nil {
-		if has, found := r.config("CONSUMER.INFO." + stream + "." + name); found {
-			c.Action, c.Settings = "update", changed(has, wanted.Config)
-		}
-	}
-	r.note(c)
-	return object{"stream_name": stream, "name": name, "config": wanted.Config}
-}
-
-// note keeps a change, unless it changes nothing.
-func (r *rehearsal) note(c Change) {
-	if c.Action == "update" && len(c.Settings) == 0 {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.changes = append(r.changes, c)
-}
-
-// config returns the configuration that a request for information answers with.
-func (r *rehearsal) config(subject string) (config json.RawMessage, found bool) {
-	answer, err := r.conn.Request(api.Prefix+subject, nil, initTimeout)
-	if err != nil {
-		return nil, false
-	}
-	var info struct {
-		Config json.RawMessage `json:"config"`
-	}
-	err = json.Unmarshal(answer.Data, &info)
-	return info.Config, err == nil && info.Config != nil
-}
-
 // serverChooses has the settings that a server chooses where none is asked for.
 var serverChooses = map[string]bool{"name": true, "duplicate_window": true, "max_waiting": true, "num_replicas": true}
 
-// changed returns the settings of which what is there differs from what is wanted.
-func changed(has, wanted json.RawMessage) []string {
-	var a, b object
-	if json.Unmarshal(has, &a) != nil || json.Unmarshal(wanted, &b) != nil {
-		return []string{"it cannot be read"}
-	}
-	var found []string
+// changed returns the settings of which the configuration that is there differs from what is wanted.
+func changed(has, wanted any) (found []string) {
+	a, b := settingsOf(has), settingsOf(wanted)
 	all := maps.Clone(a)
 	maps.Copy(all, b)
 	for _, key := range slices.Sorted(maps.Keys(all)) {
@@ -188,6 +59,17 @@ func changed(has, wanted json.RawMessage) []string {
 		}
 	}
 	return found
+}
+
+func settingsOf(config any) (all object) {
+	data, err := json.Marshal(config)
+	if err == nil {
+		err = json.Unmarshal(data, &all)
+	}
+	if err != nil {
+		panic("a configuration has no JSON: " + err.Error())
+	}
+	return all
 }
 
 // alike compares two values; one that is not there is as good as an empty one, and no limit (-1) as

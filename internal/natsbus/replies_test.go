@@ -46,6 +46,36 @@ func TestSecondAnswer(t *testing.T) {
 	}
 }
 
+// TestSecondAcknowledgement is TestSecondAnswer for messages that are stored, whose inbox has one
+// subject for all of them.
+func TestSecondAcknowledgement(t *testing.T) {
+	t.Parallel()
+	bus := newBus(t, 1)
+	asked := requestsOn(t, bus, "stored")
+	acks := make(chan string, 1)
+	ask := func() {
+		answer, err := bus.requestStored(t.Context(), time.Minute, &nats.Msg{Subject: "stored"})
+		if err != nil {
+			acks <- err.Error()
+			return
+		}
+		acks <- string(answer.Data)
+	}
+	one, two := `{"stream":"MOORE_0","seq":1}`, `{"stream":"MOORE_0","seq":2}`
+	refused := `{"error":{"code":400,"err_code":10071},"stream":"MOORE_0","seq":0}`
+	reply := ""
+	for _, answers := range [][]string{{one}, {one, two}, {refused}, {refused}} {
+		go ask()
+		request := <-asked
+		require.True(t, reply == "" || reply == request.Reply)
+		reply = request.Reply
+		for _, answer := range answers {
+			require.NoError(t, request.Respond([]byte(answer)))
+		}
+		require.Equal(t, answers[len(answers)-1], <-acks)
+	}
+}
+
 // TestRepliesAreUsedAgain asks one after another, and twice at once.
 func TestRepliesAreUsedAgain(t *testing.T) {
 	t.Parallel()

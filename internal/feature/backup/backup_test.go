@@ -30,6 +30,7 @@ import (
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/internal/transfer"
+	"github.com/moorebus/moorebus/internal/transfer/transfertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -49,12 +50,12 @@ func TestBackupOfABusAtWork(t *testing.T) {
 	for range 4 {
 		writers.Go(func() {
 			for ctx.Err() == nil {
-				run := one.open()
+				run := one.Open()
 				mu.Lock()
 				runs = append(runs, run)
 				mu.Unlock()
 				for n := 0; n < 20 && ctx.Err() == nil; n++ {
-					err := one.tryAppend(context.WithoutCancel(ctx), run, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`"v"`)})
+					err := one.TryAppend(context.WithoutCancel(ctx), run, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`"v"`)})
 					if err != nil {
 						t.Error(err)
 						return
@@ -66,7 +67,7 @@ func TestBackupOfABusAtWork(t *testing.T) {
 	}
 	for range 3 {
 		was := written.Load()
-		require.Eventually(t, func() bool { return written.Load() > was+200 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return written.Load() > was+200 }, transfertest.Patience, time.Millisecond)
 		require.Positive(t, one.take(dir, true).Records)
 	}
 	cancel()
@@ -75,11 +76,11 @@ func TestBackupOfABusAtWork(t *testing.T) {
 	two := newWorld(t, 3)
 	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
 	require.Positive(t, done.Runs)
-	two.verified()
+	two.Verified()
 	restored := uint64(0)
 	for _, run := range runs {
 		// Runs at work get a Resumed behind what the backup has.
-		before, after := one.bodies(run), two.bodies(run)
+		before, after := one.Bodies(run), two.Bodies(run)
 		if len(after) > 0 {
 			last, err := new(events.Codec).Decode(after[len(after)-1])
 			require.NoError(t, err)
@@ -105,15 +106,15 @@ func TestUntil(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
-	early := one.open()
-	require.NoError(t, agentstore.Put(t.Context(), one.bus, "default", "x", []byte(`"old"`)))
+	early := one.Open()
+	require.NoError(t, agentstore.Put(t.Context(), one.Bus, "default", "x", []byte(`"old"`)))
 	one.take(dir, false)
-	one.append(early, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`1`)})
-	head, err := one.bus.Head(t.Context(), early)
+	one.Append(early, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`1`)})
+	head, err := one.Bus.Head(t.Context(), early)
 	require.NoError(t, err)
-	one.append(early, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`2`)})
-	late := one.open()
-	require.NoError(t, agentstore.Put(t.Context(), one.bus, "default", "x", []byte(`"new"`)))
+	one.Append(early, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`2`)})
+	late := one.Open()
+	require.NoError(t, agentstore.Put(t.Context(), one.Bus, "default", "x", []byte(`"new"`)))
 	taken := one.take(dir, true)
 	require.Equal(t, 2, taken.Records-1)
 	require.Zero(t, one.take(dir, true).Records, "nothing is read twice")
@@ -121,15 +122,15 @@ func TestUntil(t *testing.T) {
 	two := newWorld(t, 1)
 	done := two.restore(dir, head.Stored, backup.RestoreOptions{})
 	require.EqualValues(t, 2, done.Events)
-	require.Equal(t, one.bodies(early)[:2], two.bodies(early)[:2])
-	require.Empty(t, two.bodies(late))
-	definition, _, err := agentstore.Get(t.Context(), two.bus, "default", "x")
+	require.Equal(t, one.Bodies(early)[:2], two.Bodies(early)[:2])
+	require.Empty(t, two.Bodies(late))
+	definition, _, err := agentstore.Get(t.Context(), two.Bus, "default", "x")
 	require.NoError(t, err)
 	require.Equal(t, `"old"`, string(definition))
 
 	three := newWorld(t, 1)
 	require.EqualValues(t, 4, three.restore(dir, time.Time{}, backup.RestoreOptions{}).Events)
-	definition, _, err = agentstore.Get(t.Context(), three.bus, "default", "x")
+	definition, _, err = agentstore.Get(t.Context(), three.Bus, "default", "x")
 	require.NoError(t, err)
 	require.Equal(t, `"new"`, string(definition))
 }
@@ -139,9 +140,9 @@ func TestFullReplaces(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
-	one.open()
+	one.Open()
 	one.take(dir, false)
-	one.open()
+	one.Open()
 	one.take(dir, true)
 	before := files(t, dir, "*/*")
 	taken := one.take(dir, false)
@@ -158,33 +159,33 @@ func TestAllThatIsBeside(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1).work()
 	dir := filepath.Join(t.TempDir(), "backup")
-	large := one.start(agent("[" + callRepeat + "," + answer + "]"))
-	one.await(large, events.Done)
-	purged := one.start(agent("[" + answer + "]"))
-	one.await(purged, events.Done)
+	large := one.Start(agent("[" + callRepeat + "," + answer + "]"))
+	one.Await(large, events.Done)
+	purged := one.Start(agent("[" + answer + "]"))
+	one.Await(purged, events.Done)
 	of := entrystore.Owner{Namespace: "default", Agent: "a"}
 	entry := events.Entry{Tags: []string{"b", "c"}, Value: "kept"}
-	require.NoError(t, entrystore.New(one.bus).Save(t.Context(), of, entrystore.Actor, entry))
-	_, err := one.bus.Put(t.Context(), buckets.Threads, kv.Item{Key: "default.a.thread", Value: []byte("1")})
+	require.NoError(t, entrystore.New(one.Bus).Save(t.Context(), of, entrystore.Actor, entry))
+	_, err := one.Bus.Put(t.Context(), buckets.Threads, kv.Item{Key: "default.a.thread", Value: []byte("1")})
 	require.NoError(t, err)
-	_, err = one.bus.Put(t.Context(), buckets.Dropped, kv.Item{Key: "key"})
+	_, err = one.Bus.Put(t.Context(), buckets.Dropped, kv.Item{Key: "key"})
 	require.NoError(t, err)
 	reader := ports.RoleKey{Role: "telemetry", Name: "spans"}
-	_, err = buckets.PutPosition(t.Context(), one.bus, reader, []byte("7"), 0)
+	_, err = buckets.PutPosition(t.Context(), one.Bus, reader, []byte("7"), 0)
 	require.NoError(t, err)
-	_, err = one.bus.Put(t.Context(), webhooks.Bucket, kv.Item{Key: "dead.default.pager.event", Value: []byte("1"), Lifetime: time.Hour})
+	_, err = one.Bus.Put(t.Context(), webhooks.Bucket, kv.Item{Key: "dead.default.pager.event", Value: []byte("1"), Lifetime: time.Hour})
 	require.NoError(t, err)
 	at := time.Now().Add(time.Hour).UTC()
 	set := ports.Value{Subject: "timers.set.default.nightly.schedule", Data: []byte("1"), Header: map[string]string{
 		"Nats-Schedule": "@at " + at.Format(time.RFC3339Nano), "Nats-Schedule-Target": "timers.due.default.nightly.schedule",
 	}}
-	require.NoError(t, one.bus.PutValue(t.Context(), set))
+	require.NoError(t, one.Bus.PutValue(t.Context(), set))
 	due := ports.Value{Subject: "timers.set.default.due.schedule", Header: map[string]string{
 		"Nats-Schedule": "@at " + at.Add(-2*time.Hour).Format(time.RFC3339Nano), "Nats-Schedule-Target": "timers.due.default.due.schedule",
 	}}
-	require.NoError(t, one.bus.PutValue(t.Context(), due))
+	require.NoError(t, one.Bus.PutValue(t.Context(), due))
 	require.Positive(t, one.take(dir, true).Objects)
-	_, err = retention.Purge(t.Context(), one.bus, retention.PurgeOptions{Runs: []events.Run{purged}, Grace: time.Millisecond})
+	_, err = retention.Purge(t.Context(), one.Bus, retention.PurgeOptions{Runs: []events.Run{purged}, Grace: time.Millisecond})
 	require.NoError(t, err)
 	require.Zero(t, one.take(dir, true).Objects)
 
@@ -192,30 +193,30 @@ func TestAllThatIsBeside(t *testing.T) {
 	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
 	require.Equal(t, 1, done.Removed)
 	require.Equal(t, 1, done.Runs)
-	_, err = tombstones.Get(t.Context(), two.bus, two.here(purged))
+	_, err = tombstones.Get(t.Context(), two.Bus, two.Here(purged))
 	require.NoError(t, err)
-	require.Empty(t, two.bodies(purged))
-	found, err := entrystore.New(two.bus).Get(t.Context(), of, entry.Tags)
+	require.Empty(t, two.Bodies(purged))
+	found, err := entrystore.New(two.Bus).Get(t.Context(), of, entry.Tags)
 	require.NoError(t, err)
 	require.Equal(t, "kept", found.Value)
-	thread, err := two.bus.Get(t.Context(), buckets.Threads, "default.a.thread")
+	thread, err := two.Bus.Get(t.Context(), buckets.Threads, "default.a.thread")
 	require.NoError(t, err)
 	require.Equal(t, "1", string(thread.Value))
-	dropped, err := two.bus.Keys(t.Context(), buckets.Dropped, "*")
+	dropped, err := two.Bus.Keys(t.Context(), buckets.Dropped, "*")
 	require.NoError(t, err)
 	require.Equal(t, []string{"key"}, dropped)
-	_, _, err = buckets.Position(t.Context(), two.bus, reader)
+	_, _, err = buckets.Position(t.Context(), two.Bus, reader)
 	require.ErrorIs(t, err, journal.ErrNotFound, "it counts the records of another log")
 	again := t.TempDir()
 	two.take(again, false)
 	require.NotEmpty(t, files(t, again, "buckets/*-KV_threads.*"))
 	require.Empty(t, files(t, again, "buckets/*-KV_restored.*"), "it says what this bus was restored from")
-	for v, err := range two.bus.Values(t.Context(), "KV_webhooks") {
+	for v, err := range two.Bus.Values(t.Context(), "KV_webhooks") {
 		require.NoError(t, err)
 		require.Equal(t, "1h0m0s", v.Header["Nats-TTL"], "what lives for a time does not live for ever")
 	}
 	var timers []string
-	for v, err := range two.bus.Values(t.Context(), "MOORE_TIMERS") {
+	for v, err := range two.Bus.Values(t.Context(), "MOORE_TIMERS") {
 		require.NoError(t, err)
 		timers = append(timers, v.Subject)
 		if v.Subject == set.Subject {
@@ -225,11 +226,11 @@ func TestAllThatIsBeside(t *testing.T) {
 	require.Contains(t, timers, set.Subject)
 	require.Subset(t, []string{due.Subject, set.Subject}, timers, "what was due may have fired before it was read")
 	refs := 0
-	for _, body := range two.bodies(large) {
+	for _, body := range two.Bodies(large) {
 		e, err := new(events.Codec).Decode(body)
 		require.NoError(t, err)
 		for _, ref := range events.RefsOf(e.Data) {
-			data, err := two.bus.Blob(t.Context(), ref)
+			data, err := two.Bus.Blob(t.Context(), ref)
 			require.NoError(t, err)
 			require.Contains(t, string(data), "large large")
 			refs++
@@ -243,18 +244,18 @@ func TestImportedAgain(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	dir, other := filepath.Join(t.TempDir(), "backup"), filepath.Join(t.TempDir(), "other")
-	run := one.open()
-	one.append(run, events.Control, &events.CancelledRun{})
+	run := one.Open()
+	one.Append(run, events.Control, &events.CancelledRun{})
 	one.take(dir, true)
 	one.take(other, true)
-	_, err := retention.Purge(t.Context(), one.bus, retention.PurgeOptions{Runs: []events.Run{run}, Grace: time.Millisecond})
+	_, err := retention.Purge(t.Context(), one.Bus, retention.PurgeOptions{Runs: []events.Run{run}, Grace: time.Millisecond})
 	require.NoError(t, err)
-	_, err = transfer.Import(t.Context(), openArchive(t, other, time.Time{}), one.bus, transfer.ImportOptions{Source: "moorebus/gateway/import"})
+	_, err = transfer.Import(t.Context(), openArchive(t, other, time.Time{}), one.Bus, transfer.ImportOptions{Source: "moorebus/gateway/import"})
 	require.NoError(t, err)
 	require.Equal(t, 2, one.take(dir, true).Records)
 	two := newWorld(t, 1)
 	require.EqualValues(t, 2, two.restore(dir, time.Time{}, backup.RestoreOptions{}).Events)
-	require.Equal(t, one.bodies(run), two.bodies(run))
+	require.Equal(t, one.Bodies(run), two.Bodies(run))
 }
 
 // A byte that changed in any file is found, and the file named; nothing is restored.
@@ -262,10 +263,10 @@ func TestDamage(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1).work()
 	dir := filepath.Join(t.TempDir(), "backup")
-	one.await(one.start(agent("["+callRepeat+","+answer+"]")), events.Done)
-	require.NoError(t, agentstore.Put(t.Context(), one.bus, "default", "x", []byte(`{}`)))
+	one.Await(one.Start(agent("["+callRepeat+","+answer+"]")), events.Done)
+	require.NoError(t, agentstore.Put(t.Context(), one.Bus, "default", "x", []byte(`{}`)))
 	one.take(dir, true)
-	one.open()
+	one.Open()
 	one.take(dir, true)
 	two := newWorld(t, 1)
 	kinds := []string{"manifest.json", "log/000001-0-1.jsonl.s2", "log/000002-0-1.jsonl.s2", "buckets/*KV_agents*", "buckets/*OBJ_results_default*", "objects/*/*"}
@@ -293,11 +294,11 @@ func TestDamage(t *testing.T) {
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	one, two := newWorld(t, 1), newWorld(t, 1)
-	run := one.open()
+	run := one.Open()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "letter.txt")
 	require.NoError(t, os.WriteFile(path, []byte("dear"), 0o600))
-	_, err := backup.Take(t.Context(), one.bus, dir, backup.Options{})
+	_, err := backup.Take(t.Context(), one.Bus, dir, backup.Options{})
 	require.ErrorContains(t, err, "letter.txt")
 	_, err = backup.Open(t.Context(), dir, time.Time{})
 	require.ErrorContains(t, err, "no backup")
@@ -305,24 +306,24 @@ func TestRefused(t *testing.T) {
 
 	dir = filepath.Join(t.TempDir(), "backup")
 	one.take(dir, false)
-	_, err = backup.Take(t.Context(), two.bus, dir, backup.Options{})
+	_, err = backup.Take(t.Context(), two.Bus, dir, backup.Options{})
 	require.ErrorContains(t, err, "another log")
 
 	a := openArchive(t, dir, time.Time{})
-	_, err = backup.Restore(t.Context(), a, one.bus, source(backup.RestoreOptions{}))
+	_, err = backup.Restore(t.Context(), a, one.Bus, source(backup.RestoreOptions{}))
 	require.ErrorIs(t, err, backup.ErrNotEmpty)
-	require.Len(t, one.bodies(run), 1)
+	require.Len(t, one.Bodies(run), 1)
 	two.restore(dir, time.Time{}, backup.RestoreOptions{})
-	n := len(two.bodies(run))
+	n := len(two.Bodies(run))
 	require.True(t, two.restore(dir, time.Time{}, backup.RestoreOptions{}).Already)
-	one.open() // a backup of an idle bus does not grow
+	one.Open() // a backup of an idle bus does not grow
 	one.take(dir, true)
-	_, err = backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), two.bus, source(backup.RestoreOptions{}))
+	_, err = backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), two.Bus, source(backup.RestoreOptions{}))
 	require.ErrorIs(t, err, backup.ErrNotEmpty, "it has grown")
-	require.Len(t, two.bodies(run), n)
+	require.Len(t, two.Bodies(run), n)
 	three := newWorld(t, 1)
-	require.NoError(t, agentstore.Put(t.Context(), three.bus, "default", "x", []byte(`1`)))
-	_, err = backup.Restore(t.Context(), a, three.bus, source(backup.RestoreOptions{}))
+	require.NoError(t, agentstore.Put(t.Context(), three.Bus, "default", "x", []byte(`1`)))
+	_, err = backup.Restore(t.Context(), a, three.Bus, source(backup.RestoreOptions{}))
 	require.ErrorIs(t, err, backup.ErrNotEmpty)
 }
 
@@ -334,11 +335,11 @@ func TestFullDisk(t *testing.T) {
 	}
 	one := newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
-	one.open()
+	one.Open()
 	one.take(dir, false)
-	one.open()
+	one.Open()
 	require.NoError(t, os.Symlink("/dev/full", filepath.Join(dir, "manifest.json.tmp")))
-	_, err := backup.Take(t.Context(), one.bus, dir, backup.Options{Incremental: true})
+	_, err := backup.Take(t.Context(), one.Bus, dir, backup.Options{Incremental: true})
 	require.ErrorContains(t, err, "no room for the backup in "+dir)
 	require.Len(t, openArchive(t, dir, time.Time{}).Runs(), 1)
 	require.Equal(t, 1, one.take(dir, true).Records)
@@ -353,8 +354,8 @@ func TestFullDisk(t *testing.T) {
 
 // callOnce starts a run and leaves it where its call of pay is about to begin.
 func callOnce(w *world, a *events.Agent) events.Run {
-	run := w.start(a)
-	w.append(run, events.Planning, &events.LLMToolCall{ToolCallReply: events.ToolCallReply{
+	run := w.Start(a)
+	w.Append(run, events.Planning, &events.LLMToolCall{ToolCallReply: events.ToolCallReply{
 		Confidence: 1, Model: "m", Calls: []events.Call{{ID: "c1", Name: "pay", Arguments: "{}"}},
 	}})
 	return run
@@ -371,34 +372,34 @@ func TestOnceIsNotRepeated(t *testing.T) {
 	asks.Approval = &events.Approval{Policy: events.ApproveNever, OutcomeUnknown: events.AskHuman}
 	ask := callOnce(one, asks)
 	paused := callOnce(one, agent("["+callPay+","+answer+"]"))
-	one.append(paused, events.Control, &events.Paused{})
-	both := one.start(agent("[" + callPay + "," + answer + "]"))
-	one.append(both, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: events.ToolCallReply{
+	one.Append(paused, events.Control, &events.Paused{})
+	both := one.Start(agent("[" + callPay + "," + answer + "]"))
+	one.Append(both, events.Planning, &events.LLMParallelToolCalls{ToolCallReply: events.ToolCallReply{
 		Confidence: 1, Model: "m", Calls: []events.Call{{ID: "c1", Name: "pay", Arguments: "{}"}, {ID: "c2", Name: "repeat", Arguments: "{}"}},
 	}})
 	one.take(dir, false)
 	one.work()
 	for _, run := range []events.Run{tell, ask, both} {
-		one.await(run, events.Done)
+		one.Await(run, events.Done)
 	}
 	require.EqualValues(t, 3, one.paid.Load())
 
 	two := newWorld(t, 1).work()
 	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
 	require.Len(t, done.Unknown, 4)
-	two.await(both, events.Done)
+	two.Await(both, events.Done)
 	require.Equal(t, codes.OutcomeUnknown, two.outcome(tell))
-	mem := two.await(ask, events.WaitingForHuman)
+	mem := two.Await(ask, events.WaitingForHuman)
 	require.Contains(t, mem.PendingApproval.Requests[0].Reason, "outcome is unknown")
-	_, err := two.host.Gateway().Resume(t.Context(), "", paused.ID, events.By{})
+	_, err := two.Host.Gateway().Resume(t.Context(), "", paused.ID, events.By{})
 	require.NoError(t, err)
 	require.Equal(t, codes.OutcomeUnknown, two.outcome(paused))
 	require.Zero(t, two.paid.Load())
-	_, err = two.host.Gateway().Decide(t.Context(), "", ask.ID, events.Decision{CallID: "c1", Decision: events.DecisionApproved, By: "ann"})
+	_, err = two.Host.Gateway().Decide(t.Context(), "", ask.ID, events.Decision{CallID: "c1", Decision: events.DecisionApproved, By: "ann"})
 	require.NoError(t, err)
-	two.await(ask, events.Done)
+	two.Await(ask, events.Done)
 	require.EqualValues(t, 1, two.paid.Load())
-	two.verified()
+	two.Verified()
 
 	three := newWorld(t, 1).work()
 	require.Empty(t, three.restore(dir, time.Time{}, backup.RestoreOptions{CallsMayRunAgain: true}).Unknown)
@@ -420,34 +421,34 @@ func TestWaitingRunsGoOn(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "backup")
 	a := agent("[" + callPay + "," + answer + "]")
 	a.Approval = &events.Approval{Policy: events.ApproveAlways}
-	decided := one.start(a)
-	one.await(decided, events.WaitingForHuman)
+	decided := one.Start(a)
+	one.Await(decided, events.WaitingForHuman)
 	b := agent("[" + callPay + "," + answer + "]")
 	b.Approval = &events.Approval{Policy: events.ApproveAlways, Expires: events.Duration(2 * time.Second)}
-	expired := one.start(b)
-	one.await(expired, events.WaitingForHuman)
+	expired := one.Start(b)
+	one.Await(expired, events.WaitingForHuman)
 	one.take(dir, false)
-	one.await(expired, events.Done) // its time has come before the restore
+	one.Await(expired, events.Done) // its time has come before the restore
 
 	two := newWorld(t, 2).work()
-	done, err := backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), hasty{two.bus}, source(backup.RestoreOptions{}))
+	done, err := backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), hasty{two.Bus}, source(backup.RestoreOptions{}))
 	require.NoError(t, err)
 	require.Equal(t, 2, done.Waiting)
 	require.Zero(t, done.Resumed)
-	mem := two.await(decided, events.WaitingForHuman)
-	_, err = two.host.Gateway().Decide(t.Context(), "", decided.ID, events.Decision{CallID: mem.PendingApproval.Requests[0].CallID, Decision: events.DecisionApproved, By: "ann"})
+	mem := two.Await(decided, events.WaitingForHuman)
+	_, err = two.Host.Gateway().Decide(t.Context(), "", decided.ID, events.Decision{CallID: mem.PendingApproval.Requests[0].CallID, Decision: events.DecisionApproved, By: "ann"})
 	require.NoError(t, err)
-	two.await(decided, events.Done)
+	two.Await(decided, events.Done)
 	require.EqualValues(t, 1, two.paid.Load())
-	two.await(expired, events.Done)
+	two.Await(expired, events.Done)
 	times := 0
-	for _, body := range two.bodies(expired) {
+	for _, body := range two.Bodies(expired) {
 		if strings.Contains(string(body), string(events.TypeApprovalExpired)) {
 			times++
 		}
 	}
 	require.Equal(t, 1, times)
-	two.verified()
+	two.Verified()
 }
 
 // breaking is a bus that goes away after some runs.
@@ -478,7 +479,7 @@ func TestRestoreGoesOn(t *testing.T) {
 	two := newWorld(t, 2).work()
 	a := openArchive(t, dir, time.Time{})
 	for left := int32(3); ; left += 7 {
-		b := &breaking{Target: two.bus}
+		b := &breaking{Target: two.Bus}
 		b.left.Store(left)
 		_, err := backup.Restore(t.Context(), a, b, source(backup.RestoreOptions{}))
 		if err == nil {
@@ -492,7 +493,7 @@ func TestRestoreGoesOn(t *testing.T) {
 		require.Equal(t, codes.OutcomeUnknown, two.outcome(run))
 	}
 	require.Zero(t, two.paid.Load())
-	two.verified()
+	two.Verified()
 }
 
 // A fork whose parent the backup does not have is restored, and nobody works on it.
@@ -500,17 +501,17 @@ func TestOrphans(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
-	parent := one.open()
-	forked, err := one.host.Gateway().Fork(t.Context(), "", parent.ID, forking.Request{At: 1})
+	parent := one.Open()
+	forked, err := one.Host.Gateway().Fork(t.Context(), "", parent.ID, forking.Request{At: 1})
 	require.NoError(t, err)
-	one.append(parent, events.Control, &events.CancelledRun{})
-	_, err = retention.Purge(t.Context(), one.bus, retention.PurgeOptions{Runs: []events.Run{parent}, ParentsOfKept: true, Grace: time.Millisecond})
+	one.Append(parent, events.Control, &events.CancelledRun{})
+	_, err = retention.Purge(t.Context(), one.Bus, retention.PurgeOptions{Runs: []events.Run{parent}, ParentsOfKept: true, Grace: time.Millisecond})
 	require.NoError(t, err)
 	one.take(dir, false)
 	two := newWorld(t, 1)
 	done := two.restore(dir, time.Time{}, backup.RestoreOptions{})
 	require.Equal(t, []string{forked.RunID}, done.Orphans)
-	require.Len(t, two.bodies(two.store.Place(events.DefaultNamespace, forked.RunID)), 1)
+	require.Len(t, two.Bodies(two.Store.Place(events.DefaultNamespace, forked.RunID)), 1)
 }
 
 // noSchedules is a bus on which runs are only imported while it has no schedule.
@@ -531,13 +532,13 @@ func TestSchedulesComeLast(t *testing.T) {
 	t.Parallel()
 	one, two := newWorld(t, 1), newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
-	one.open()
-	_, err := one.bus.Put(t.Context(), schedules.Bucket, kv.Item{Key: "default.nightly", Value: []byte("{}")})
+	one.Open()
+	_, err := one.Bus.Put(t.Context(), schedules.Bucket, kv.Item{Key: "default.nightly", Value: []byte("{}")})
 	require.NoError(t, err)
 	one.take(dir, false)
-	_, err = backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), &noSchedules{two.bus, two.bus}, source(backup.RestoreOptions{}))
+	_, err = backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), &noSchedules{two.Bus, two.Bus}, source(backup.RestoreOptions{}))
 	require.NoError(t, err)
-	it, err := two.bus.Get(t.Context(), schedules.Bucket, "default.nightly")
+	it, err := two.Bus.Get(t.Context(), schedules.Bucket, "default.nightly")
 	require.NoError(t, err)
 	require.Equal(t, "{}", string(it.Value))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/moorebus/moorebus/internal/natstest"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/transfer/transfertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -31,7 +32,7 @@ func benchBus(b *testing.B) *natsbus.Bus {
 	require.NoError(b, err)
 	b.Cleanup(conn.Close)
 	require.NoError(b, natsbus.Init(b.Context(), conn, natsbus.InitOptions{}))
-	bus, err := natsbus.Open(b.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: patience})
+	bus, err := natsbus.Open(b.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: transfertest.Patience})
 	require.NoError(b, err)
 	return bus
 }

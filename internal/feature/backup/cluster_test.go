@@ -11,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natstest"
+	"github.com/moorebus/moorebus/internal/transfer/transfertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -27,8 +28,8 @@ func TestOneServerOfThreeIsLost(t *testing.T) {
 	one := newWorld(t, 1)
 	var runs []events.Run
 	for range 60 {
-		run := one.open()
-		one.append(run, events.Control, &events.CancelledRun{})
+		run := one.Open()
+		one.Append(run, events.Control, &events.CancelledRun{})
 		runs = append(runs, run)
 	}
 	dir := filepath.Join(t.TempDir(), "backup")
@@ -41,9 +42,9 @@ func TestOneServerOfThreeIsLost(t *testing.T) {
 	conn, err := nats.Connect(servers[1].URL + "," + servers[2].URL)
 	require.NoError(t, err)
 	defer conn.Close()
-	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: patience})
+	bus, err := natsbus.Open(t.Context(), conn, natsbus.Options{Logger: quiet, RequestTimeout: transfertest.Patience})
 	require.NoError(t, err)
-	two := &world{t: t, conn: conn, bus: bus, store: one.store}
+	two := &transfertest.World{T: t, Conn: conn, Bus: bus, Store: one.Store}
 
 	lost := make(chan struct{})
 	go func() {
@@ -57,7 +58,7 @@ func TestOneServerOfThreeIsLost(t *testing.T) {
 	<-lost
 	require.Zero(t, code, said)
 	for _, run := range runs {
-		require.Equal(t, one.bodies(run), two.bodies(run))
+		require.Equal(t, one.Bodies(run), two.Bodies(run))
 	}
 	code, said = process(t, program, 0, "backup", filepath.Join(t.TempDir(), "again"), "--nats", urls)
 	require.Zero(t, code, said)

@@ -23,9 +23,9 @@ func with(script string, tools ...string) *events.Agent {
 
 // subjects are those of a run's records.
 func (w *world) subjects(run events.Run) (all []string) {
-	w.t.Helper()
-	for rec, err := range w.bus.Read(w.t.Context(), w.here(run), 0) {
-		require.NoError(w.t, err)
+	w.T.Helper()
+	for rec, err := range w.Bus.Read(w.T.Context(), w.Here(run), 0) {
+		require.NoError(w.T, err)
 		all = append(all, rec.Subject)
 	}
 	return all
@@ -37,30 +37,30 @@ func TestHold(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
-	planning := one.start(agent("[" + callPay + "," + answer + "]"))
+	planning := one.Start(agent("[" + callPay + "," + answer + "]"))
 	about := callOnce(one, agent("["+callPay+","+answer+"]"))
-	pure := one.start(with("["+callRepeat+","+answer+"]", "repeat"))
-	before := one.start(agent("[" + callPay + "," + answer + "]"))
-	one.append(before, events.Control, &events.Paused{By: events.By{Reason: "lunch"}})
-	ended := one.open()
-	one.append(ended, events.Control, &events.CancelledRun{})
+	pure := one.Start(with("["+callRepeat+","+answer+"]", "repeat"))
+	before := one.Start(agent("[" + callPay + "," + answer + "]"))
+	one.Append(before, events.Control, &events.Paused{By: events.By{Reason: "lunch"}})
+	ended := one.Open()
+	one.Append(ended, events.Control, &events.CancelledRun{})
 	one.take(dir, false)
 	one.work()
-	one.await(planning, events.Done) // it pays behind the end of the backup
+	one.Await(planning, events.Done) // it pays behind the end of the backup
 
 	two := newWorld(t, 1).work()
 	done := two.restore(dir, time.Time{}, backup.RestoreOptions{Hold: backup.HoldOnce})
 	held := []backup.HeldRun{{Run: planning.ID, Namespace: "default"}, {Run: about.ID, Namespace: "default"}}
 	require.ElementsMatch(t, held, done.Held)
-	two.await(pure, events.Done)
-	gateway := two.host.Gateway()
+	two.Await(pure, events.Done)
+	gateway := two.Host.Gateway()
 	for _, run := range []events.Run{planning, about} {
 		state, err := gateway.State(t.Context(), "", run.ID, 0)
 		require.NoError(t, err)
 		require.True(t, state.Paused)
 		require.Equal(t, events.ReasonRestored, state.PauseReason)
 	}
-	require.Len(t, two.bodies(planning), 2, "its Start and the pause")
+	require.Len(t, two.Bodies(planning), 2, "its Start and the pause")
 	page, err := gateway.Runs(t.Context(), "", list.Query{Filters: list.Filters{"paused": "restored"}})
 	require.NoError(t, err)
 	require.Len(t, page.Runs, 2)
@@ -73,7 +73,7 @@ func TestHold(t *testing.T) {
 	require.True(t, refusal.Is(err, refusal.CodeNotPaused), "%v: it was paused before", err)
 	_, err = gateway.Release(t.Context(), "", planning.ID, events.By{})
 	require.NoError(t, err)
-	two.await(planning, events.Done)
+	two.Await(planning, events.Done)
 	require.EqualValues(t, 1, two.paid.Load())
 	_, err = gateway.Pause(t.Context(), "", about.ID, events.By{Reason: "let me see"})
 	require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestHold(t *testing.T) {
 	page, err = gateway.Runs(t.Context(), "", list.Query{Filters: list.Filters{"paused": "restored"}})
 	require.NoError(t, err)
 	require.Empty(t, page.Runs)
-	two.verified()
+	two.Verified()
 }
 
 // Each run of a cut-off restore is held or not there. All runs are held if that is asked for, those
@@ -95,10 +95,10 @@ func TestHoldAll(t *testing.T) {
 	a.Approval = &events.Approval{Policy: events.ApproveAlways}
 	var runs []events.Run
 	for range 9 {
-		runs = append(runs, one.start(a))
+		runs = append(runs, one.Start(a))
 	}
 	for _, run := range runs {
-		one.await(run, events.WaitingForHuman)
+		one.Await(run, events.WaitingForHuman)
 	}
 	one.take(dir, false)
 
@@ -106,7 +106,7 @@ func TestHoldAll(t *testing.T) {
 	archive := openArchive(t, dir, time.Time{})
 	var done backup.Restored
 	for left := int32(3); ; left += 3 {
-		b := &breaking{Target: two.bus}
+		b := &breaking{Target: two.Bus}
 		b.left.Store(left)
 		var err error
 		if done, err = backup.Restore(t.Context(), archive, b, source(backup.RestoreOptions{Hold: backup.HoldAll})); err == nil {
@@ -123,12 +123,12 @@ func TestHoldAll(t *testing.T) {
 		require.Len(t, is, len(was)+1)
 		require.Equal(t, was, is[:len(was)])
 	}
-	gateway := two.host.Gateway()
+	gateway := two.Host.Gateway()
 	waiting, err := gateway.Waiting(t.Context(), "", 0, "")
 	require.NoError(t, err)
 	require.Len(t, waiting.Runs, len(runs))
 	require.Equal(t, events.ReasonRestored, waiting.Runs[0].PauseReason)
-	two.verified()
+	two.Verified()
 }
 
 // Agents that a run may call count with their tools. So does an agent of which nothing is known.
@@ -137,13 +137,13 @@ func TestHoldForAgents(t *testing.T) {
 	one := newWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
 	start := func(name string, tools ...events.ToolSpec) string {
-		run := one.store.Place(events.DefaultNamespace, one.store.NewID())
+		run := one.Store.Place(events.DefaultNamespace, one.Store.NewID())
 		p := reducertest.StartOf(name, events.ModeTask)
 		p.Agent.Name, p.Agent.Tools, p.Tools = name, nil, tools
 		for _, spec := range tools {
 			p.Agent.Tools = append(p.Agent.Tools, spec.Name)
 		}
-		one.append(run, events.Idle, p)
+		one.Append(run, events.Idle, p)
 		return run.ID
 	}
 	pure := events.ToolSpec{Name: "look", Effect: "pure", Pool: "default", Schema: []byte(`{}`)}
@@ -166,5 +166,5 @@ func TestHoldForAgents(t *testing.T) {
 		held = append(held, run.Run)
 	}
 	require.ElementsMatch(t, []string{payer, between, indirect, hands, unknown}, held)
-	two.verified()
+	two.Verified()
 }

@@ -66,13 +66,13 @@ func TestKilled(t *testing.T) {
 	var runs []events.Run
 	write := func(n int) {
 		for range n {
-			run := one.open()
+			run := one.Open()
 			for range 10 {
-				one.append(run, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`"v"`)})
+				one.Append(run, events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`"v"`)})
 			}
-			one.append(run, events.Control, &events.CancelledRun{})
+			one.Append(run, events.Control, &events.CancelledRun{})
 			runs = append(runs, run)
-			_, err := one.bus.PutBlob(t.Context(), "default", []byte("large "+run.ID))
+			_, err := one.Bus.PutBlob(t.Context(), "default", []byte("large "+run.ID))
 			require.NoError(t, err)
 		}
 	}
@@ -117,9 +117,9 @@ func TestKilled(t *testing.T) {
 	}
 	require.Positive(t, killed)
 	for _, run := range runs {
-		require.Equal(t, one.bodies(run), two.bodies(run))
+		require.Equal(t, one.Bodies(run), two.Bodies(run))
 	}
-	two.verified()
+	two.Verified()
 }
 
 // A backup that repeats survives that the bus goes away, and ends with a signal.

@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/feature/backup"
 	"github.com/moorebus/moorebus/internal/feature/webhooks"
 	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/transfer/transfertest"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
@@ -58,35 +59,35 @@ func TestWebhooksOfARestoredLog(t *testing.T) {
 		select {
 		case run := <-got:
 			return run
-		case <-time.After(patience):
+		case <-time.After(transfertest.Patience):
 			require.Fail(t, "no notice came")
 			return ""
 		}
 	}
 	one := newWorld(t, 1).work()
 	dir := filepath.Join(t.TempDir(), "backup")
-	hooks := one.host.Gateway().Pushes.(*webhooks.Hooks)
-	unseen := one.start(agent("[" + answer + "]")) // so that numbers differ
-	one.await(unseen, events.Done)
+	hooks := one.Host.Gateway().Pushes.(*webhooks.Hooks)
+	unseen := one.Start(agent("[" + answer + "]")) // so that numbers differ
+	one.Await(unseen, events.Done)
 	_, err := hooks.PutWebhook(t.Context(), "", "pager", webhooks.Change{URL: receiver.URL})
 	require.NoError(t, err)
-	told := one.start(agent("[" + answer + "]"))
+	told := one.Start(agent("[" + answer + "]"))
 	require.Equal(t, told.ID, next())
 	down.Store(true)
-	owed := one.start(agent("[" + answer + "]"))
+	owed := one.Start(agent("[" + answer + "]"))
 	require.Equal(t, owed.ID, next())
 	require.Eventually(t, func() bool {
 		info, err := hooks.Webhook(t.Context(), "", "pager")
 		return err == nil && info.Pending == 1 && info.Failing != ""
-	}, patience, 20*time.Millisecond)
+	}, transfertest.Patience, 20*time.Millisecond)
 	one.take(dir, false)
 	noted := time.Now().Add(time.Minute)
 
 	two := newWorld(t, 3).work()
 	down.Store(false)
-	_, err = backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), later{two.bus, t, noted}, source(backup.RestoreOptions{}))
+	_, err = backup.Restore(t.Context(), openArchive(t, dir, time.Time{}), later{two.Bus, t, noted}, source(backup.RestoreOptions{}))
 	require.NoError(t, err)
-	fresh := two.start(agent("[" + answer + "]"))
+	fresh := two.Start(agent("[" + answer + "]"))
 	require.ElementsMatch(t, []string{owed.ID, fresh.ID}, []string{next(), next()})
 	require.Empty(t, got)
 }

@@ -43,12 +43,12 @@ func (m *meddler) Put(ctx context.Context, of kv.Bucket, it kv.Item) (uint64, er
 func TestForkedWhileItIsPurged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	grandparent := w.quick()
-	parent := w.fork(grandparent)
-	w.append(parent, events.Control, &events.CancelledRun{})
-	loner := w.quick()
+	grandparent := w.Quick()
+	parent := w.Fork(grandparent)
+	w.Append(parent, events.Control, &events.CancelledRun{})
+	loner := w.Quick()
 	var fork events.Run
-	bus := &meddler{Bus: w.bus, meddle: func() { fork = w.fork(parent) }}
+	bus := &meddler{Bus: w.Bus, meddle: func() { fork = w.Fork(parent) }}
 	done, err := retention.Purge(t.Context(), bus, retention.PurgeOptions{
 		Runs: []events.Run{grandparent, parent, loner}, Grace: noGrace,
 	})
@@ -60,24 +60,24 @@ func TestForkedWhileItIsPurged(t *testing.T) {
 		require.Contains(t, k.Reason, fork.ID)
 	}
 	for _, run := range []events.Run{grandparent, parent} {
-		require.Equal(t, 2, w.length(run))
-		_, err := tombstones.Get(t.Context(), w.bus, run)
+		require.Equal(t, 2, w.Length(run))
+		_, err := tombstones.Get(t.Context(), w.Bus, run)
 		require.ErrorIs(t, err, journal.ErrNotFound, "it is not held to be purged")
 	}
-	require.Zero(t, w.length(loner))
+	require.Zero(t, w.Length(loner))
 }
 
 // A run whose tombstone was lifted by an import meanwhile stays.
 func TestImportedWhileItIsPurged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	run := w.quick()
-	bus := &meddler{Bus: w.bus, meddle: func() { require.NoError(t, tombstones.Delete(t.Context(), w.bus, run)) }}
+	run := w.Quick()
+	bus := &meddler{Bus: w.Bus, meddle: func() { require.NoError(t, tombstones.Delete(t.Context(), w.Bus, run)) }}
 	done, err := retention.Purge(t.Context(), bus, retention.PurgeOptions{Runs: []events.Run{run}, Grace: noGrace})
 	require.NoError(t, err)
 	require.Empty(t, done.Runs)
 	require.Contains(t, done.Kept[0].Reason, "imported")
-	require.Equal(t, 2, w.length(run))
+	require.Equal(t, 2, w.Length(run))
 }
 
 // A fork that has ended and whose parent is gone keeps no other run from going, and
@@ -85,28 +85,28 @@ func TestImportedWhileItIsPurged(t *testing.T) {
 func TestAForkWithoutItsParent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	parent := w.quick()
-	fork, live := w.fork(parent), w.fork(parent)
-	w.append(fork, events.Control, &events.CancelledRun{})
-	_, err := w.purge(retention.PurgeOptions{Runs: []events.Run{parent}, ParentsOfKept: true})
+	parent := w.Quick()
+	fork, live := w.Fork(parent), w.Fork(parent)
+	w.Append(fork, events.Control, &events.CancelledRun{})
+	_, err := purge(w, retention.PurgeOptions{Runs: []events.Run{parent}, ParentsOfKept: true})
 	require.NoError(t, err)
-	other := w.quick()
+	other := w.Quick()
 
-	done, err := w.purge(retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour)})
+	done, err := purge(w, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour)})
 	require.NoError(t, err)
 	require.Equal(t, []string{other.ID}, purgedIDs(done))
 	require.Len(t, done.Kept, 1)
 	require.Equal(t, fork.ID, done.Kept[0].Run)
 	require.Contains(t, done.Kept[0].Reason, "forked from "+parent.ID+", which is gone")
 
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{live}})
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{live}})
 	require.ErrorIs(t, err, retention.ErrNotPurged)
-	done, err = w.purge(retention.PurgeOptions{Runs: []events.Run{fork}})
+	done, err = purge(w, retention.PurgeOptions{Runs: []events.Run{fork}})
 	require.NoError(t, err)
 	require.Equal(t, events.Cancelled, done.Runs[0].State)
 	require.EqualValues(t, 2, done.Events)
-	require.Zero(t, w.length(fork))
-	stone, err := tombstones.Get(t.Context(), w.bus, fork)
+	require.Zero(t, w.Length(fork))
+	stone, err := tombstones.Get(t.Context(), w.Bus, fork)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, stone.Events)
 	require.NotEmpty(t, stone.Last)
@@ -117,26 +117,26 @@ func TestAForkWithoutItsParent(t *testing.T) {
 func TestAForgedEndOfAForkWithoutItsParent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	parent := w.quick()
-	honest, forged := w.fork(parent), w.fork(parent)
-	w.append(honest, events.Control, &events.CancelledRun{})
-	head, err := w.bus.Head(t.Context(), honest)
+	parent := w.Quick()
+	honest, forged := w.Fork(parent), w.Fork(parent)
+	w.Append(honest, events.Control, &events.CancelledRun{})
+	head, err := w.Bus.Head(t.Context(), honest)
 	require.NoError(t, err)
 	e, err := new(events.Codec).Decode(head.Body)
 	require.NoError(t, err)
 	e.Run = forged.ID
 	body, err := new(events.Codec).Encode(e)
 	require.NoError(t, err)
-	last, err := w.bus.Head(t.Context(), forged)
+	last, err := w.Bus.Head(t.Context(), forged)
 	require.NoError(t, err)
 	subject := events.Subject{Run: forged, From: events.Acting, To: events.Cancelled, Pool: events.DefaultPool}
-	_, err = w.bus.Append(t.Context(), forged, last.Seq, journal.Entry{Subject: subject, Body: body})
+	_, err = w.Bus.Append(t.Context(), forged, last.Seq, journal.Entry{Subject: subject, Body: body})
 	require.NoError(t, err)
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{parent}, ParentsOfKept: true})
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{parent}, ParentsOfKept: true})
 	require.NoError(t, err)
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{forged}})
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{forged}})
 	require.ErrorIs(t, err, retention.ErrNotPurged)
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{honest}})
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{honest}})
 	require.NoError(t, err)
 }
 
@@ -145,11 +145,11 @@ func TestAForgedEndOfAForkWithoutItsParent(t *testing.T) {
 func TestKeepBytesIsMet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	parent := w.quick()
-	fork := w.fork(parent)
-	second, third := w.quick(), w.quick()
+	parent := w.Quick()
+	fork := w.Fork(parent)
+	second, third := w.Quick(), w.Quick()
 	dry := func(keep int64) retention.Purged {
-		done, err := w.purge(retention.PurgeOptions{KeepBytes: keep, DryRun: true})
+		done, err := purge(w, retention.PurgeOptions{KeepBytes: keep, DryRun: true})
 		require.NoError(t, err)
 		return done
 	}
@@ -157,10 +157,10 @@ func TestKeepBytesIsMet(t *testing.T) {
 	require.Equal(t, []string{second.ID, third.ID}, purgedIDs(all))
 	require.Equal(t, parent.ID, all.Kept[0].Run)
 	size := all.Runs[0].Bytes
-	_, err := w.purge(retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), DryRun: true})
+	_, err := purge(w, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), DryRun: true})
 	require.NoError(t, err)
 	total := int64(0)
-	for rec, err := range w.bus.Scan(t.Context(), 0, journal.Filter{}, 0) {
+	for rec, err := range w.Bus.Scan(t.Context(), 0, journal.Filter{}, 0) {
 		require.NoError(t, err)
 		total += int64(len(rec.Subject) + len(rec.Body))
 	}
@@ -168,9 +168,9 @@ func TestKeepBytesIsMet(t *testing.T) {
 	require.Equal(t, []string{second.ID, third.ID}, purgedIDs(dry(total-size-size/2)))
 
 	// When the fork goes too, so can its parent.
-	w.append(fork, events.Control, &events.CancelledRun{})
+	w.Append(fork, events.Control, &events.CancelledRun{})
 	require.Equal(t, []string{fork.ID, parent.ID, second.ID, third.ID}, purgedIDs(dry(1)))
-	done, err := w.purge(retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour)})
+	done, err := purge(w, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour)})
 	require.NoError(t, err)
 	require.Len(t, done.Runs, 4)
 	require.Empty(t, done.Kept)

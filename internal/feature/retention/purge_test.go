@@ -22,6 +22,7 @@ import (
 	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/transfer"
+	"github.com/moorebus/moorebus/internal/transfer/transfertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -39,17 +40,17 @@ func archive(path string) func(func(transfer.Sink) error) error {
 // The full cycle: archived, purged, refused, imported, as it was.
 func TestPurgeAndImportAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 2).work()
-	gone := w.ended(definition("", calls(5, "large"))) // long enough for a snapshot
-	kept := w.ended(definition("", calls(1, "other")))
-	waiting := w.start(definition("always", calls(1, "x")))
-	w.await(waiting, events.WaitingForHuman)
-	before, n := w.state(gone), w.length(gone)
-	ref := refOf(t, w, gone)
-	require.NoError(t, w.bus.PutSnapshot(t.Context(), gone, ports.Snapshot{Seq: 1, Memory: []byte(`{}`)}), "one that was left")
+	w := newWorld(t, 2).Work()
+	gone := w.Ended(transfertest.Agent("", transfertest.Calls(5, "large"), "repeat")) // long enough for a snapshot
+	kept := w.Ended(transfertest.Agent("", transfertest.Calls(1, "other"), "repeat"))
+	waiting := w.Start(transfertest.Agent("always", transfertest.Calls(1, "x"), "repeat"))
+	w.Await(waiting, events.WaitingForHuman)
+	before, n := w.State(gone), w.Length(gone)
+	ref := w.Ref(gone)
+	require.NoError(t, w.Bus.PutSnapshot(t.Context(), gone, ports.Snapshot{Seq: 1, Memory: []byte(`{}`)}), "one that was left")
 
 	path := filepath.Join(t.TempDir(), "gone.jsonl")
-	done, err := w.purge(retention.PurgeOptions{Runs: []events.Run{gone}, Archive: archive(path)})
+	done, err := purge(w, retention.PurgeOptions{Runs: []events.Run{gone}, Archive: archive(path)})
 	require.NoError(t, err)
 	require.Len(t, done.Runs, 1)
 	require.EqualValues(t, n, done.Events)
@@ -57,43 +58,43 @@ func TestPurgeAndImportAgain(t *testing.T) {
 	require.Positive(t, done.Bytes)
 	require.Equal(t, 1, done.Snapshots)
 	require.Equal(t, 1, done.BlobsLeft, "a young one is left")
-	_, err = w.bus.Blob(t.Context(), ref)
+	_, err = w.Bus.Blob(t.Context(), ref)
 	require.NoError(t, err)
-	require.Zero(t, w.length(gone))
-	_, err = w.bus.Snapshot(t.Context(), gone)
+	require.Zero(t, w.Length(gone))
+	_, err = w.Bus.Snapshot(t.Context(), gone)
 	require.ErrorIs(t, err, journal.ErrNotFound)
-	stone, err := tombstones.Get(t.Context(), w.bus, gone)
+	stone, err := tombstones.Get(t.Context(), w.Bus, gone)
 	require.NoError(t, err)
 	require.EqualValues(t, n, stone.Events)
-	require.Equal(t, events.Done, w.state(kept).State)
-	w.verified()
+	require.Equal(t, events.Done, w.State(kept).State)
+	w.Verified()
 
-	a := definition("", calls(0, ""))
-	_, err = w.host.Gateway().Start(t.Context(), "", control.StartRequest{Agent: a, Task: "again", RunID: gone.ID})
+	a := transfertest.Agent("", transfertest.Calls(0, ""), "repeat")
+	_, err = w.Host.Gateway().Start(t.Context(), "", control.StartRequest{Agent: a, Task: "again", RunID: gone.ID})
 	requireCode(t, err, refusal.Conflict, refusal.CodeRunPurged)
-	_, err = w.host.Gateway().State(t.Context(), "", gone.ID, 0)
+	_, err = w.Host.Gateway().State(t.Context(), "", gone.ID, 0)
 	requireCode(t, err, refusal.NotFound, refusal.CodeRunPurged)
-	_, err = w.host.Gateway().Events(t.Context(), "", gone.ID, 1)
+	_, err = w.Host.Gateway().Events(t.Context(), "", gone.ID, 1)
 	requireCode(t, err, refusal.NotFound, refusal.CodeRunPurged)
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{gone}})
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{gone}})
 	require.ErrorIs(t, err, retention.ErrNotPurged)
 	require.ErrorContains(t, err, "was purged before")
 
-	file := openFile(t, path)
-	results := w.imports(file, transfer.ImportOptions{})
+	file := transfertest.OpenFile(t, path)
+	results := w.Import(file, transfer.ImportOptions{})
 	require.Equal(t, transfer.FateImported, results[0].Fate)
-	require.Equal(t, before, w.state(gone))
-	_, err = tombstones.Get(t.Context(), w.bus, gone)
+	require.Equal(t, before, w.State(gone))
+	_, err = tombstones.Get(t.Context(), w.Bus, gone)
 	require.ErrorIs(t, err, journal.ErrNotFound)
-	_, err = w.host.Gateway().Start(t.Context(), "", control.StartRequest{Agent: a, Task: "again", RunID: gone.ID})
+	_, err = w.Host.Gateway().Start(t.Context(), "", control.StartRequest{Agent: a, Task: "again", RunID: gone.ID})
 	requireCode(t, err, refusal.Conflict, refusal.CodeRunExists)
-	w.verified()
+	w.Verified()
 
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{kept, waiting}})
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{kept, waiting}})
 	require.ErrorIs(t, err, retention.ErrNotPurged)
 	require.ErrorContains(t, err, waiting.ID+" has not ended")
-	require.Equal(t, events.Done, w.state(kept).State, "none of them is")
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{w.store.Place("default", w.store.NewID())}})
+	require.Equal(t, events.Done, w.State(kept).State, "none of them is")
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{w.Store.Place("default", w.Store.NewID())}})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
@@ -109,12 +110,12 @@ func requireCode(t *testing.T, err error, kind refusal.Kind, code string) {
 func TestAnotherRunInThePlaceOfAPurgedOne(t *testing.T) {
 	t.Parallel()
 	one, two := newWorld(t, 1), newWorld(t, 1)
-	run := one.quick()
-	_, err := one.purge(retention.PurgeOptions{Runs: []events.Run{run}})
+	run := one.Quick()
+	_, err := purge(one, retention.PurgeOptions{Runs: []events.Run{run}})
 	require.NoError(t, err)
-	two.append(run, events.Idle, reducertest.StartOf("another", events.ModeTask))
-	two.append(run, events.Control, &events.CancelledRun{})
-	results, err := transfer.Import(t.Context(), two.export(transfer.ExportOptions{All: true}), one.bus, transfer.ImportOptions{})
+	two.Append(run, events.Idle, reducertest.StartOf("another", events.ModeTask))
+	two.Append(run, events.Control, &events.CancelledRun{})
+	results, err := transfer.Import(t.Context(), two.Export(transfer.ExportOptions{All: true}), one.Bus, transfer.ImportOptions{})
 	require.ErrorIs(t, err, transfer.ErrRefused)
 	require.Contains(t, results[0].Reason, "another end")
 }
@@ -130,33 +131,33 @@ func (a aged) DeleteBlob(ctx context.Context, ref events.Ref, before time.Time) 
 // one.
 func TestSharedResultsStay(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1).work()
-	same, shares := w.ended(definition("", calls(1, "same"))), w.ended(definition("", calls(1, "same")))
-	own := w.ended(definition("", calls(2, "own")))
-	shared, alone := refOf(t, w, same), refOf(t, w, own)
-	require.Equal(t, shared, refOf(t, w, shares))
+	w := newWorld(t, 1).Work()
+	same, shares := w.Ended(transfertest.Agent("", transfertest.Calls(1, "same"), "repeat")), w.Ended(transfertest.Agent("", transfertest.Calls(1, "same"), "repeat"))
+	own := w.Ended(transfertest.Agent("", transfertest.Calls(2, "own"), "repeat"))
+	shared, alone := w.Ref(same), w.Ref(own)
+	require.Equal(t, shared, w.Ref(shares))
 
 	o := retention.PurgeOptions{Runs: []events.Run{same, own}, Grace: noGrace, DryRun: true}
-	done, err := retention.Purge(t.Context(), aged{w.bus}, o)
+	done, err := retention.Purge(t.Context(), aged{w.Bus}, o)
 	require.NoError(t, err)
 	require.Equal(t, 1, done.Blobs)
 	require.EqualValues(t, 24_000, done.BlobBytes)
-	require.Equal(t, events.Done, w.state(same).State, "nothing was removed")
+	require.Equal(t, events.Done, w.State(same).State, "nothing was removed")
 
 	o.DryRun = false
-	done, err = retention.Purge(t.Context(), aged{w.bus}, o)
+	done, err = retention.Purge(t.Context(), aged{w.Bus}, o)
 	require.NoError(t, err)
 	require.Equal(t, 1, done.Blobs)
 	require.Zero(t, done.BlobsLeft)
-	_, err = w.bus.Blob(t.Context(), alone)
+	_, err = w.Bus.Blob(t.Context(), alone)
 	require.ErrorIs(t, err, journal.ErrNotFound)
-	_, err = w.bus.Blob(t.Context(), shared)
+	_, err = w.Bus.Blob(t.Context(), shared)
 	require.NoError(t, err)
 
 	o.Runs = []events.Run{shares}
-	_, err = retention.Purge(t.Context(), aged{w.bus}, o)
+	_, err = retention.Purge(t.Context(), aged{w.Bus}, o)
 	require.NoError(t, err)
-	_, err = w.bus.Blob(t.Context(), shared)
+	_, err = w.Bus.Blob(t.Context(), shared)
 	require.ErrorIs(t, err, journal.ErrNotFound, "the last one has gone")
 }
 
@@ -164,80 +165,70 @@ func TestSharedResultsStay(t *testing.T) {
 func TestLargeReasoningFollowsItsRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	ref, err := w.bus.PutBlob(t.Context(), events.DefaultPool, []byte(`[{"kind":"text","text":"So."}]`))
+	ref, err := w.Bus.PutBlob(t.Context(), events.DefaultPool, []byte(`[{"kind":"text","text":"So."}]`))
 	require.NoError(t, err)
-	run := w.store.Place(events.DefaultNamespace, w.store.NewID())
-	w.append(run, events.Idle, reducertest.StartOf("x", events.ModeTask))
-	w.append(run, events.Planning, &events.LLMFinalAnswer{Reply: events.Reply{Content: "42", Facts: events.Facts{ReasoningRef: &ref}}})
-	exported, other := w.export(transfer.ExportOptions{All: true}), newWorld(t, 1)
-	_, err = transfer.Import(t.Context(), exported, other.bus, transfer.ImportOptions{})
+	run := w.Open()
+	w.Append(run, events.Planning, &events.LLMFinalAnswer{Reply: events.Reply{Content: "42", Facts: events.Facts{ReasoningRef: &ref}}})
+	exported, other := w.Export(transfer.ExportOptions{All: true}), newWorld(t, 1)
+	_, err = transfer.Import(t.Context(), exported, other.Bus, transfer.ImportOptions{})
 	require.NoError(t, err)
-	_, err = other.bus.Blob(t.Context(), ref)
+	_, err = other.Bus.Blob(t.Context(), ref)
 	require.NoError(t, err)
 
-	done, err := retention.Purge(t.Context(), aged{w.bus}, retention.PurgeOptions{Runs: []events.Run{run}, Grace: noGrace})
+	done, err := retention.Purge(t.Context(), aged{w.Bus}, retention.PurgeOptions{Runs: []events.Run{run}, Grace: noGrace})
 	require.NoError(t, err)
 	require.Equal(t, 1, done.Blobs)
-	_, err = w.bus.Blob(t.Context(), ref)
+	_, err = w.Bus.Blob(t.Context(), ref)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 }
 
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	live := w.store.Place("default", w.store.NewID())
-	w.append(live, events.Idle, reducertest.StartOf("x", events.ModeTask))
-	first, second := w.quick(), w.quick()
+	live := w.Open()
+	first, second := w.Quick(), w.Quick()
 	middle := time.Now()
-	third := w.quick()
-	ids := func(done retention.Purged) []string {
-		var all []string
-		for _, r := range done.Runs {
-			all = append(all, r.Run)
-		}
-		return all
-	}
+	third := w.Quick()
 	dry := func(o retention.PurgeOptions) retention.Purged {
 		o.DryRun = true
-		done, err := w.purge(o)
+		done, err := purge(w, o)
 		require.NoError(t, err)
 		return done
 	}
-	require.Empty(t, ids(dry(retention.PurgeOptions{})))
-	require.Equal(t, []string{first.ID, second.ID}, ids(dry(retention.PurgeOptions{EndedBefore: middle})))
-	require.Empty(t, ids(dry(retention.PurgeOptions{EndedBefore: middle, Namespace: "elsewhere"})))
+	require.Empty(t, purgedIDs(dry(retention.PurgeOptions{})))
+	require.Equal(t, []string{first.ID, second.ID}, purgedIDs(dry(retention.PurgeOptions{EndedBefore: middle})))
+	require.Empty(t, purgedIDs(dry(retention.PurgeOptions{EndedBefore: middle, Namespace: "elsewhere"})))
 	all := dry(retention.PurgeOptions{KeepBytes: 1})
-	require.Equal(t, []string{first.ID, second.ID, third.ID}, ids(all), "the live one stays")
+	require.Equal(t, []string{first.ID, second.ID, third.ID}, purgedIDs(all), "the live one stays")
 	size := all.Runs[0].Bytes
-	require.Equal(t, []string{first.ID}, ids(dry(retention.PurgeOptions{KeepBytes: 3*size + size/2})))
-	require.Empty(t, ids(dry(retention.PurgeOptions{KeepBytes: 5 * size})))
+	require.Equal(t, []string{first.ID}, purgedIDs(dry(retention.PurgeOptions{KeepBytes: 3*size + size/2})))
+	require.Empty(t, purgedIDs(dry(retention.PurgeOptions{KeepBytes: 5 * size})))
 
-	done, err := w.purge(retention.PurgeOptions{EndedBefore: middle})
+	done, err := purge(w, retention.PurgeOptions{EndedBefore: middle})
 	require.NoError(t, err)
-	require.Equal(t, []string{first.ID, second.ID}, ids(done))
-	require.Zero(t, w.length(first))
-	require.Equal(t, 2, w.length(third))
-	require.Equal(t, 1, w.length(live))
+	require.Equal(t, []string{first.ID, second.ID}, purgedIDs(done))
+	require.Zero(t, w.Length(first))
+	require.Equal(t, 2, w.Length(third))
+	require.Equal(t, 1, w.Length(live))
 }
 
 // A subject that says that a run ended does not make it so.
 func TestAForgedEndIsNoEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	live := w.store.Place("default", w.store.NewID())
-	w.append(live, events.Idle, reducertest.StartOf("x", events.ModeTask))
-	head, err := w.bus.Head(t.Context(), live)
+	live := w.Open()
+	head, err := w.Bus.Head(t.Context(), live)
 	require.NoError(t, err)
-	ended := w.quick()
+	ended := w.Quick()
 	var body []byte
-	for rec, err := range w.bus.Read(t.Context(), ended, 0) {
+	for rec, err := range w.Bus.Read(t.Context(), ended, 0) {
 		require.NoError(t, err)
 		body = rec.Body
 	}
 	subject := events.Subject{Run: live, From: events.Control, To: events.Cancelled, Pool: events.DefaultPool}
-	_, err = w.bus.Append(t.Context(), live, head.Seq, journal.Entry{Subject: subject, Body: body})
+	_, err = w.Bus.Append(t.Context(), live, head.Seq, journal.Entry{Subject: subject, Body: body})
 	require.NoError(t, err)
-	done, err := w.purge(retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), DryRun: true})
+	done, err := purge(w, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), DryRun: true})
 	require.NoError(t, err)
 	require.Len(t, done.Runs, 1)
 	require.Len(t, done.Kept, 1)
@@ -248,23 +239,23 @@ func TestAForgedEndIsNoEnd(t *testing.T) {
 func TestParentsOfKeptRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	grandparent := w.quick()
-	loner := w.quick()
-	fork := w.fork(grandparent)
-	done, err := w.purge(retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), DryRun: true})
+	grandparent := w.Quick()
+	loner := w.Quick()
+	fork := w.Fork(grandparent)
+	done, err := purge(w, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), DryRun: true})
 	require.NoError(t, err)
 	require.Len(t, done.Runs, 1)
 	require.Equal(t, loner.ID, done.Runs[0].Run)
 	require.Equal(t, []retention.KeptRun{{Run: grandparent.ID, Space: "default", Reason: "run " + fork.ID + " was forked from it and stays"}}, done.Kept)
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{grandparent}})
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{grandparent}})
 	require.ErrorIs(t, err, retention.ErrNotPurged)
 	require.ErrorContains(t, err, fork.ID)
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{grandparent}, ParentsOfKept: true})
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{grandparent}, ParentsOfKept: true})
 	require.NoError(t, err)
-	require.Zero(t, w.length(grandparent))
-	require.Equal(t, 1, w.length(fork))
+	require.Zero(t, w.Length(grandparent))
+	require.Equal(t, 1, w.Length(fork))
 
-	exported, err := transfer.Export(t.Context(), w.bus, filelog.NewWriter(io.Discard), transfer.ExportOptions{All: true, Blobs: w.bus})
+	exported, err := transfer.Export(t.Context(), w.Bus, filelog.NewWriter(io.Discard), transfer.ExportOptions{All: true, Blobs: w.Bus})
 	require.NoError(t, err)
 	require.Len(t, exported.Missing, 1)
 	require.Equal(t, grandparent, exported.Missing[0].Run)
@@ -274,35 +265,35 @@ func TestParentsOfKeptRuns(t *testing.T) {
 func TestNothingGoesBeforeArchiveAndTombstone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	run := w.quick()
+	run := w.Quick()
 	full := errors.New("the disk is full")
-	_, err := w.purge(retention.PurgeOptions{Runs: []events.Run{run}, Archive: func(func(transfer.Sink) error) error { return full }})
+	_, err := purge(w, retention.PurgeOptions{Runs: []events.Run{run}, Archive: func(func(transfer.Sink) error) error { return full }})
 	require.ErrorIs(t, err, full)
-	_, err = tombstones.Get(t.Context(), w.bus, run)
+	_, err = tombstones.Get(t.Context(), w.Bus, run)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := retention.Purge(ctx, w.bus, retention.PurgeOptions{Runs: []events.Run{run}, Grace: time.Hour})
+		_, err := retention.Purge(ctx, w.Bus, retention.PurgeOptions{Runs: []events.Run{run}, Grace: time.Hour})
 		ended <- err
 	}()
 	require.Eventually(t, func() bool {
-		_, err := tombstones.Get(t.Context(), w.bus, run)
+		_, err := tombstones.Get(t.Context(), w.Bus, run)
 		return err == nil
-	}, patience, tick)
-	require.Equal(t, 2, w.length(run), "the grace lasts")
+	}, transfertest.Patience, tick)
+	require.Equal(t, 2, w.Length(run), "the grace lasts")
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{run}})
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{run}})
 	require.NoError(t, err, "what was cut off is done again")
-	require.Zero(t, w.length(run))
+	require.Zero(t, w.Length(run))
 }
 
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	run := w.quick()
+	run := w.Quick()
 	dir := filepath.Join(t.TempDir(), "archive")
 	o := retention.Limits{
 		Bytes: 1, Every: time.Millisecond, Grace: noGrace, Archive: dir, Logger: slog.New(slog.DiscardHandler),
@@ -311,18 +302,18 @@ func TestKeep(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		retention.Enforce(ctx, w.bus, o)
+		retention.Enforce(ctx, w.Bus, o)
 	}()
-	require.Eventually(t, func() bool { return w.length(run) == 0 }, patience, tick)
-	later := w.quick()
-	require.Eventually(t, func() bool { return w.length(later) == 0 }, patience, tick, "at another turn")
+	require.Eventually(t, func() bool { return w.Length(run) == 0 }, transfertest.Patience, tick)
+	later := w.Quick()
+	require.Eventually(t, func() bool { return w.Length(later) == 0 }, transfertest.Patience, tick, "at another turn")
 	cancel()
 	<-ended
 	files, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, files, 2, "none where nothing was purged")
 	for _, f := range files {
-		for _, r := range openFile(t, filepath.Join(dir, f.Name())).Runs() {
+		for _, r := range transfertest.OpenFile(t, filepath.Join(dir, f.Name())).Runs() {
 			require.Contains(t, []events.Run{run, later}, r)
 		}
 	}
@@ -336,21 +327,20 @@ func TestPurgedRunsAreForgotten(t *testing.T) {
 	registry, err := toolset.New()
 	require.NoError(t, err)
 	other, err := host.New(host.Options{
-		Bus: w.bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Snapshots: w.bus, Tombstones: w.bus,
+		Bus: w.Bus, Tools: registry, Providers: map[string]llm.Caller{"scripted": scripted.New()}, Snapshots: w.Bus, Tombstones: w.Bus,
 	})
 	require.NoError(t, err)
-	run := w.store.Place(events.DefaultNamespace, w.store.NewID())
-	w.append(run, events.Idle, reducertest.StartOf("x", events.ModeTask))
+	run := w.Open()
 	state, err := other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, state.N)
-	w.append(run, events.Control, &events.CancelledRun{})
+	w.Append(run, events.Control, &events.CancelledRun{})
 	path := filepath.Join(t.TempDir(), "gone.jsonl")
-	_, err = w.purge(retention.PurgeOptions{Runs: []events.Run{run}, Archive: archive(path)})
+	_, err = purge(w, retention.PurgeOptions{Runs: []events.Run{run}, Archive: archive(path)})
 	require.NoError(t, err)
 	_, err = other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
 	requireCode(t, err, refusal.NotFound, refusal.CodeRunPurged)
-	w.imports(openFile(t, path), transfer.ImportOptions{})
+	w.Import(transfertest.OpenFile(t, path), transfer.ImportOptions{})
 	state, err = other.Gateway().State(t.Context(), run.Namespace, run.ID, 0)
 	require.NoError(t, err)
 	require.Equal(t, events.Cancelled, state.State)
@@ -391,29 +381,27 @@ func TestTheFrontOfTheLogGoesAtOnce(t *testing.T) {
 	w := newWorld(t, 1)
 	var front, single []events.Run
 	for range 5 {
-		front = append(front, w.quick())
+		front = append(front, w.Quick())
 	}
-	parent := w.quick()
-	fork := w.fork(parent)
-	w.append(fork, events.Control, &events.CancelledRun{})
-	across := w.store.Place(events.DefaultNamespace, w.store.NewID())
-	w.append(across, events.Idle, reducertest.StartOf("x", events.ModeTask))
-	stays := w.store.Place(events.DefaultNamespace, w.store.NewID())
-	w.append(stays, events.Idle, reducertest.StartOf("x", events.ModeTask))
-	w.append(across, events.Control, &events.CancelledRun{})
+	parent := w.Quick()
+	fork := w.Fork(parent)
+	w.Append(fork, events.Control, &events.CancelledRun{})
+	across := w.Open()
+	stays := w.Open()
+	w.Append(across, events.Control, &events.CancelledRun{})
 	single = append(single, fork, parent, across)
-	behind := []events.Run{w.quick(), w.quick(), w.quick()}
+	behind := []events.Run{w.Quick(), w.Quick(), w.Quick()}
 
 	o := retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), Grace: noGrace}
-	bus := &removals{Bus: w.bus, broken: errors.New("the server is away")}
+	bus := &removals{Bus: w.Bus, broken: errors.New("the server is away")}
 	_, err := retention.Purge(t.Context(), bus, o)
 	require.ErrorIs(t, err, bus.broken)
 	require.Equal(t, single, bus.purged)
 	for _, run := range front {
-		require.Equal(t, 2, w.length(run), "none of them is there in part")
+		require.Equal(t, 2, w.Length(run), "none of them is there in part")
 	}
 
-	bus = &removals{Bus: w.bus}
+	bus = &removals{Bus: w.Bus}
 	done, err := retention.Purge(t.Context(), bus, o)
 	require.NoError(t, err, "what was cut off is done again")
 	require.Len(t, done.Runs, len(front)+len(behind))
@@ -421,28 +409,28 @@ func TestTheFrontOfTheLogGoesAtOnce(t *testing.T) {
 	require.Empty(t, bus.purged)
 	require.Equal(t, behind, bus.later)
 	for _, run := range slices.Concat(front, single, behind) {
-		require.Zero(t, w.length(run))
+		require.Zero(t, w.Length(run))
 	}
-	require.Equal(t, 1, w.length(stays))
-	next := w.quick()
-	require.Equal(t, 2, w.length(next))
-	w.verified()
+	require.Equal(t, 1, w.Length(stays))
+	next := w.Quick()
+	require.Equal(t, 2, w.Length(next))
+	w.Verified()
 }
 
 // Where a record lies that no survey sees, nothing is known to be a front.
 func TestNoFrontWhereSomethingIsHidden(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	before := w.quick()
-	_, err := w.conn.Request("moore.0.of.no.run", []byte("x"), patience)
+	before := w.Quick()
+	_, err := w.Conn.Request("moore.0.of.no.run", []byte("x"), transfertest.Patience)
 	require.NoError(t, err)
-	behind := w.quick()
-	bus := &removals{Bus: w.bus}
+	behind := w.Quick()
+	bus := &removals{Bus: w.Bus}
 	_, err = retention.Purge(t.Context(), bus, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), Grace: noGrace})
 	require.NoError(t, err)
 	require.Zero(t, bus.trims)
 	require.Equal(t, []events.Run{before, behind}, bus.purged)
-	n, _, err := w.bus.Records(t.Context(), 0)
+	n, _, err := w.Bus.Records(t.Context(), 0)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, n, "it stays")
 }
@@ -451,19 +439,19 @@ func TestNoFrontWhereSomethingIsHidden(t *testing.T) {
 func TestTheFrontEndsAtAStray(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	before := w.quick()
-	_, err := w.conn.Request("moore.0.default.X.none.default."+w.store.NewID(), []byte("x"), patience)
+	before := w.Quick()
+	_, err := w.Conn.Request("moore.0.default.X.none.default."+w.Store.NewID(), []byte("x"), transfertest.Patience)
 	require.NoError(t, err)
-	behind := w.quick()
-	bus := &removals{Bus: w.bus}
+	behind := w.Quick()
+	bus := &removals{Bus: w.Bus}
 	_, err = retention.Purge(t.Context(), bus, retention.PurgeOptions{EndedBefore: time.Now().Add(time.Hour), Grace: noGrace})
 	require.NoError(t, err)
 	require.Empty(t, bus.purged)
 	require.Equal(t, []events.Run{behind}, bus.later)
 	require.Equal(t, 1, bus.trims)
-	require.Zero(t, w.length(before))
+	require.Zero(t, w.Length(before))
 	left := 0
-	for _, err := range w.bus.Runless(t.Context(), 0) {
+	for _, err := range w.Bus.Runless(t.Context(), 0) {
 		require.NoError(t, err)
 		left++
 	}
@@ -477,47 +465,47 @@ func TestAWholeLogGoesAtOnce(t *testing.T) {
 	var all []events.Run
 	shards := map[int]bool{}
 	for range 20 {
-		all = append(all, w.quick())
+		all = append(all, w.Quick())
 		shards[all[len(all)-1].Shard] = true
 	}
-	bus := &removals{Bus: w.bus}
+	bus := &removals{Bus: w.Bus}
 	done, err := retention.Purge(t.Context(), bus, retention.PurgeOptions{Runs: all, Grace: noGrace})
 	require.NoError(t, err)
 	require.Len(t, done.Runs, 20)
 	require.Empty(t, bus.purged)
 	require.Equal(t, len(shards), bus.trims)
 	for _, run := range all {
-		require.Zero(t, w.length(run))
+		require.Zero(t, w.Length(run))
 	}
-	require.Equal(t, 2, w.length(w.quick()))
-	w.verified()
+	require.Equal(t, 2, w.Length(w.Quick()))
+	w.Verified()
 }
 
 // Images of messages belong to their run as large results do.
 func TestImagesGoWithTheirRun(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1).work()
+	w := newWorld(t, 1).Work()
 	image := strings.Repeat("image", 2000)
 	parts := []events.Part{{Type: events.PartText, Text: "What is this?"}, {Type: events.PartImage, MediaType: "image/png", Data: []byte(image)}}
-	started, err := w.host.Gateway().Start(t.Context(), "", control.StartRequest{Agent: definition("", calls(0, "")), Parts: parts})
+	started, err := w.Host.Gateway().Start(t.Context(), "", control.StartRequest{Agent: transfertest.Agent("", transfertest.Calls(0, ""), "repeat"), Parts: parts})
 	require.NoError(t, err)
-	run := w.store.Place(events.DefaultNamespace, started.RunID)
-	w.await(run, events.Done)
-	before, hash := w.state(run), events.Hash([]byte(image))
+	run := w.Store.Place(events.DefaultNamespace, started.RunID)
+	w.Await(run, events.Done)
+	before, hash := w.State(run), events.Hash([]byte(image))
 	ref := events.Ref{Bucket: "results_default", Key: hash, Size: len(image), SHA256: hash}
-	_, err = w.bus.Blob(t.Context(), ref)
+	_, err = w.Bus.Blob(t.Context(), ref)
 	require.NoError(t, err)
 
 	path := filepath.Join(t.TempDir(), "gone.jsonl")
-	done, err := retention.Purge(t.Context(), aged{w.bus}, retention.PurgeOptions{Runs: []events.Run{run}, Archive: archive(path), Grace: noGrace})
+	done, err := retention.Purge(t.Context(), aged{w.Bus}, retention.PurgeOptions{Runs: []events.Run{run}, Archive: archive(path), Grace: noGrace})
 	require.NoError(t, err)
 	require.Equal(t, 1, done.Blobs)
-	_, err = w.bus.Blob(t.Context(), ref)
+	_, err = w.Bus.Blob(t.Context(), ref)
 	require.ErrorIs(t, err, journal.ErrNotFound)
 
-	w.imports(openFile(t, path), transfer.ImportOptions{})
-	require.Equal(t, before, w.state(run))
-	data, err := w.bus.Blob(t.Context(), ref)
+	w.Import(transfertest.OpenFile(t, path), transfer.ImportOptions{})
+	require.Equal(t, before, w.State(run))
+	data, err := w.Bus.Blob(t.Context(), ref)
 	require.NoError(t, err)
 	require.Equal(t, image, string(data))
 }

@@ -89,10 +89,10 @@ func TestTurn(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// An ordered read takes its own consumer's deliveries only, each of them once and in order.
+// A tail takes its own consumer's deliveries only, each of them once and in order.
 func TestAccept(t *testing.T) {
 	const mark = ".MOORE_0.read_a."
-	o := &ordered{mark: mark, open: 2, delivered: 4}
+	o := &Tail{mark: mark, open: 2, delivered: 4}
 	take := func(consumer string, number int) error {
 		_, err := o.accept(&nats.Msg{Reply: fmt.Sprintf("$JS.ACK.MOORE_0.%s.1.77.%d.1700000000000000001.5", consumer, number)})
 		return err

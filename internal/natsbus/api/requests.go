@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -33,7 +34,7 @@ type waiter struct {
 
 // Inbox is a subscription for the answers to one request at a time. Each request has its
 // own subject in it: a late or repeated answer is not taken for the answer to the next
-// request.
+// request. Requests that are answered once ([Client.ExchangeOnce]) share one.
 type Inbox struct {
 	waiter
 	sub     *nats.Subscription
@@ -46,6 +47,10 @@ type Inbox struct {
 	prefix string
 	number uint64
 	own    string
+	// once is the subject of requests that are answered once at most, before the last answer
+	// to one.
+	once   string
+	before []byte
 	// Msg is an append's message, whose headers Expect and Filter are filled in for each.
 	Msg            nats.Msg
 	Expect, Filter []string
@@ -91,6 +96,7 @@ func (c *Client) open(size int) (*Inbox, error) {
 		prefix: c.NC.NewInbox() + ".", Expect: make([]string, 1), Filter: make([]string, 1),
 	}
 	in.timer.Stop()
+	in.once = in.prefix + "A" // no number in base 36
 	in.Msg.Header = nats.Header{HeaderExpectSeq: in.Expect, HeaderExpectSubject: in.Filter}
 	in.waiter = waiter{in.concerned, true, func(err error) {
 		select {
@@ -145,8 +151,11 @@ func (in *Inbox) concerned(subject string) bool {
 // Send publishes a message that is answered in the inbox.
 func (in *Inbox) Send(conn *nats.Conn, msg *nats.Msg) error {
 	in.number++
-	in.own = in.prefix + strconv.FormatUint(in.number, 36)
-	msg.Reply = in.own
+	return in.send(conn, msg, in.prefix+strconv.FormatUint(in.number, 36))
+}
+
+func (in *Inbox) send(conn *nats.Conn, msg *nats.Msg, reply string) error {
+	in.own, msg.Reply = reply, reply
 	err := conn.PublishMsg(msg)
 	msg.Reply = ""
 	return err
@@ -159,7 +168,7 @@ func (in *Inbox) Next(ctx context.Context, limit time.Duration) (*nats.Msg, erro
 	for {
 		select {
 		case msg := <-in.answers:
-			if msg.Subject != in.own {
+			if msg.Subject != in.own || in.own == in.once && in.repeated(msg.Data) {
 				continue // to an earlier request
 			}
 			if len(msg.Data) == 0 && statusOf(msg) == "503" {
@@ -176,12 +185,35 @@ func (in *Inbox) Next(ctx context.Context, limit time.Duration) (*nats.Msg, erro
 	}
 }
 
+// repeated reports whether the answer is the one before it once more. Two messages that were
+// stored have two sequence numbers, so their acknowledgements differ.
+func (in *Inbox) repeated(answer []byte) bool {
+	if bytes.HasPrefix(answer, []byte(`{"stream"`)) && bytes.Equal(answer, in.before) {
+		return true
+	}
+	in.before = append(in.before[:0], answer...)
+	return false
+}
+
 // Exchange sends a message and waits in the inbox for its one answer.
 func (c *Client) Exchange(ctx context.Context, in *Inbox, msg *nats.Msg, limit time.Duration) (*nats.Msg, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
 	if err := in.Send(c.NC, msg); err != nil {
+		return nil, err
+	}
+	return in.Next(ctx, limit)
+}
+
+// ExchangeOnce is Exchange for a request that one server answers, and only once. An inbox is used
+// again only after its answer, so all such requests of an inbox have one subject. The server then
+// need not find out for each answer who hears it.
+func (c *Client) ExchangeOnce(ctx context.Context, in *Inbox, msg *nats.Msg, limit time.Duration) (*nats.Msg, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := in.send(c.NC, msg, in.once); err != nil {
 		return nil, err
 	}
 	return in.Next(ctx, limit)

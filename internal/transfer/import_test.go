@@ -1,4 +1,4 @@
-package retention_test
+package transfer_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/reducertest"
 	"github.com/moorebus/moorebus/internal/transfer"
+	"github.com/moorebus/moorebus/internal/transfer/transfertest"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -21,34 +22,36 @@ import (
 // memories, the large results, and a run that goes on where it was.
 func TestExportAndImport(t *testing.T) {
 	t.Parallel()
-	one := newWorld(t, 1).work()
-	done := one.ended(definition("", calls(2, "large")))
-	waiting := one.start(definition("always", calls(1, "later")))
-	one.await(waiting, events.WaitingForHuman)
-	one.verified()
-	file := one.export(transfer.ExportOptions{All: true})
+	one := newWorld(t, 1).Work()
+	done := one.Ended(transfertest.Agent("", transfertest.Calls(2, "large"), "repeat"))
+	waiting := one.Start(transfertest.Agent("always", transfertest.Calls(1, "later"), "repeat"))
+	one.Await(waiting, events.WaitingForHuman)
+	one.Verified()
+	file := one.Export(transfer.ExportOptions{All: true})
 
 	two := newWorld(t, 3)
-	results := two.imports(file, transfer.ImportOptions{})
-	require.Equal(t, map[string]transfer.Fate{done.ID: transfer.FateImported, waiting.ID: transfer.FateImported}, fates(results))
-	require.Equal(t, 2, two.verified().Runs)
+	results := two.Import(file, transfer.ImportOptions{})
+	require.Equal(t, map[string]transfer.Fate{done.ID: transfer.FateImported, waiting.ID: transfer.FateImported}, transfertest.Fates(results))
+	require.Equal(t, 2, two.Verified().Runs)
 	for _, run := range []events.Run{done, waiting} {
-		require.Equal(t, one.state(run), two.state(run), "nothing was added to what has ended or waits for a human")
+		require.Equal(t, one.State(run), two.State(run), "nothing was added to what has ended or waits for a human")
 	}
-	ref := refOf(t, two, done)
-	data, err := two.bus.Blob(t.Context(), ref)
+	ref := two.Ref(done)
+	data, err := two.Bus.Blob(t.Context(), ref)
 	require.NoError(t, err)
 	require.Equal(t, strings.Repeat("large", 8000), string(data))
 
-	two.work()
-	_, err = two.host.Gateway().Decide(t.Context(), "", waiting.ID, decision(t, two, waiting))
+	two.Work()
+	_, err = two.Host.Gateway().Decide(t.Context(), "", waiting.ID, events.Decision{
+		CallID: two.Memory(waiting).PendingApproval.Requests[0].CallID, Decision: events.DecisionApproved, By: "ann",
+	})
 	require.NoError(t, err)
-	two.await(waiting, events.Done)
-	two.verified()
+	two.Await(waiting, events.Done)
+	two.Verified()
 
 	// Again: one run went on meanwhile, the other is the same.
-	results = two.imports(file, transfer.ImportOptions{})
-	require.Equal(t, map[string]transfer.Fate{done.ID: transfer.FateSkipped, waiting.ID: transfer.FateSkipped}, fates(results))
+	results = two.Import(file, transfer.ImportOptions{})
+	require.Equal(t, map[string]transfer.Fate{done.ID: transfer.FateSkipped, waiting.ID: transfer.FateSkipped}, transfertest.Fates(results))
 }
 
 // A run in the middle of its work is driven on by whoever serves the log that it
@@ -56,33 +59,30 @@ func TestExportAndImport(t *testing.T) {
 func TestUnfinishedRunsGoOn(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
-	require.NoError(t, one.host.Announce(t.Context()))
-	run := one.start(definition("", calls(1, "x"))) // nobody works here
-	file := one.export(transfer.ExportOptions{Runs: []events.Run{run}})
+	require.NoError(t, one.Host.Announce(t.Context()))
+	run := one.Start(transfertest.Agent("", transfertest.Calls(1, "x"), "repeat")) // nobody works here
+	file := one.Export(transfer.ExportOptions{Runs: []events.Run{run}})
 	for _, noResume := range []bool{false, true} {
 		two := newWorld(t, 2)
-		results := two.imports(file, transfer.ImportOptions{NoResume: noResume})
+		results := two.Import(file, transfer.ImportOptions{NoResume: noResume})
 		require.Equal(t, !noResume, results[0].Resumed)
-		two.work().await(two.here(run), events.Done)
-		two.verified()
+		two.Work().Await(two.Here(run), events.Done)
+		two.Verified()
 	}
 }
 
 // long makes a run of n events that waits for its planner, or is paused.
-func long(t *testing.T, w *world, n int, last events.Payload) events.Run {
+func long(t *testing.T, w *transfertest.World, n int, last events.Payload) events.Run {
 	t.Helper()
-	run := w.store.Place(events.DefaultNamespace, w.store.NewID())
-	start := reducertest.StartOf("x", events.ModeTask)
-	start.Agent.LLM.Script = []byte(`[{"text":"It is done, and all of it."}]`)
-	w.append(run, events.Idle, start)
+	run := w.Open()
 	for n -= 2; n > 0; n -= min(n, 900) {
 		var messages []events.Payload
 		for range min(n, 900) {
-			messages = append(messages, &events.UserMessage{MessageID: w.store.NewID(), Content: "m"})
+			messages = append(messages, &events.UserMessage{MessageID: w.Store.NewID(), Content: "m"})
 		}
-		w.append(run, events.Control, messages...)
+		w.Append(run, events.Control, messages...)
 	}
-	w.append(run, events.Control, last)
+	w.Append(run, events.Control, last)
 	return run
 }
 
@@ -95,36 +95,27 @@ func TestLongRuns(t *testing.T) {
 	one := newWorld(t, 1)
 	paused := long(t, one, 2500, &events.Paused{})
 	due := long(t, one, 1001, &events.Paused{})
-	one.append(due, events.Control, &events.Resumed{})
-	require.Equal(t, 1002, one.length(due))
-	file := one.export(transfer.ExportOptions{Runs: []events.Run{paused, due}})
+	one.Append(due, events.Control, &events.Resumed{})
+	require.Equal(t, 1002, one.Length(due))
+	file := one.Export(transfer.ExportOptions{Runs: []events.Run{paused, due}})
 
 	two := newWorld(t, 2)
-	results := two.imports(file, transfer.ImportOptions{})
+	results := two.Import(file, transfer.ImportOptions{})
 	require.Equal(t, 2500, results[0].Events)
 	require.False(t, results[0].Resumed, "it stays paused")
 	require.True(t, results[1].Resumed)
-	require.Equal(t, 2500, two.length(two.here(paused)))
+	require.Equal(t, 2500, two.Length(two.Here(paused)))
 	awake := 0
-	for rec, err := range two.bus.Read(t.Context(), two.here(paused), 0) {
+	for rec, err := range two.Bus.Read(t.Context(), two.Here(paused), 0) {
 		require.NoError(t, err)
 		if s, err := events.ParseSubject(rec.Subject); err == nil && s.To != events.Nobody {
 			awake++
 		}
 	}
 	require.LessOrEqual(t, awake, 1000)
-	two.verified()
-	two.work().await(two.here(due), events.Done)
-	require.True(t, two.memoryPaused(paused))
-}
-
-func (w *world) memoryPaused(run events.Run) bool {
-	r := w.store.Acquire(w.here(run))
-	defer w.store.Release(r)
-	r.Lock()
-	defer r.Unlock()
-	require.NoError(w.t, r.Refresh(w.t.Context()))
-	return r.Memory().Control.Paused
+	two.Verified()
+	two.Work().Await(two.Here(due), events.Done)
+	require.True(t, two.Memory(paused).Control.Paused)
 }
 
 // cutOff is a target whose appends fail after some.
@@ -144,18 +135,18 @@ func TestImportThatWasCutOff(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
 	run := long(t, one, 2500, &events.CancelledRun{})
-	file := one.export(transfer.ExportOptions{Runs: []events.Run{run}})
+	file := one.Export(transfer.ExportOptions{Runs: []events.Run{run}})
 	two := newWorld(t, 1)
-	_, err := transfer.Import(t.Context(), file, &cutOff{two.bus, 1}, transfer.ImportOptions{})
+	_, err := transfer.Import(t.Context(), file, &cutOff{two.Bus, 1}, transfer.ImportOptions{})
 	require.ErrorContains(t, err, "the power went")
-	require.Equal(t, 1000, two.length(run))
+	require.Equal(t, 1000, two.Length(run))
 
-	two.work() // nobody starts on a part of it
-	results := two.imports(file, transfer.ImportOptions{})
+	two.Work() // nobody starts on a part of it
+	results := two.Import(file, transfer.ImportOptions{})
 	require.Equal(t, transfer.FateCompleted, results[0].Fate)
 	require.Equal(t, 1500, results[0].Events)
-	two.verified()
-	require.Equal(t, events.Cancelled, two.state(run).State)
+	two.Verified()
+	require.Equal(t, events.Cancelled, two.State(run).State)
 }
 
 // unsure is a target whose first append is stored and says that it does not know.
@@ -176,39 +167,39 @@ func (u *unsure) Append(ctx context.Context, run events.Run, last uint64, entrie
 func TestImportUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
-	run := one.quick()
+	run := one.Quick()
 	two := newWorld(t, 1)
-	_, err := transfer.Import(t.Context(), one.export(transfer.ExportOptions{All: true}), &unsure{Target: two.bus}, transfer.ImportOptions{})
+	_, err := transfer.Import(t.Context(), one.Export(transfer.ExportOptions{All: true}), &unsure{Target: two.Bus}, transfer.ImportOptions{})
 	require.NoError(t, err)
-	require.Equal(t, 2, two.length(run))
+	require.Equal(t, 2, two.Length(run))
 }
 
 // If one run is refused, no run is imported.
 func TestImportIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
-	good, other := one.quick(), one.quick()
-	file := one.export(transfer.ExportOptions{Runs: []events.Run{good, other}})
+	good, other := one.Quick(), one.Quick()
+	file := one.Export(transfer.ExportOptions{Runs: []events.Run{good, other}})
 	two := newWorld(t, 1)
-	two.append(other, events.Idle, reducertest.StartOf("another task", events.ModeTask))
-	results, err := transfer.Import(t.Context(), file, two.bus, transfer.ImportOptions{})
+	two.Append(other, events.Idle, reducertest.StartOf("another task", events.ModeTask))
+	results, err := transfer.Import(t.Context(), file, two.Bus, transfer.ImportOptions{})
 	require.ErrorIs(t, err, transfer.ErrRefused)
 	require.Equal(t, transfer.FateRefused, results[1].Fate)
 	require.Equal(t, 3, file.Line(other, results[1].Seq))
-	require.Zero(t, two.length(good))
-	require.Len(t, two.imports(file, transfer.ImportOptions{Runs: []events.Run{good}}), 1)
+	require.Zero(t, two.Length(good))
+	require.Len(t, two.Import(file, transfer.ImportOptions{Runs: []events.Run{good}}), 1)
 
 	// A run that is there in part and may go on by itself is refused too.
 	three := newWorld(t, 1)
-	for rec, err := range one.bus.Read(t.Context(), good, 0) {
+	for rec, err := range one.Bus.Read(t.Context(), good, 0) {
 		require.NoError(t, err)
 		s, err := events.ParseSubject(rec.Subject)
 		require.NoError(t, err)
-		_, err = three.bus.Append(t.Context(), good, 0, journal.Entry{Subject: s, Body: rec.Body})
+		_, err = three.Bus.Append(t.Context(), good, 0, journal.Entry{Subject: s, Body: rec.Body})
 		require.NoError(t, err)
 		break
 	}
-	results, err = transfer.Import(t.Context(), file, three.bus, transfer.ImportOptions{})
+	results, err = transfer.Import(t.Context(), file, three.Bus, transfer.ImportOptions{})
 	require.ErrorIs(t, err, transfer.ErrRefused)
 	require.Contains(t, results[0].Reason, "may go on by itself")
 }
@@ -216,9 +207,9 @@ func TestImportIsAllOrNothing(t *testing.T) {
 func TestBrokenLines(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
-	one.quick()
+	one.Quick()
 	path := filepath.Join(t.TempDir(), "runs.jsonl")
-	file := one.export(transfer.ExportOptions{All: true})
+	file := one.Export(transfer.ExportOptions{All: true})
 	var lines []string
 	for _, run := range file.Runs() {
 		for rec, err := range file.Read(t.Context(), run, 0) {
@@ -236,30 +227,30 @@ func TestBrokenLines(t *testing.T) {
 		require.ErrorContains(t, err, path+":"+name)
 	}
 	require.NoError(t, os.WriteFile(path, []byte(lines[0]+"\n"+fmt.Sprintf(object, "YQ==")+"\n"+lines[1]+"\n"), 0o600))
-	require.Equal(t, 3, openFile(t, path).Line(file.Runs()[0], 2), "lines of objects count")
+	require.Equal(t, 3, transfertest.OpenFile(t, path).Line(file.Runs()[0], 2), "lines of objects count")
 }
 
 // Forks are exported with what they were forked from, in front of them.
 func TestForksComeBehindTheirParents(t *testing.T) {
 	t.Parallel()
 	one := newWorld(t, 1)
-	parent := one.quick()
-	child := one.fork(parent)
-	grandchild := one.fork(child)
-	file := one.export(transfer.ExportOptions{Runs: []events.Run{grandchild}})
+	parent := one.Quick()
+	child := one.Fork(parent)
+	grandchild := one.Fork(child)
+	file := one.Export(transfer.ExportOptions{Runs: []events.Run{grandchild}})
 	require.Equal(t, []events.Run{parent, child, grandchild}, file.Runs())
 
 	alone := &sink{}
-	fork := one.fork(events.NewRun("default", one.store.NewID(), 1))
-	done, err := transfer.Export(t.Context(), one.bus, alone, transfer.ExportOptions{Runs: []events.Run{fork}})
+	fork := one.Fork(events.NewRun("default", one.Store.NewID(), 1))
+	done, err := transfer.Export(t.Context(), one.Bus, alone, transfer.ExportOptions{Runs: []events.Run{fork}})
 	require.NoError(t, err)
 	require.Len(t, done.Missing, 1)
-	_, err = transfer.Export(t.Context(), one.bus, alone, transfer.ExportOptions{Runs: []events.Run{events.NewRun("default", one.store.NewID(), 1)}})
+	_, err = transfer.Export(t.Context(), one.Bus, alone, transfer.ExportOptions{Runs: []events.Run{events.NewRun("default", one.Store.NewID(), 1)}})
 	require.ErrorIs(t, err, journal.ErrNotFound)
 
 	// Whatever the order in the file, the parent goes in first.
 	two := newWorld(t, 2)
-	order := &ordered{Target: two.bus}
+	order := &ordered{Target: two.Bus}
 	_, err = transfer.Import(t.Context(), backwards{file}, order, transfer.ImportOptions{NoResume: true})
 	require.NoError(t, err)
 	require.Equal(t, []string{parent.ID, child.ID, grandchild.ID}, order.runs)

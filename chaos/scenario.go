@@ -40,9 +40,9 @@ type verdict struct {
 	wait     time.Duration
 }
 
-// plan is one run: what its agent is, what its model says, and what its user and
+// scenario is one run: what its agent is, what its model says, and what its user and
 // the people around do. It follows from the seed.
-type plan struct {
+type scenario struct {
 	index int
 	run   string
 	kind  string
@@ -61,8 +61,8 @@ type plan struct {
 	seed uint64
 }
 
-// fork is the plan of a fork of the plan's run. It is meddled with less.
-func (p *plan) fork(run string) *plan {
+// fork is the scenario of a fork of the scenario's run. It is meddled with less.
+func (p *scenario) fork(run string) *scenario {
 	fork := *p
 	fork.run, fork.meddling = run, nil
 	if r := p.chance("fork of " + run); r.Float64() < 0.3 {
@@ -73,15 +73,15 @@ func (p *plan) fork(run string) *plan {
 
 // mayLackTools reports whether the run's tools may be away for longer than an announcement
 // lives: those of an only actor, and those of a service that an actor has not found again.
-func (p *plan) mayLackTools() bool {
+func (p *scenario) mayLackTools() bool {
 	return p.kind == "lonely" || p.kind == "client" || p.kind == "services"
 }
 
 // task is a run's first message.
-func (p *plan) task() string { return "run " + strconv.Itoa(p.index) + " of kind " + p.kind }
+func (p *scenario) task() string { return "run " + strconv.Itoa(p.index) + " of kind " + p.kind }
 
 // verdict is the decision on a call.
-func (p *plan) verdict(callID string) verdict {
+func (p *scenario) verdict(callID string) verdict {
 	r := p.chance("verdict " + callID)
 	v := verdict{decision: "approved", wait: time.Duration(r.Int64N(int64(400 * time.Millisecond)))}
 	if p.kind == "expiring" || p.kind == "timed" {
@@ -101,7 +101,7 @@ func (p *plan) verdict(callID string) verdict {
 
 // putToHuman are the words of a decision: what it says of a tool's call. A question
 // is answered or refused.
-func (p *plan) putToHuman(callID, tool string) decision {
+func (p *scenario) putToHuman(callID, tool string) decision {
 	v := p.verdict(callID)
 	d := decision{CallID: callID, Decision: v.decision, By: decider(callID)}
 	if tool == askHuman && d.Decision == "approved" {
@@ -122,7 +122,7 @@ func (p *plan) putToHuman(callID, tool string) decision {
 }
 
 // chance is a source of chance for one thing of the run, by its name.
-func (p *plan) chance(name string) *rand.Rand { return rand.New(rand.NewPCG(p.seed, hash(name))) }
+func (p *scenario) chance(name string) *rand.Rand { return rand.New(rand.NewPCG(p.seed, hash(name))) }
 
 // hash is FNV-1a.
 func hash(text string) uint64 {
@@ -133,11 +133,11 @@ func hash(text string) uint64 {
 	return h
 }
 
-// newPlans makes the runs of a seed.
-func newPlans(o options, began time.Time) []*plan {
-	all := make([]*plan, o.runs)
+// newScenarios makes the runs of a seed.
+func newScenarios(o options, began time.Time) []*scenario {
+	all := make([]*scenario, o.runs)
 	for i := range all {
-		all[i] = newPlan(i, rand.New(rand.NewPCG(o.seed, 1000+uint64(i))), began)
+		all[i] = newScenario(i, rand.New(rand.NewPCG(o.seed, 1000+uint64(i))), began)
 	}
 	return all
 }
@@ -156,15 +156,15 @@ const lonelyEvery = 15
 // expires is how long a human has, where there is a time.
 const expires = time.Second
 
-func newPlan(index int, r *rand.Rand, began time.Time) *plan {
-	p := &plan{index: index, kind: kinds[r.IntN(len(kinds))], mode: "task", openai: r.Float64() < 0.4, seed: r.Uint64()}
+func newScenario(index int, r *rand.Rand, began time.Time) *scenario {
+	p := &scenario{index: index, kind: kinds[r.IntN(len(kinds))], mode: "task", openai: r.Float64() < 0.4, seed: r.Uint64()}
 	if index%lonelyEvery == lonelyEvery/3 {
 		p.kind = "lonely"
 	}
 	p.run = runID(began.Add(time.Duration(index)*time.Millisecond), r)
 	config := map[string]any{"reflect_every_n_steps": 0, "context_window_size": 0, "max_steps": 100}
 	p.agent = map[string]any{"name": "chaos-" + p.kind, "system_prompt": "You are run " + strconv.Itoa(index) + ".", "config": config, "tools": append(toolNames(), askHuman)}
-	s := &script{plan: p, random: r, from: toolNames()}
+	s := &script{scenario: p, random: r, from: toolNames()}
 	switch p.kind {
 	case "single":
 		s.steps(1+r.IntN(4), 1)
@@ -203,7 +203,7 @@ func newPlan(index int, r *rand.Rand, began time.Time) *plan {
 // awkward adds the replies of the kinds that are about humans who are slow, time
 // that runs out, and workers that are lost.
 func (s *script) awkward(config map[string]any) {
-	p, r := s.plan, s.random
+	p, r := s.scenario, s.random
 	switch p.kind {
 	case "expiring":
 		config["parallel_tools"] = r.Float64() < 0.7
@@ -261,13 +261,13 @@ func with(m map[string]any, key string, value any) map[string]any {
 }
 
 // meddleForking adds a fork.
-func (p *plan) meddleForking(r *rand.Rand) {
+func (p *scenario) meddleForking(r *rand.Rand) {
 	n := 1 + r.Uint64N(12)
 	p.meddling = append(p.meddling, meddling{n: n, kind: "fork", at: 1 + r.Uint64N(n)})
 }
 
 // meddle adds what is done to the run from outside.
-func (p *plan) meddle(r *rand.Rand) {
+func (p *scenario) meddle(r *rand.Rand) {
 	if r.Float64() < 0.3 {
 		p.meddling = append(p.meddling, meddling{n: 1 + r.Uint64N(12), kind: "message"})
 	}
@@ -284,9 +284,9 @@ func (p *plan) meddle(r *rand.Rand) {
 }
 
 // modelName tells the model server which run asks.
-func (p *plan) modelName() string { return "run-" + strconv.Itoa(p.index) }
+func (p *scenario) modelName() string { return "run-" + strconv.Itoa(p.index) }
 
-func (p *plan) describeModel() {
+func (p *scenario) describeModel() {
 	if p.kind == "outside" {
 		p.agent["llm"] = map[string]any{"provider": "client"}
 		return
@@ -310,11 +310,11 @@ func policy(r *rand.Rand) map[string]any {
 	return all[r.IntN(len(all))]
 }
 
-// script adds replies to a plan.
+// script adds replies to a scenario.
 type script struct {
-	plan   *plan
-	random *rand.Rand
-	calls  int
+	scenario *scenario
+	random   *rand.Rand
+	calls    int
 	// from are the tools that are called.
 	from []string
 }
@@ -327,7 +327,7 @@ func (s *script) steps(n, most int) {
 			s.calls++
 			calls = append(calls, s.call())
 		}
-		s.plan.replies = append(s.plan.replies, reply{Calls: calls, Content: []string{"", "I look."}[s.random.IntN(2)]})
+		s.scenario.replies = append(s.scenario.replies, reply{Calls: calls, Content: []string{"", "I look."}[s.random.IntN(2)]})
 	}
 }
 
@@ -352,24 +352,24 @@ func (s *script) call() call {
 }
 
 func (s *script) text() {
-	s.plan.replies = append(s.plan.replies, reply{Text: fmt.Sprintf("This is what I found, number %d.", len(s.plan.replies))})
+	s.scenario.replies = append(s.scenario.replies, reply{Text: fmt.Sprintf("This is what I found, number %d.", len(s.scenario.replies))})
 }
 
 // failure ends the model's words with an error for good, or one that passes.
 func (s *script) failure() {
 	if s.random.Float64() < 0.5 {
-		s.plan.fails = true
-		s.plan.replies = append(s.plan.replies, reply{Error: map[string]any{"kind": "auth", "message": "no key"}})
+		s.scenario.fails = true
+		s.scenario.replies = append(s.scenario.replies, reply{Error: map[string]any{"kind": "auth", "message": "no key"}})
 		return
 	}
-	s.plan.replies = append(s.plan.replies, reply{Error: map[string]any{"kind": "overloaded", "message": "busy", "retry_after_ms": 50}})
+	s.scenario.replies = append(s.scenario.replies, reply{Error: map[string]any{"kind": "overloaded", "message": "busy", "retry_after_ms": 50}})
 }
 
 // end adds the last answers: more than the user can ask for.
 func (s *script) end() {
 	s.text()
-	if s.plan.mode == "chat" {
-		for range s.plan.turns + 2 {
+	if s.scenario.mode == "chat" {
+		for range s.scenario.turns + 2 {
 			s.text()
 		}
 	}
