@@ -174,20 +174,22 @@ func (b answerBody) Read(p []byte) (int, error) {
 }
 
 // lacksCertificate reports whether a connection failed because there is no certificate: the
-// gateway refused it by an alert of TLS, or hung up before the alert could be read. One that has
-// answered without a certificate may hang up for any reason.
+// gateway refused it by an alert of TLS, or hung up before the alert could be read, for which
+// HTTP/2 has errors of its own. One that has answered without a certificate may hang up for any reason.
 func (c *Client) lacksCertificate(err error) bool {
+	var unsigned *tls.CertificateVerificationError
+	var late net.Error
 	var op *net.OpError
-	broken := errors.As(err, &op) && !op.Timeout()
+	errors.As(err, &op)
 	switch {
-	case !c.wanted.Load():
+	case !c.wanted.Load(), errors.Is(err, context.Canceled), errors.As(err, &late) && late.Timeout(), errors.As(err, &unsigned):
 		return false
-	case broken && op.Op == "remote error":
+	case op != nil && op.Op == "remote error":
 		return true
-	case broken && (op.Op == "read" || op.Op == "write"), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return !c.answered.Load()
+	case op != nil && op.Op == "dial":
+		return false
 	}
-	return false
+	return !c.answered.Load()
 }
 
 // away makes the error of a connection one that a later attempt may not meet. A certificate that

@@ -134,3 +134,20 @@ func TestCertificates(t *testing.T) {
 	_, err = connect(t, gatewaylog.Options{URL: gateway.URL, Token: "wrong", CA: ca})
 	require.True(t, refusal.Is(err, refusal.CodeUnauthorized), "%v", err)
 }
+
+// A connection may break before the alert that refuses it can be read. HTTP/2 has errors of its own for
+// that, of which a client meets one in a while.
+func TestCertificateThatIsWantedOverHTTP2(t *testing.T) {
+	s := httptest.NewUnstartedServer(nil)
+	s.EnableHTTP2 = true
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600))
+	for range 100 {
+		_, err := connect(t, gatewaylog.Options{URL: s.URL, CA: ca})
+		require.ErrorIs(t, err, gatewaylog.ErrCertificateWanted)
+	}
+}
