@@ -32,17 +32,28 @@ type Directory struct {
 	announced map[[2]string]uint64
 	// said has the warnings that were logged.
 	said map[string]bool
-	// read has the announcements of tools that were read last, by bucket and key.
-	read map[string]map[string]decoded
+	// read has what was read last of each pool of tools.
+	read map[string]poolRead
 	// offers is what offersBody says, which was read last.
 	offersBody []byte
 	offers     Offers
 }
 
+// poolRead is what the live instances of a pool announce.
+type poolRead struct {
+	// living says that there is an announcement, readable or not.
+	living bool
+	// by has what each instance announces, by key.
+	by map[string]decoded
+	// tools is all of it, as [Directory.PoolTools] returns it.
+	tools []events.ToolSpec
+}
+
 // decoded is an announcement of tools.
 type decoded struct {
-	value []byte
-	tools []events.ToolSpec
+	revision uint64
+	value    []byte
+	tools    []events.ToolSpec
 }
 
 // NewDirectory returns the directory of a bus. log gets warnings about announcements; nil: slog's default.
@@ -50,7 +61,7 @@ func NewDirectory(store kv.Store, log *slog.Logger) *Directory {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &Directory{store: store, log: log, announced: map[[2]string]uint64{}, said: map[string]bool{}, read: map[string]map[string]decoded{}}
+	return &Directory{store: store, log: log, announced: map[[2]string]uint64{}, said: map[string]bool{}, read: map[string]poolRead{}}
 }
 
 // Announce says that an instance runs these tools, all of one pool.
@@ -177,31 +188,57 @@ func each[T any](ctx context.Context, d *Directory, of kv.Bucket, fn func(it kv.
 	return nil
 }
 
-// eachTools is each for the tools of a pool. Live instances repeat the same announcement every few
-// seconds, and it may be large, so it is decoded once.
-func (d *Directory) eachTools(ctx context.Context, of kv.Bucket, fn func(it kv.Item, tools []events.ToolSpec)) error {
+// readPool reads what the live instances of a pool announce, under the keys that match. They repeat the
+// same announcement every few seconds, and it may be large, so it is decoded once.
+func (d *Directory) readPool(ctx context.Context, pool, pattern string) (poolRead, error) {
+	of := buckets.Tools(pool)
 	d.mu.Lock()
-	was, now := d.read[of.Name], map[string]decoded{}
+	was := d.read[pool]
 	d.mu.Unlock()
-	for it, err := range d.store.Each(ctx, of, ">") {
+	now, same := poolRead{by: make(map[string]decoded, len(was.by))}, true
+	for it, err := range d.store.Each(ctx, of, pattern) {
 		if err != nil {
-			return err
+			return poolRead{}, err
 		}
-		known, again := was[it.Key]
+		now.living = true
+		known, again := was.by[it.Key]
 		if !again || !bytes.Equal(known.value, it.Value) {
-			known = decoded{value: it.Value}
+			same, known = false, decoded{value: it.Value}
 			if err := json.Unmarshal(it.Value, &known.tools); err != nil {
 				d.unreadable(of, it, err)
 				continue
 			}
 		}
-		now[it.Key] = known
-		fn(it, known.tools)
+		known.revision = it.Revision
+		now.by[it.Key] = known
+	}
+	if now.tools = was.tools; !same || len(now.by) != len(was.by) {
+		now.tools = merge(pool, now.by)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.read[of.Name] = now
-	return nil
+	d.read[pool] = now
+	return now, nil
+}
+
+// merge returns what the instances of a pool announce, each tool once, sorted by name.
+func merge(pool string, by map[string]decoded) (all []events.ToolSpec) {
+	said := map[string]bool{} // instances of one build say the same
+	for _, one := range slices.SortedFunc(maps.Values(by), func(x, y decoded) int { return cmp.Compare(x.revision, y.revision) }) {
+		if said[string(one.value)] {
+			continue
+		}
+		said[string(one.value)] = true
+		all = slices.Grow(all, len(one.tools))
+		for _, t := range one.tools {
+			// Who writes to a pool's bucket speaks for that pool alone.
+			if t.Pool == pool && !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return o.Name == t.Name && reflect.DeepEqual(o, t) }) {
+				all = append(all, t)
+			}
+		}
+	}
+	sortTools(all)
+	return all
 }
 
 func (d *Directory) unreadable(of kv.Bucket, it kv.Item, err error) {
@@ -240,41 +277,36 @@ func (d *Directory) Claims(ctx context.Context) ([]journal.Claim, error) {
 // Tools returns every live tool, sorted by name and pool. A tool that several instances of a pool
 // announce equally is there once. Tools that the operator has assigned to another pool are omitted.
 func (d *Directory) Tools(ctx context.Context) ([]events.ToolSpec, error) {
-	var all []events.ToolSpec
+	var pools []Pool
 	err := d.eachPool(ctx, "tools", func(pool string) error {
 		tools, err := d.PoolTools(ctx, pool)
-		all = append(all, tools...)
+		pools = append(pools, Pool{Tools: tools})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	return d.ToolsOf(ctx, pools)
+}
+
+// ToolsOf is Tools of what Pools has returned.
+func (d *Directory) ToolsOf(ctx context.Context, pools []Pool) ([]events.ToolSpec, error) {
+	lists := make([][]events.ToolSpec, len(pools))
+	for i, pool := range pools {
+		lists[i] = pool.Tools
+	}
+	all := slices.Concat(lists...)
 	sortTools(all)
 	return d.owned(ctx, all)
 }
 
-// PoolTools returns the live tools of one pool, sorted by name.
+// PoolTools returns the live tools of one pool, sorted by name. They are shared and must not be changed.
 func (d *Directory) PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error) {
-	var all []events.ToolSpec
-	said := map[string]bool{} // instances of one build say the same
-	err := d.eachTools(ctx, buckets.Tools(pool), func(it kv.Item, tools []events.ToolSpec) {
-		if said[string(it.Value)] {
-			return
-		}
-		said[string(it.Value)] = true
-		all = slices.Grow(all, len(tools))
-		for _, t := range tools {
-			// Who writes to a pool's bucket speaks for that pool alone.
-			if t.Pool == pool && !slices.ContainsFunc(all, func(o events.ToolSpec) bool { return o.Name == t.Name && reflect.DeepEqual(o, t) }) {
-				all = append(all, t)
-			}
-		}
-	})
+	found, err := d.readPool(ctx, pool, ">")
 	if err != nil && !errors.Is(err, journal.ErrNotReady) {
 		return nil, fmt.Errorf("list tools of pool %s: %w", pool, err)
 	}
-	sortTools(all)
-	return all, nil
+	return found.tools, nil
 }
 
 func sortTools(all []events.ToolSpec) {
@@ -347,6 +379,8 @@ type Pool struct {
 	Name string
 	// Living says that a live instance announced the pool, possibly without tools.
 	Living bool
+	// Tools are its live tools, sorted by name. They are shared and must not be changed.
+	Tools []events.ToolSpec
 }
 
 // Pools returns every pool of tools that was ever set up or announced and that this user may read,
@@ -354,15 +388,11 @@ type Pool struct {
 func (d *Directory) Pools(ctx context.Context) ([]Pool, error) {
 	pools := []Pool{}
 	err := d.eachPool(ctx, "pools", func(name string) error {
-		pool, of := Pool{Name: name}, buckets.Tools(name)
-		for _, err := range d.store.Each(ctx, of, of.Keys) {
-			if err != nil {
-				return fmt.Errorf("list pools: pool %s: %w", name, err)
-			}
-			pool.Living = true
-			break // one is enough
+		found, err := d.readPool(ctx, name, buckets.Tools(name).Keys)
+		if err != nil {
+			return fmt.Errorf("list pools: pool %s: %w", name, err)
 		}
-		pools = append(pools, pool)
+		pools = append(pools, Pool{Name: name, Living: found.living, Tools: found.tools})
 		return nil
 	})
 	return pools, err
@@ -393,20 +423,21 @@ func (d *Directory) Workers(ctx context.Context) ([]Worker, error) {
 		return nil, fmt.Errorf("list workers: %w", err)
 	}
 	err = d.eachPool(ctx, "workers", func(pool string) error {
-		err := d.eachTools(ctx, buckets.Tools(pool), func(it kv.Item, tools []events.ToolSpec) {
-			w := Worker{Role: "actor", Instance: it.Key, Pool: pool}
-			for _, t := range tools {
+		announced, err := d.readPool(ctx, pool, ">")
+		if err != nil {
+			return fmt.Errorf("list workers of pool %s: %w", pool, err)
+		}
+		for key, said := range announced.by {
+			w := Worker{Role: "actor", Instance: key, Pool: pool}
+			for _, t := range said.tools {
 				if t.Pool == pool {
 					w.Tools = append(w.Tools, t.Name)
 				}
 			}
 			slices.Sort(w.Tools)
-			found[[2]string{pool, it.Key}] = w
-		})
-		if err != nil {
-			err = fmt.Errorf("list workers of pool %s: %w", pool, err)
+			found[[2]string{pool, key}] = w
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, err

@@ -74,9 +74,13 @@ func testDirectory(t *testing.T, dir, other *announce.Directory) {
 			var err error
 			pools, err = dir.Pools(ctx)
 			require.NoError(t, err)
-			return slices.Contains(pools, announce.Pool{Name: bare, Living: true})
+			return slices.ContainsFunc(pools, func(p announce.Pool) bool { return p.Name == bare && p.Living })
 		}, time.Minute, 20*time.Millisecond, "an actor without tools serves its pool too")
-		require.Subset(t, pools, []announce.Pool{{Name: web, Living: true}, {Name: db, Living: true}, {Name: events.DefaultPool}})
+		require.Subset(t, pools, []announce.Pool{
+			{Name: web, Living: true, Tools: []events.ToolSpec{spec("fetch", web, "gets"), spec("search", web, "finds")}},
+			{Name: db, Living: true, Tools: []events.ToolSpec{spec("query", db, "asks")}},
+			{Name: events.DefaultPool},
+		})
 		require.True(t, slices.IsSortedFunc(pools, func(x, y announce.Pool) int { return strings.Compare(x.Name, y.Name) }))
 	})
 	t.Run("withdrawn", func(t *testing.T) {

@@ -174,7 +174,7 @@ func TestLatePool(t *testing.T) {
 	require.Len(t, tools, 1)
 	pools, err := announce.NewDirectory(gateway, nil).Pools(t.Context())
 	require.NoError(t, err, "nor does it stop the watch over the others")
-	require.Equal(t, []announce.Pool{{Name: "default"}, {Name: "late", Living: true}}, pools)
+	require.Equal(t, []announce.Pool{{Name: "default"}, {Name: "late", Living: true, Tools: tools}}, pools)
 }
 
 // TestPoolWithoutPermissions: the gateway ignores a pool that is not in its permissions, and

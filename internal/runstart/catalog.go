@@ -51,6 +51,9 @@ type catalog struct {
 	mu   sync.Mutex
 	read time.Time
 	now  offers
+	// pools are those that Launcher.Pools read last, at walked.
+	walked time.Time
+	pools  []announce.Pool
 	// pausedUntil is when remembered announcements are read again after a failure.
 	pausedUntil time.Time
 	// seen is when each tool and provider was last announced, failed when a read of the
@@ -86,7 +89,13 @@ func (c *catalog) since(ctx context.Context, t time.Time) (offers, error) {
 	now := c.clock()
 	var found offers
 	var err error
-	if found.tools, err = c.directory.Tools(ctx); err == nil {
+	if c.walked.IsZero() || c.walked.Before(t) {
+		found.tools, err = c.directory.Tools(ctx)
+	} else {
+		now = c.walked
+		found.tools, err = c.directory.ToolsOf(ctx, c.pools)
+	}
+	if err == nil {
 		// An actor of an older build may still be there.
 		found.tools = slices.DeleteFunc(found.tools, func(t events.ToolSpec) bool { return t.Pool == events.ClientPool })
 		found.providers, err = c.directory.Providers(ctx)
@@ -103,6 +112,19 @@ func (c *catalog) since(ctx context.Context, t time.Time) (offers, error) {
 	c.read, c.now = now, found
 	c.markSeen(now)
 	return found, nil
+}
+
+// walk reads the pools. The next call of since needs not read them again.
+func (c *catalog) walk(ctx context.Context) ([]announce.Pool, error) {
+	now := c.clock()
+	pools, err := c.directory.Pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.walked, c.pools = now, pools
+	return pools, nil
 }
 
 // remembered returns the announcements that gateways remember. With an error it returns those that

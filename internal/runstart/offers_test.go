@@ -196,6 +196,37 @@ func (a *away) Names(ctx context.Context, prefix string) ([]string, error) {
 	return a.Store.Names(ctx, prefix)
 }
 
+// What a gateway read to watch the pools is what it remembers, too. A start that misses a name reads anew.
+func TestPoolsAreReadOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, bus := newPad(t), &away{}
+		p.launcherOn(t, func(s kv.Store) kv.Store { bus.Store = s; return bus })
+		require.NoError(t, p.Directory().AnnounceProviders(t.Context(), "p", []string{"scripted"}))
+		for _, name := range []string{"search", "work"} {
+			p.announce(t, "default", name, "works")
+			pools, err := p.Pools(t.Context())
+			require.NoError(t, err)
+			bus.gone = true
+			tools, providers, _, err := p.ReadDirectory(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, pools[0].Tools, tools)
+			require.Equal(t, name, tools[0].Name)
+			require.Equal(t, []string{"scripted"}, providers)
+			time.Sleep(time.Second) // in the bubble
+			_, _, _, err = p.ReadDirectory(t.Context())
+			require.ErrorContains(t, err, "does not answer", "it is too old")
+			bus.gone = false
+		}
+		_, err := p.Pools(t.Context())
+		require.NoError(t, err)
+		p.announce(t, "web", "fetch", "gets")
+		p.pinned(t, "no name is missing")
+		start, err := p.Pin(t.Context(), worker(func(a *events.Agent) { a.Tools = []string{"fetch"} }), runstart.Task{Text: "Do it."})
+		require.NoError(t, err)
+		require.Equal(t, "web", start.Tools[0].Pool)
+	})
+}
+
 // While the directory was away nobody could renew an announcement.
 func TestPinAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -200,6 +200,9 @@ func (l *Launcher) Tools(ctx context.Context, a *events.Agent, pools map[string]
 	return tools, err
 }
 
+// Pools is [announce.Directory.Pools]. ReadDirectory does not read again what it has read a moment ago.
+func (l *Launcher) Pools(ctx context.Context) ([]announce.Pool, error) { return l.catalog.walk(ctx) }
+
 // ReadDirectory reads the directory, at most twice a second. It returns the announced tools and
 // providers, and the announcements that gateways remember. Regular calls keep track of names
 // whose announcement is being renewed. With an error, which is the bus's, before is the last

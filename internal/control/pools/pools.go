@@ -77,7 +77,7 @@ func (p *Pools) Unserved(ctx context.Context) map[string]time.Time {
 	all := map[string]time.Time{}
 	ctx, stop := context.WithTimeout(ctx, lookTime)
 	defer stop()
-	pools, err := p.cfg.Launcher.Directory().Pools(ctx)
+	pools, err := p.cfg.Launcher.Pools(ctx)
 	if err != nil {
 		p.log.Debug("which pools have actors is not known", "reason", err)
 		return nil
@@ -121,7 +121,7 @@ func (p *Pools) Run(ctx context.Context) error {
 	failing, failingToRemember := false, false
 	m := newMemory()
 	for {
-		pools, err := p.cfg.Launcher.Directory().Pools(ctx)
+		pools, err := p.cfg.Launcher.Pools(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -296,8 +296,8 @@ func (p *Pools) remember(ctx context.Context, m *memory) error {
 
 // update returns what to remember now.
 func (m *memory) update(before announce.Offers, tools []events.ToolSpec, providers []string, now time.Time) announce.Offers {
-	after := announce.Offers{First: map[string]string{}, Revision: before.Revision}
-	living := map[string][]string{} // pools by tool
+	after := announce.Offers{First: make(map[string]string, len(before.First)), Revision: before.Revision}
+	living := make(map[string][]string, len(tools)) // pools by tool
 	for _, t := range tools {
 		living[t.Name] = append(living[t.Name], t.Pool)
 	}
