@@ -22,13 +22,6 @@ type Fetcher interface {
 	Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error)
 }
 
-// Sole is a [journal.Delivery] that knows whether other processes can have it.
-type Sole interface {
-	// Sole reports whether no other process can have got the delivery meanwhile, if its ack
-	// wait is not over: the bus has not lost sight of this process.
-	Sole() bool
-}
-
 // Snapshot is a run's memory after one of its records. It saves reading the
 // records before, and proves nothing: its user checks it against the log, and can
 // do without it.

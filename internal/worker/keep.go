@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/internal/runlog"
 )
@@ -25,8 +24,7 @@ import (
 // follow up more of its run. It reports whether it does; the delivery then gets its verdict
 // when it is no longer kept.
 func (j *delivery) keep(ctx context.Context, held *extender, out *unslotted) bool {
-	d, knows := j.d.(ports.Sole)
-	if !knows || len(j.found) > 0 || j.d.Attempt() > 1 || j.borrowed {
+	if len(j.found) > 0 || j.d.Attempt() > 1 || j.borrowed {
 		return false
 	}
 	select {
@@ -37,7 +35,7 @@ func (j *delivery) keep(ctx context.Context, held *extender, out *unslotted) boo
 	most := held.interval()
 	j.run.Lock()
 	defer j.run.Unlock()
-	k, n, id := j.run.Keep(j.d.Record().Seq, most, d.Sole)
+	k, n, id := j.run.Keep(j.d.Record().Seq, most, j.d.Sole)
 	started := k != nil && out.start(func() {
 		defer func() { <-j.w.waiting }()
 		defer j.release(held)
