@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,53 +43,10 @@ func (l *log) add(role string, from events.State, p events.Payload) {
 	defer l.store.Release(run)
 	run.Lock()
 	defer run.Unlock()
-	l.commit(run, role, runlog.Draft{Origin: from, Payload: p})
-}
-
-func (l *log) commit(run *runlog.Run, role string, d runlog.Draft) {
-	l.t.Helper()
 	_, err := run.Commit(l.t.Context(), runlog.Stamp{Source: "moorebus/" + role + "/1"}, func(*reducer.Memory) ([]runlog.Draft, error) {
-		return []runlog.Draft{d}, nil
+		return []runlog.Draft{{Origin: from, Payload: p}}, nil
 	})
 	require.NoError(l.t, err)
-}
-
-// keep appends the result of a call and what follows it, keeps the result's delivery as a worker
-// does, or acknowledges it, which no worker does, and appends a result that wakes nobody.
-func (l *log) keep(acknowledged bool) {
-	run := l.store.Acquire(l.run)
-	defer l.store.Release(run)
-	run.Lock()
-	defer run.Unlock()
-	for _, id := range []string{"a", "b"} {
-		l.commit(run, rolePlanner, runlog.Draft{Origin: events.Planning, Payload: &events.LLMToolCall{ToolCallReply: events.ToolCallReply{
-			Confidence: 1, Calls: []events.Call{{ID: id, Name: "pay", Arguments: "{}"}},
-		}}})
-		l.commit(run, roleActor, runlog.Draft{Origin: events.Acting, Followed: true, Payload: &events.ToolSuccess{
-			Outcome: &events.ToolOutcome{CallID: id, Success: true, Code: "ok"},
-		}})
-		result := l.last()
-		l.commit(run, roleObserver, runlog.Draft{Origin: events.Observing, Payload: &events.Continue{}})
-		if id == "a" {
-			k, n, _ := run.Keep(result.Seq, time.Minute, func() bool { return true })
-			require.NotNil(l.t, k)
-			require.EqualValues(l.t, 3, n)
-			if acknowledged {
-				l.w.audit.Finished(result)
-			}
-		} else {
-			s, err := events.ParseSubject(result.Subject)
-			require.NoError(l.t, err)
-			require.Equal(l.t, events.Nobody, s.To)
-		}
-	}
-}
-
-// A delivery that is kept covers what wakes nobody.
-func TestTheAuditorSeesKeptDeliveries(t *testing.T) {
-	l := newLog(t)
-	l.keep(false)
-	require.Nil(t, l.w.audit.violation())
 }
 
 func (l *log) last() journal.Record { return l.w.audit.records[len(l.w.audit.records)-1] }
@@ -110,8 +66,7 @@ func TestTheAuditorSees(t *testing.T) {
 	answer := &events.LLMFinalAnswer{Reply: events.Reply{Content: lastWords}}
 	for invariant, do := range map[string]func(l *log){
 		"liveness": func(l *log) { l.w.audit.Finished(l.last()) },
-		"liveness, of what a kept delivery is to cover": func(l *log) { l.keep(true) },
-		"owner": func(l *log) { l.add(roleObserver, events.Planning, answer) },
+		"owner":    func(l *log) { l.add(roleObserver, events.Planning, answer) },
 		"legal": func(l *log) {
 			subject := events.Subject{Run: l.run, From: events.Planning, To: events.Done, Pool: events.DefaultPool}
 			l.w.journal.Inject(0, subject.String(), []byte("{}"))

@@ -45,8 +45,6 @@ type livenessCase struct {
 	// follows is the kind of effect that the publisher decides without a delivery: each
 	// process has every role then.
 	follows effects.Kind
-	// quiet says that the event wakes nobody, although it leads to another state.
-	quiet bool
 	// points are where the publisher dies; nil: [points].
 	points []string
 	// lost are the types of events of which the bus loses the first deliveries, as many of each

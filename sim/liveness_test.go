@@ -15,7 +15,6 @@ import (
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
@@ -154,9 +153,8 @@ func (c *livenessCase) scenario() *scenario {
 }
 
 // isTarget reports whether an event is of the case's kind.
-func (p *played) isTarget(rec journal.Record, e *events.Event) bool {
-	s, err := events.ParseSubject(rec.Subject)
-	return e != nil && e.Type() == p.event && e.From == p.from && (!p.quiet || p.struck || err == nil && s.To == events.Nobody)
+func (p *played) isTarget(e *events.Event) bool {
+	return e != nil && e.Type() == p.event && e.From == p.from
 }
 
 // strikes decides on crash points.
@@ -171,11 +169,11 @@ func (p *played) strikes(at simtest.Moment) bool {
 	case e == nil: // poison is what the delivery brought
 		hit = string(at.Record.Body) == poisonBody && p.target != nil && p.publisher == at.Process
 	case at.Point == simtest.BeforeAppend:
-		hit = p.isTarget(at.Record, e) && p.seen+1 == max(p.nth, 1)
+		hit = p.isTarget(e) && p.seen+1 == max(p.nth, 1)
 		if hit && !p.struck {
 			p.cause = e.Cause
 		}
-	case at.Point == simtest.AfterAppend && p.isTarget(at.Record, e):
+	case at.Point == simtest.AfterAppend && p.isTarget(e):
 		p.seen++
 		if hit = p.seen == max(p.nth, 1); hit {
 			p.publisher, p.target = at.Process, e

@@ -66,7 +66,7 @@ func (b *Bus) sources(durables []durable) []pull.Source {
 
 func (b *Bus) pull(ctx context.Context, sources []pull.Source, slots int, handle func(journal.Delivery)) error {
 	err := pull.Run(ctx, b.Client, sources, slots, func(msg *nats.Msg) {
-		d, err := b.newDelivery(msg)
+		d, err := newDelivery(b.NC, msg)
 		if err != nil {
 			b.Log.Warn("a delivery cannot be read", "reason", err)
 			return

@@ -25,8 +25,7 @@ var (
 // delivery is a message that a consumer handed to this process. Its verdict is published
 // on its reply subject.
 type delivery struct {
-	bus     *Bus
-	breaks  uint64
+	conn    *nats.Conn
 	rec     journal.Record
 	reply   string
 	attempt int
@@ -34,8 +33,8 @@ type delivery struct {
 	finished atomic.Bool
 }
 
-func (b *Bus) newDelivery(msg *nats.Msg) (*delivery, error) {
-	d := &delivery{bus: b, breaks: b.Breaks(), reply: msg.Reply}
+func newDelivery(conn *nats.Conn, msg *nats.Msg) (*delivery, error) {
+	d := &delivery{conn: conn, reply: msg.Reply}
 	from, err := api.ParseReply(d.reply)
 	if err != nil {
 		return nil, err
@@ -51,10 +50,6 @@ func (d *delivery) Record() journal.Record { return d.rec }
 
 // Attempt counts the times that it was delivered, from 1.
 func (d *delivery) Attempt() int { return d.attempt }
-
-// Sole reports whether the connection has not broken since the delivery came. A server that was
-// started again may deliver at once what it delivered before.
-func (d *delivery) Sole() bool { return d.bus.Breaks() == d.breaks }
 
 // Ack finishes the delivery.
 func (d *delivery) Ack() error { return d.finish(ackBody) }
@@ -85,7 +80,7 @@ func (d *delivery) finish(body []byte) error {
 }
 
 func (d *delivery) send(body []byte) error {
-	if err := d.bus.NC.Publish(d.reply, body); err != nil {
+	if err := d.conn.Publish(d.reply, body); err != nil {
 		return fmt.Errorf("finish the delivery of %s: %w", d.rec.Subject, api.Classify(err))
 	}
 	return nil
@@ -263,7 +258,7 @@ func (b *Bus) borrowed(pool string, msg *nats.Msg, ask *loanMessage) (*borrowed,
 	if err != nil {
 		return nil, err
 	}
-	return &borrowed{delivery: delivery{bus: b, rec: journal.Record{Subject: ask.Subject, Seq: from.Seq}, reply: ask.Ack, attempt: from.Attempt}}, nil
+	return &borrowed{delivery: delivery{conn: b.NC, rec: journal.Record{Subject: ask.Subject, Seq: from.Seq}, reply: ask.Ack, attempt: from.Attempt}}, nil
 }
 
 // borrowed is a delivery that another worker holds.

@@ -163,7 +163,7 @@ func TestLoanWithoutAnswer(t *testing.T) {
 	defer cancel()
 	_, err := bus.Conn().Subscribe("loan.default.ask.tool", func(*nats.Msg) { cancel() })
 	require.NoError(t, err)
-	_, err = bus.Lend(ctx, &delivery{bus: bus}, ports.Loan{Pool: events.DefaultPool, Name: "tool"})
+	_, err = bus.Lend(ctx, &delivery{conn: bus.NC}, ports.Loan{Pool: events.DefaultPool, Name: "tool"})
 	require.ErrorIs(t, err, ports.ErrPeerHolds)
 	require.ErrorIs(t, err, context.Canceled)
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/meter"
@@ -33,11 +32,6 @@ type Run struct {
 	// written is the event of record seq if this process appended it, so that its delivery
 	// need not be decoded.
 	written *events.Event
-
-	// woken is the last event of this process that woke a state and was followed up, kept the
-	// delivery by which later ones need not.
-	woken woken
-	kept  *Kept
 
 	// first is the run's first event if this process appended it. It is read without the
 	// lock.
@@ -196,7 +190,6 @@ func (r *Run) advance(seq uint64, bytes int) {
 	r.effects, r.asked, r.written = nil, false, nil
 	if r.Terminal() {
 		r.ended.Store(true)
-		r.EndKept()
 		r.store.Unbind(r.ID)
 	}
 }
@@ -251,9 +244,6 @@ type Draft struct {
 	Origin events.State
 	// Payload is what happened.
 	Payload events.Payload
-	// Followed says that this process appends at once what follows from the event. It then
-	// wakes nobody while an earlier delivery to its state is kept, see [Run.Keep].
-	Followed bool
 }
 
 // Decide returns what to append to a run with this memory; nothing leaves the run as it
@@ -280,14 +270,6 @@ type Stamp struct {
 // the draft's ([DraftError]) and the log's. An error is also [journal.ErrUnknownOutcome] if an
 // earlier attempt may still be stored.
 func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, error) {
-	appended, err := r.commit(ctx, stamp, decide)
-	if err == nil && r.kept != nil {
-		r.kept.open = false
-	}
-	return appended, err
-}
-
-func (r *Run) commit(ctx context.Context, stamp Stamp, decide Decide) (bool, error) {
 	c := commit{run: r, stamp: stamp, ids: slices.Clip(stamp.IDs)}
 	open := false // an earlier try may still be stored
 	for range maxRaces {
@@ -388,10 +370,6 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 		}
 		last := i == len(drafts)-1
 		owed.pass(&p, last)
-		if last && d.Followed && r.keeps(mem, p.subject.To) {
-			p.subject.To, p.subject.Pool = events.Nobody, events.DefaultPool
-			r.kept.open = true
-		}
 		if !last {
 			// The next draft stands on this one.
 			if i == 0 {
@@ -403,7 +381,7 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 		}
 		ready, entries[i] = append(ready, p), journal.Entry{Subject: p.subject, Body: body}
 	}
-	began, sent := r.store.startTime(), time.Now()
+	began := r.store.startTime()
 	seq, err := r.store.log.Append(ctx, r.ID, r.seq, entries...)
 	meter.Since(r.store.meter, meter.AppendTime, began)
 	if err != nil {
@@ -423,11 +401,7 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 		bytes += len(entries[i].Body)
 	}
 	r.advance(seq, bytes)
-	last := ready[len(ready)-1]
-	r.written = last.event
-	if to := last.subject.To; drafts[len(drafts)-1].Followed && to == last.event.To {
-		r.woken = woken{n: last.event.N, seq: seq, to: to, id: last.event.ID, sent: sent}
-	}
+	r.written = ready[len(ready)-1].event
 	return nil
 }
 

@@ -58,9 +58,7 @@ func (j *delivery) commitOnce(ctx context.Context, e effects.Effect, r Result, i
 	case r.elsewhere || r.held:
 		return nil, j.readOutcome(ctx, e, r.delay)
 	}
-	appended, err := j.append(ctx, e, addition{
-		payloads: r.payloads, ids: ids, begins: r.next != nil || r.handsOn, followed: j.w.follow != nil && e.Kind == effects.KindTool,
-	})
+	appended, err := j.append(ctx, e, addition{payloads: r.payloads, ids: ids, begins: r.next != nil || r.handsOn})
 	switch {
 	case isOutage(err):
 		return nil, err
@@ -70,9 +68,6 @@ func (j *delivery) commitOnce(ctx context.Context, e effects.Effect, r Result, i
 		return nil, j.leaveBehind(ctx, e, r.leaves, ids)
 	}
 	for j.followUp(ctx) {
-	}
-	if due := j.run.Effects(); len(due) > 0 && j.run.KeepsWake(due[0].Wake) {
-		j.run.EndKept() // its worker does what was not followed up
 	}
 	return r.next, nil
 }
@@ -86,7 +81,7 @@ func (j *delivery) followUp(ctx context.Context) bool {
 		return false
 	}
 	due := j.run.Effects()
-	if len(due) != 1 || due[0].Wake != last.N && !j.run.KeepsWake(due[0].Wake) {
+	if len(due) != 1 || due[0].Wake != last.N {
 		return false
 	}
 	p, source := recoverFollow(j.w.follow, j.run, due[0])
@@ -96,7 +91,7 @@ func (j *delivery) followUp(ctx context.Context) bool {
 	if source == "" {
 		source = j.w.source
 	}
-	draft, n := []runlog.Draft{{Origin: due[0].State, Payload: p, Followed: due[0].Kind == effects.KindJoin}}, last.N
+	draft, n := []runlog.Draft{{Origin: due[0].State, Payload: p}}, last.N
 	appended, err := j.run.Commit(ctx, runlog.Stamp{Source: source, Cause: last.ID}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if mem.N != n {
 			return nil, nil
@@ -183,8 +178,6 @@ type addition struct {
 	// begins says that work continues after it. Then nothing is appended if the run was
 	// paused meanwhile, another worker was faster, or a newer delivery is responsible for the effect.
 	begins bool
-	// followed says that this process appends at once what follows, see [runlog.Draft].
-	followed bool
 }
 
 // append appends payloads if the effect is still due under the same key. A payload that the
@@ -214,7 +207,7 @@ func (j *delivery) tryAppend(ctx context.Context, e effects.Effect, a addition) 
 		}
 		drafts := make([]runlog.Draft, len(a.payloads))
 		for i, p := range a.payloads {
-			drafts[i] = runlog.Draft{Origin: j.origin(e), Payload: p, Followed: a.followed}
+			drafts[i] = runlog.Draft{Origin: j.origin(e), Payload: p}
 		}
 		return drafts, nil
 	})

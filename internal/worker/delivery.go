@@ -86,18 +86,11 @@ func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender,
 		default:
 		}
 	}
-	kept := false
-	defer func() {
-		if !kept {
-			job.release(held)
-		}
-	}()
+	defer job.release(held)
 	if err == nil {
 		err = job.work(ctx)
 	}
-	if kept = err == nil && job.keep(ctx, held, out); !kept {
-		job.conclude(ctx, err)
-	}
+	job.conclude(ctx, err)
 }
 
 // newDelivery finds the delivery's run, which the caller releases.

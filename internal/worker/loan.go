@@ -210,12 +210,8 @@ func (w *Worker) recordOf(ctx context.Context, subject events.Subject, seq uint6
 	return journal.Record{}, fmt.Errorf("record %d of run %s: %w", seq, subject.Run.ID, journal.ErrNotFound)
 }
 
-// unslotted are the deliveries of an inbox that wait for other workers or are kept, without a
-// slot.
+// unslotted are the deliveries of an inbox that wait for other workers, without a slot.
 type unslotted struct {
-	// taking ends when the inbox takes nothing new.
-	taking context.Context
-
 	mu    sync.Mutex
 	ended bool
 	group sync.WaitGroup

@@ -51,5 +51,3 @@ func (w *Worker) Do(ctx context.Context, at events.Run, key, cause string, h Han
 type noDelivery struct{ journal.Delivery }
 
 func (noDelivery) Attempt() int { return 0 }
-
-func (noDelivery) Sole() bool { return false }

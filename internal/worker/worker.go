@@ -90,8 +90,7 @@ type Base struct {
 // A process may follow only on states that its user may publish from. The event, its
 // source and its cause are those that the delivery would bring. The delivery still comes,
 // to any worker of the state, and finds nothing due. If the process dies before it has
-// appended the event, that worker does it. A process that gets the delivery itself keeps it
-// for a moment, and the next events that it follows up have none; keep.go says why that is safe.
+// appended the event, that worker does it.
 type Follow func(run events.Run, mem *reducer.Memory, e effects.Effect) (p events.Payload, source string)
 
 // WithDefaults returns the base with its defaults. The error names the role and what is
@@ -483,7 +482,7 @@ func (w *Worker) consumeInbox(ctx, workCtx context.Context, inbox journal.Inbox,
 	take := func(ctx context.Context, slots int, handle func(journal.Delivery)) error {
 		return w.cfg.Queue.Consume(ctx, inbox, slots, handle)
 	}
-	out := unslotted{taking: ctx}
+	var out unslotted
 	defer out.await()
 	err := w.cfg.Gate.through(ctx, slots, take, func(d journal.Delivery) {
 		in(func() { w.handle(workCtx, d, held, &out) }, func() { _ = d.Retry(0) })

@@ -187,9 +187,6 @@ type Delivery interface {
 	Record() Record
 	// Attempt counts the times it was delivered, from 1.
 	Attempt() int
-	// Sole reports whether no other process can have got the delivery meanwhile, if its ack
-	// wait is not over: the bus has not lost sight of this process.
-	Sole() bool
 	// Ack finishes the delivery: nobody gets it again. It returns after the
 	// acknowledgement was sent, not after it was stored.
 	Ack() error

@@ -156,9 +156,6 @@ func (d *delivery) Record() journal.Record { return d.rec }
 // Attempt counts the times that it was delivered, from 1.
 func (d *delivery) Attempt() int { return d.attempt }
 
-// Sole returns true: a duplicate has a verdict of its own.
-func (d *delivery) Sole() bool { return true }
-
 // Ack finishes the delivery.
 func (d *delivery) Ack() error {
 	at := d.moment()
