@@ -54,8 +54,9 @@ func (s *streams) add(t *streamer) {
 
 func (s *streams) remove(t *streamer) {
 	s.mu.Lock()
-	s.byRun[t.run] = slices.DeleteFunc(s.byRun[t.run], func(o *streamer) bool { return o == t })
-	if len(s.byRun[t.run]) == 0 {
+	if left := slices.DeleteFunc(s.byRun[t.run], func(o *streamer) bool { return o == t }); len(left) > 0 {
+		s.byRun[t.run] = left
+	} else {
 		delete(s.byRun, t.run)
 	}
 	s.mu.Unlock()
@@ -132,11 +133,19 @@ func (p *Planner) streamer(run events.Run, messageID string, records bool) *stre
 }
 
 // Speak begins a message of a handler of the application's own, which is published as a reply is. say is
-// safe for concurrent use, and says nothing after end.
+// safe for concurrent use, and says nothing after end. Nobody is answered before the first say: a handler
+// that is silent is no call in flight.
 func (p *Planner) Speak(run events.Run) (say func(text string), end func()) {
 	s := &streamer{feed: p.cfg.Feed, run: run, messageID: p.cfg.Store.NewID(), now: p.cfg.Store.Now}
-	p.streams.add(s)
-	return func(text string) { s.chunk(llm.Chunk{Kind: llm.ChunkText, Text: text}) }, func() { p.streams.remove(s) }
+	var begin sync.Once
+	say = func(text string) {
+		begin.Do(func() { p.streams.add(s) })
+		s.chunk(llm.Chunk{Kind: llm.ChunkText, Text: text})
+	}
+	return say, func() {
+		begin.Do(func() {})
+		p.streams.remove(s)
+	}
 }
 
 // begin notes when the call began, the first one of a reply that takes two.
