@@ -32,14 +32,14 @@
 //   - Logs: internal/natsbus (JetStream), internal/filelog (a file of JSON lines), and for tests
 //     internal/journaltest/simtest (a log in memory that delays, repeats, reorders and crashes by
 //     a seed).
-//   - Models: pkg/llm/openai, pkg/llm/anthropic, pkg/llm/scripted and internal/recorded.
+//   - Models: pkg/llm/openai, pkg/llm/anthropic, pkg/llm/scripted and, from a log, pkg/replay.
 //     internal/textprotocol serves models without tool calls, and internal/prices has their
 //     prices.
 //   - Tools: Go functions (pkg/tool/typed), built-in tools (pkg/tool/builtin), HTTP endpoints
 //     (pkg/tool/httptool), commands (pkg/tool/exectool), MCP servers (pkg/tool/mcptool),
 //     NATS services (pkg/tool/servicetool) and agents that speak A2A (pkg/tool/a2atool).
-//     internal/toolset runs calls, internal/schema checks their arguments, and internal/breaker
-//     stops calls to a tool that is down.
+//     internal/toolset runs calls, except to a tool that is down. internal/schema checks their
+//     arguments.
 //   - Tokens: internal/tokens/o200k.
 //
 // pkg/embedded runs a NATS server in the process. internal/agentfile reads the definitions of
@@ -54,9 +54,9 @@
 //
 // # What roles share
 //
-// [github.com/moorebus/moorebus/internal/launch] pins what a run needs and starts it.
+// [github.com/moorebus/moorebus/internal/runstart] pins what a run needs and starts it.
 // [github.com/moorebus/moorebus/internal/toolcall] checks approvals and bounds results.
-// [github.com/moorebus/moorebus/internal/output] formats what a run does.
+// [github.com/moorebus/moorebus/internal/runstream] formats what a run does.
 //
 // # The roles
 //
@@ -65,7 +65,8 @@
 // and httpapi serves them over HTTP. The package custom serves the states of an application's own
 // graph. Each role is a package under internal with New(Config) and Run(ctx). It owns its states
 // and its credentials. Roles do not import each other and communicate only over the bus. The
-// packages verify and retention do not serve states: they check, export, import and purge runs.
+// packages verify, transfer and retention do not serve states: they check, export, import and
+// purge runs.
 //
 // # The programs
 //

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -475,6 +476,18 @@ func TestEveryPackageHasAComment(t *testing.T) {
 }
 
 const mostLines = 600
+
+// The documents of the structure name only packages that are there.
+func TestDocumentsNameRealPackages(t *testing.T) {
+	for _, name := range []string{"doc.go", "ARCHITECTURE.md"} {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, named := range regexp.MustCompile(`\b(internal|pkg|cmd)/[a-z0-9_/]+(\.go)?`).FindAllString(string(text), -1) {
+			_, err := os.Stat(strings.TrimSuffix(named, "/"))
+			require.NoError(t, err, "%s: %s", name, named)
+		}
+	}
+}
 
 func TestFilesStayShort(t *testing.T) {
 	for _, s := range sources(t) {

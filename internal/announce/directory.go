@@ -495,7 +495,7 @@ func (d *Directory) Offers(ctx context.Context) (o Offers, err error) {
 func (d *Directory) decodeOffers(body []byte) (o Offers, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if bytes.Equal(body, d.offersBody) {
+	if d.offersBody != nil && bytes.Equal(body, d.offersBody) {
 		return d.offers, nil
 	}
 	if err = json.Unmarshal(body, &o); err == nil {

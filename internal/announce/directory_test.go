@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/controltest"
 	"github.com/moorebus/moorebus/internal/journaltest"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -219,4 +220,18 @@ func TestAnnouncementsEnd(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, names)
 	})
+}
+
+// An empty value, which only another tool writes, is an error, also for a gateway that has just started: who
+// announced a name first would be decided anew.
+func TestEmptyOffers(t *testing.T) {
+	t.Parallel()
+	bus := simtest.New(simtest.Options{})
+	require.NoError(t, announce.NewDirectory(bus, nil).PutOffers(t.Context(), announce.Offers{}))
+	before, err := announce.NewDirectory(bus, nil).Offers(t.Context())
+	require.NoError(t, err)
+	_, err = bus.Update(t.Context(), buckets.Offers, kv.Item{Key: buckets.Offers.Keys, Revision: before.Revision})
+	require.NoError(t, err)
+	_, err = announce.NewDirectory(bus, nil).Offers(t.Context())
+	require.ErrorContains(t, err, "what is remembered of announcements")
 }

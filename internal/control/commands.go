@@ -173,13 +173,17 @@ func (c *Controller) Inputs(ctx context.Context, ns, id string, inputs []Input) 
 		return result, err
 	}
 	inputs = slices.Clone(inputs)
-	for i, in := range inputs { // every attempt of the commit uses the same ids and references
-		if m, ok := in.(UserMessage); ok {
-			m.MessageID = cmp.Or(m.MessageID, c.Store.NewID())
-			if len(m.Parts) > 0 {
-				m.Content = events.TextOf(m.Parts)
+	for i, in := range inputs { // every attempt of the commit uses the same ids, texts and references
+		switch in := in.(type) {
+		case UserMessage:
+			in.MessageID = cmp.Or(in.MessageID, c.Store.NewID())
+			if len(in.Parts) > 0 {
+				in.Content = events.TextOf(in.Parts)
 			}
-			inputs[i] = m
+			inputs[i] = in
+		case ToolCallResult:
+			in.Text = c.cfg.Results.Redact(in.Text) // once: a pattern may match what stands for a secret
+			inputs[i] = in
 		}
 	}
 	if err := c.keepInputs(ctx, ns, id, inputs); err != nil {
@@ -223,6 +227,11 @@ func (c *Controller) keepInputs(ctx context.Context, ns, id string, inputs []Inp
 		mem := run.Memory()
 		if c.Table.Terminal(mem.State) || mem.Control.Poison != nil {
 			return nil // it takes none, as the commit says
+		}
+		for _, in := range inputs {
+			if _, late := c.ClientTools.Late(mem, in); late != nil {
+				return nil // the commit ends the calls
+			}
 		}
 		withParts = slices.DeleteFunc(withParts, func(i int) bool { return mem.Knows(inputs[i].(UserMessage).MessageID) })
 		drafts, err := c.inputDrafts(mem, inputs, false)

@@ -27,7 +27,8 @@ type Feature struct {
 	row.Row
 	// New makes it in a process with a controller. Nil: it only has commands.
 	New New
-	// Client makes it in a process that only sends requests. Nil: New does.
+	// Client makes it in a process that only sends requests. It says what the feature's filters match, too.
+	// Nil: New does.
 	Client New
 	// Flags adds the flags of processes with a gateway. It returns what checks them once they are
 	// parsed: listener serves HTTP, nil: nothing does. Nil: there are none.

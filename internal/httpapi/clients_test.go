@@ -137,7 +137,7 @@ func TestWhatClientsMayNotAnswer(t *testing.T) {
 // again by their digest.
 func TestLargeResultsOfClients(t *testing.T) {
 	t.Parallel()
-	r := simulatedRig(t, func(c *config) { c.Results = toolcall.Results{Patterns: []string{"hush[0-9]+"}} })
+	r := simulatedRig(t, func(c *config) { c.Results = toolcall.Results{Patterns: []string{"hush[0-9]+|REDACT"}} })
 	id := r.startClient("")
 	r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: replyWith(callTo("tool-1", "search"))})
 	body := func(text string) string { return "[" + strings.Replace(seedResult, "Search results...", text, 1) + "]" }
@@ -161,7 +161,7 @@ func TestLargeResultsOfClients(t *testing.T) {
 // TestResultWithAnImage: the same request may have a result and a message with an image, and may be repeated.
 func TestResultWithAnImage(t *testing.T) {
 	t.Parallel()
-	r := simulatedRig(t, nil)
+	r := simulatedRig(t, func(c *config) { c.Results = toolcall.Results{Patterns: []string{"Search|REDACT"}} })
 	id := r.startClient("")
 	r.Happens(id, events.Planning, &events.LLMToolCall{ToolCallReply: replyWith(callTo("tool-1", "search"))})
 	body := `[` + seedResult + `,{"type":"user-message","messageId":"m","content":[` + image("x") + `]}]`

@@ -63,7 +63,7 @@ func has(mem *reducer.Memory) bool {
 	return false
 }
 
-// Keep is that of [control.ClientTools]. It removes secrets.
+// Keep is that of [control.ClientTools].
 func (k *Calls) Keep(ctx context.Context, inputs []control.Input, blobs journal.Blobs) (large bool, err error) {
 	results := k.c.Config().Results
 	for i, in := range inputs {
@@ -71,7 +71,6 @@ func (k *Calls) Keep(ctx context.Context, inputs []control.Input, blobs journal.
 		if !ok {
 			continue
 		}
-		r.Text = results.Redact(r.Text)
 		if r.Kept, r.Ref, err = results.Fit(ctx, blobs, events.DefaultPool, r.Text); err != nil {
 			return large, fmt.Errorf("input %d: the result cannot be kept: %w", i, err)
 		}

@@ -51,6 +51,9 @@ func filesOf(features []Page) (map[string][]byte, error) {
 			return nil, err
 		}
 		for name, data := range own {
+			if files[name] != nil {
+				return nil, fmt.Errorf("page %s: there is a file %s already", page.Path, name)
+			}
 			if files[name] = data; path.Ext(name) == ".css" {
 				fmt.Fprintf(&links, "<link rel=\"stylesheet\" href=\"/app/%s\">\n", name)
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/actor"
 	"github.com/moorebus/moorebus/internal/approval"
+	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/observer"
 	"github.com/moorebus/moorebus/internal/role"
@@ -52,6 +53,9 @@ needs the permissions of both roles (init --print-permissions --observing-pools)
 			flags.StringArrayVar(&redact, "redact", nil, "regular expression whose matches are removed from results, may be repeated")
 		},
 		func() (err error) {
+			if !observe && every != observer.DefaultSnapshotEvery {
+				return cli.Usage("--snapshot-every is for --observe")
+			}
 			if registry, secrets, err = toolfile.ActorTools(file, pools, services); err != nil {
 				return toolfile.BadConfig(err)
 			}
