@@ -222,8 +222,8 @@ func TestAnnouncementsEnd(t *testing.T) {
 	})
 }
 
-// An empty value, which only another tool writes, is an error, also for a gateway that has just started: who
-// announced a name first would be decided anew.
+// An empty value, which only another tool writes, stands for a deleted one. It is an error, also for a gateway
+// that has just started: who announced a name first would be decided anew.
 func TestEmptyOffers(t *testing.T) {
 	t.Parallel()
 	bus := simtest.New(simtest.Options{})
