@@ -18,7 +18,7 @@ var tiny = map[string]string{
 	"durable":    "--runs 3 --at-once 2 --steps 2 --rounds 2 --engine-rounds 1 --shards 1,2",
 	"latency":    "--runs 2 --steps 2 --rounds 1",
 	"split":      "--runs 3 --at-once 2 --steps 2 --rounds 1 --fsync relaxed --floor-rounds 1",
-	"long":       "--events 5,20 --total 40 --rounds 1 --finished 50 --reads 5",
+	"long":       "--events 5,20 --total 1000 --rounds 1 --finished 50 --reads 5",
 	"shards":     "--runs 3 --steps 2 --rounds 2 --shards 1,3",
 }
 
