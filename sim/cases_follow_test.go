@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	rowFollowed  = "ToolSuccess, ToolFailure, ToolCallResult, in a process with every role"
-	rowFollowing = "Continue, NeedsReflection, NeedsPaging, and the end of a batch, in a process with every role"
+	rowFollowed  = "ToolSuccess, ToolFailure, ToolCallResult, in a process with every role or an actor that observes"
+	rowFollowing = "Continue, NeedsReflection, NeedsPaging, and the end of a batch, in a process with every role or an actor that observes"
 )
 
 // stored are the points around an append. The delivery of the event before, which only
