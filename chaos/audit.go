@@ -18,7 +18,7 @@ type history struct {
 	// hashes are those of the bodies.
 	hashes []string
 	end    *event
-	// scenario is what the run was to be; nil before that is held to it.
+	// scenario says what the run should do. It is nil until the audit compares the run with it.
 	scenario *scenario
 }
 

@@ -125,7 +125,7 @@ func (l Layout) withDefaults() (Layout, error) {
 	}
 	for _, pool := range l.Observing {
 		if !slices.Contains(l.Pools, pool) {
-			return l, fmt.Errorf("pool %q is to observe, and is none of the pools: %s", pool, strings.Join(l.Pools, ", "))
+			return l, fmt.Errorf("observing pools: there is no pool %q; the pools are %s", pool, strings.Join(l.Pools, ", "))
 		}
 	}
 	for _, of := range l.Storage {

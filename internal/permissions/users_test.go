@@ -256,5 +256,5 @@ func TestObservingPools(t *testing.T) {
 	}
 	l.Observing = []string{"cpu"}
 	_, err = Users(l)
-	require.ErrorContains(t, err, `pool "cpu" is to observe, and is none of the pools: default, gpu, web`)
+	require.ErrorContains(t, err, `observing pools: there is no pool "cpu"; the pools are default, gpu, web`)
 }

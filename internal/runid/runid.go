@@ -1,5 +1,5 @@
-// Package runid derives the ids of runs from what they were asked for by, so that who asks again finds
-// the run.
+// Package runid derives the ids of runs from the requests for them. So a request that is repeated finds the
+// run that it started.
 package runid
 
 import (

@@ -1,5 +1,5 @@
-// Package transfertest has installations between which tests move runs: a real bus, and a host with every
-// role that works when it is told to.
+// Package transfertest has installations for tests that move runs: a real bus, and a host with every role.
+// The roles work one step at a time, when a test says so.
 package transfertest
 
 import (
@@ -38,7 +38,7 @@ import (
 // Patience bounds what a test waits for; nothing takes that long.
 const Patience = time.Minute
 
-// World is a server with a log, and roles that work on it when they are told to.
+// World is a server with a log, and roles that work on it step by step.
 type World struct {
 	T     testing.TB
 	Conn  *nats.Conn
