@@ -13,8 +13,8 @@ import (
 // mostForks bounds the runs that people fork in one scenario.
 const mostForks = 5
 
-// populate lets a person live for every run of the scenario, and for every fork that
-// is in the log, also where whoever made it has no answer.
+// populate runs a person for each run of the scenario and each fork in the log. A fork may be there although
+// the one who made it got no answer.
 func (w *world) populate(ctx context.Context) {
 	living, left := 0, make(chan struct{})
 	lives := func(live func(ctx context.Context)) {

@@ -188,15 +188,15 @@ func each[T any](ctx context.Context, d *Directory, of kv.Bucket, fn func(it kv.
 	return nil
 }
 
-// readPool reads what the live instances of a pool announce, under the keys that match. They repeat the
-// same announcement every few seconds, and it may be large, so it is decoded once.
-func (d *Directory) readPool(ctx context.Context, pool, pattern string) (poolRead, error) {
+// readPool reads what the live instances of a pool announce. They repeat the same announcement every few
+// seconds, and it may be large, so it is decoded once.
+func (d *Directory) readPool(ctx context.Context, pool string) (poolRead, error) {
 	of := buckets.Tools(pool)
 	d.mu.Lock()
 	was := d.read[pool]
 	d.mu.Unlock()
 	now, same := poolRead{by: make(map[string]decoded, len(was.by))}, true
-	for it, err := range d.store.Each(ctx, of, pattern) {
+	for it, err := range d.store.Each(ctx, of, of.Keys) {
 		if err != nil {
 			return poolRead{}, err
 		}
@@ -302,7 +302,7 @@ func (d *Directory) ToolsOf(ctx context.Context, pools []Pool) ([]events.ToolSpe
 
 // PoolTools returns the live tools of one pool, sorted by name. They are shared and must not be changed.
 func (d *Directory) PoolTools(ctx context.Context, pool string) ([]events.ToolSpec, error) {
-	found, err := d.readPool(ctx, pool, ">")
+	found, err := d.readPool(ctx, pool)
 	if err != nil && !errors.Is(err, journal.ErrNotReady) {
 		return nil, fmt.Errorf("list tools of pool %s: %w", pool, err)
 	}
@@ -388,7 +388,7 @@ type Pool struct {
 func (d *Directory) Pools(ctx context.Context) ([]Pool, error) {
 	pools := []Pool{}
 	err := d.eachPool(ctx, "pools", func(name string) error {
-		found, err := d.readPool(ctx, name, buckets.Tools(name).Keys)
+		found, err := d.readPool(ctx, name)
 		if err != nil {
 			return fmt.Errorf("list pools: pool %s: %w", name, err)
 		}
@@ -423,7 +423,7 @@ func (d *Directory) Workers(ctx context.Context) ([]Worker, error) {
 		return nil, fmt.Errorf("list workers: %w", err)
 	}
 	err = d.eachPool(ctx, "workers", func(pool string) error {
-		announced, err := d.readPool(ctx, pool, ">")
+		announced, err := d.readPool(ctx, pool)
 		if err != nil {
 			return fmt.Errorf("list workers of pool %s: %w", pool, err)
 		}

@@ -285,13 +285,17 @@ func TestDoctorOnBus(t *testing.T) {
 // One user for two roles, in the account of the log, is not what permissions are
 // for; what it may not see is no fault.
 func TestDoctorOnAUserOfTwoRoles(t *testing.T) {
+	user := func(name string, edges ...string) *natsserver.User {
+		return &natsserver.User{Username: name, Permissions: &natsserver.Permissions{
+			Publish: &natsserver.SubjectPermission{Allow: append(edges, "$JS.API.STREAM.INFO.MOORE_0", "$SYS.REQ.USER.INFO")},
+		}}
+	}
 	srv, err := natsserver.NewServer(&natsserver.Options{
 		Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
-		Users: []*natsserver.User{{Username: "operator"}, {Username: "both", Permissions: &natsserver.Permissions{
-			Publish: &natsserver.SubjectPermission{Allow: []string{
-				"moore.*.*.planning.>", "moore.*.*.acting.>", "$JS.API.STREAM.INFO.MOORE_0", "$SYS.REQ.USER.INFO",
-			}},
-		}}},
+		Users: []*natsserver.User{
+			{Username: "operator"}, user("both", "moore.*.*.planning.>", "moore.*.*.acting.>"),
+			user("observing", "moore.*.*.acting.>", "moore.*.*.observing.>"),
+		},
 	})
 	require.NoError(t, err)
 	srv.Start()
@@ -310,6 +314,12 @@ func TestDoctorOnAUserOfTwoRoles(t *testing.T) {
 	require.Contains(t, text, "unseen   roles  which tools there are")
 	require.Zero(t, r.Bad, text)
 	require.Equal(t, 3, r.Warnings, text)
+
+	at.User = "observing" // an actor with --observe
+	var observing Report
+	checks(nil).Remote(t.Context(), at, &observing)
+	require.NotContains(t, written(t, &observing), "several roles")
+	require.Equal(t, 2, observing.Warnings)
 }
 
 func TestDoctorOnNoBus(t *testing.T) {
