@@ -118,9 +118,12 @@ func inTime(t *testing.T, test func(t *testing.T, r *timed)) {
 // time the reads every second would be all that happens.
 type unwatched struct{ kv.Store }
 
-// Each blocks where [announce.Directory.Pools] looks who announced a pool. Tools are read by another pattern.
+// running marks the context in which a gateway runs, which is not that of a request.
+type running struct{}
+
+// Each blocks where a gateway that runs reads who announced a pool.
 func (u unwatched) Each(ctx context.Context, of kv.Bucket, pattern string) iter.Seq2[kv.Item, error] {
-	if pattern != ">" && strings.HasPrefix(of.Name, buckets.ToolsPrefix) {
+	if ctx.Value(running{}) != nil && strings.HasPrefix(of.Name, buckets.ToolsPrefix) {
 		return func(yield func(kv.Item, error) bool) { <-ctx.Done(); yield(kv.Item{}, ctx.Err()) }
 	}
 	return u.Store.Each(ctx, of, pattern)
@@ -145,7 +148,7 @@ func (r *timed) serve(tweak func(*control.Config)) (g *control.Controller, p *si
 	g.Admission = control.Unbounded{}
 	calls := clienttools.New(g)
 	r.Go(func(ctx context.Context) error {
-		err := worker.RunAll(ctx, g.Run, calls.Run)
+		err := worker.RunAll(context.WithValue(ctx, running{}, true), g.Run, calls.Run)
 		select {
 		case <-p.Dead():
 			return nil // it ends as it can
