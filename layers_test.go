@@ -143,7 +143,7 @@ var lower = map[string][]string{
 	"internal/runstart":         {"internal/agentstore", "internal/announce", "internal/buckets", "internal/kv", "internal/ports", "internal/tombstones", "internal/tracecontext", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal", "internal/agentfile/strict"},
 	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
 	"internal/runstream":        {"pkg/events", "pkg/reducer"},
-	"internal/jsondiff":         {},
+	"internal/jsondiff":         {"internal/codec"},
 	"internal/logwalk":          {"pkg/events", "pkg/journal"},
 	"internal/journalcheck":     {"pkg/events", "pkg/journal"},
 	"internal/ports":            {"pkg/events", "pkg/journal"},

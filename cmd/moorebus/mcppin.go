@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/mcppins"
 	"github.com/moorebus/moorebus/internal/terminal"
@@ -256,9 +256,7 @@ func leavesOf(definition json.RawMessage) map[string]string {
 		}
 	}
 	var v any
-	d := json.NewDecoder(bytes.NewReader(definition))
-	d.UseNumber()
-	if d.Decode(&v) == nil { // else there is none
+	if codec.Strict(definition, &v) == nil { // else there is none
 		add("", v)
 	}
 	return leaves

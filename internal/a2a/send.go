@@ -1,7 +1,6 @@
 package a2a
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -13,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/control/decisions"
 	"github.com/moorebus/moorebus/internal/httpapi/inputs"
@@ -246,10 +246,8 @@ func runOf(ns, agent string, m *message) (string, error) {
 			continue
 		}
 		// A client may write the same data with other blanks, and its keys in another order.
-		d := json.NewDecoder(bytes.NewReader(said.Parts[i].Data))
-		d.UseNumber()
 		var data any
-		err := d.Decode(&data)
+		err := codec.Strict(said.Parts[i].Data, &data)
 		if err == nil {
 			said.Parts[i].Data, err = json.Marshal(data)
 		}

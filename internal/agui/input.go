@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
@@ -197,9 +198,7 @@ func (in *request) digestTools() error {
 	all := make([]sorted, len(in.Tools))
 	for i, t := range in.Tools {
 		all[i].Tool = t
-		d := json.NewDecoder(bytes.NewReader(t.Parameters))
-		d.UseNumber()
-		if err := d.Decode(&all[i].Parameters); err != nil {
+		if err := codec.Strict(t.Parameters, &all[i].Parameters); err != nil {
 			return route.BadRequest("tools: %.100q: parameters: %s", t.Name, err.Error())
 		}
 	}

@@ -301,4 +301,8 @@ func TestStrict(t *testing.T) {
 	require.ErrorContains(t, codec.Strict([]byte(`{"a":1,"b":2}`), &v), `unknown field "b"`)
 	require.ErrorContains(t, codec.Strict([]byte(`{"a":1}{}`), &v), "something follows the JSON object")
 	require.Error(t, codec.Strict([]byte(`{"a":"x"}`), &v))
+	var of any
+	require.NoError(t, codec.Strict([]byte(`[1.50, {"b": 12345678901234567890}]`), &of))
+	require.Equal(t, []any{json.Number("1.50"), map[string]any{"b": json.Number("12345678901234567890")}}, of)
+	require.ErrorContains(t, codec.Strict([]byte(`1 apple`), &of), "something follows the JSON object")
 }

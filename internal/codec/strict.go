@@ -7,11 +7,12 @@ import (
 	"io"
 )
 
-// Strict reads one JSON object as package json does, but without unknown keys, and with nothing
-// behind it.
+// Strict reads one JSON value as package json does, but without unknown keys, with nothing behind it, and with the
+// numbers of an any as they are written ([json.Number]).
 func Strict(text []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
+	dec.UseNumber()
 	if err := dec.Decode(into); err != nil {
 		return err
 	}

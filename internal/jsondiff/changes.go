@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+
+	"github.com/moorebus/moorebus/internal/codec"
 )
 
 // Change is one place where two JSON documents differ. A side without a value
@@ -49,10 +51,8 @@ func CompareTrees(a, b any, limit int) []Change {
 
 // Document reads a document, numbers as they are written; what is no JSON is a string.
 func Document(text []byte) any {
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
 	var v any
-	if err := decoder.Decode(&v); err != nil {
+	if err := codec.Strict(text, &v); err != nil {
 		return string(text)
 	}
 	return v

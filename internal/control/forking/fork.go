@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runid"
@@ -146,9 +147,7 @@ func (f *Forker) firstFork(ctx context.Context, ns string, req Request) (Result,
 // sameJSON reports whether two patches are the same JSON value.
 func sameJSON(a, b json.RawMessage) bool {
 	read := func(text json.RawMessage) (v any) {
-		d := json.NewDecoder(bytes.NewReader(text))
-		d.UseNumber()
-		if d.Decode(&v) != nil {
+		if codec.Strict(text, &v) != nil {
 			return nil // no patch
 		}
 		return v

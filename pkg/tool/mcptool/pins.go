@@ -1,7 +1,6 @@
 package mcptool
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/moorebus/moorebus/internal/codec"
 )
 
 // PinOfInstructions is the name under which a server's instructions are pinned. No tool has it.
@@ -62,9 +63,7 @@ func Read(ctx context.Context, o Options, logger *slog.Logger) (*Said, error) {
 // keys or on white space.
 func Digest(definition json.RawMessage) (string, error) {
 	var v any
-	d := json.NewDecoder(bytes.NewReader(definition))
-	d.UseNumber()
-	if err := d.Decode(&v); err != nil {
+	if err := codec.Strict(definition, &v); err != nil {
 		return "", err
 	}
 	text, err := compact(v)

@@ -10,7 +10,6 @@
 package typed
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/schema"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -88,10 +88,7 @@ func (f *function[In, Out]) Run(ctx context.Context, call tool.Call) (string, er
 		return "", err
 	}
 	var in In
-	dec := json.NewDecoder(bytes.NewReader([]byte(arguments)))
-	dec.UseNumber()
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&in); err != nil {
+	if err := codec.Strict([]byte(arguments), &in); err != nil {
 		return "", tool.Failf(tool.CodeInvalidArguments, "the arguments do not fit: %v", err)
 	}
 	if err := ctx.Err(); err != nil {
