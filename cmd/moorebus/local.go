@@ -19,7 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/compose/providerfile"
 	"github.com/moorebus/moorebus/internal/compose/toolfile"
 	"github.com/moorebus/moorebus/internal/datadir"
-	"github.com/moorebus/moorebus/internal/feature/retention"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/interactive"
 	"github.com/moorebus/moorebus/internal/metrics"
@@ -51,9 +51,8 @@ type localFlags struct {
 	share bool
 	// dir is the data directory, once it is open.
 	dir string
-	// snapshotEvery is --snapshot-every, keep what dev purges.
+	// snapshotEvery is --snapshot-every.
 	snapshotEvery int
-	keep          retention.Flags
 	// clients are the limits for HTTP clients, if the command serves HTTP.
 	clients *gatewayrole.HTTPFlags
 	// hosts are the host names that HTTP requests may use, tls its settings; nil: no TLS.
@@ -65,17 +64,18 @@ type localFlags struct {
 	tools *toolset.Registry
 }
 
-func addLocalFlags(cmd *cobra.Command) *localFlags {
-	return addLocalFlagsBeside(cmd, cli.AddLocalFlags(cmd.Flags(), os.Getenv))
+// addLocalFlags adds them, and those of more features than gateways have.
+func addLocalFlags(cmd *cobra.Command, more ...feature.Feature) *localFlags {
+	return addLocalFlagsBeside(cmd, cli.AddLocalFlags(cmd.Flags(), os.Getenv), more...)
 }
 
 // addLocalFlagsBeside adds them to a command that already has the flags of a bus.
-func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
+func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags, more ...feature.Feature) *localFlags {
 	f := &localFlags{
 		bus:     bus,
 		serve:   datadir.AddServeFlags(cmd.Flags(), os.Getenv),
 		role:    cli.AddRoleFlags(cmd.Flags()),
-		gateway: gatewayrole.AddFlags(cmd.Flags()), clients: &gatewayrole.HTTPFlags{},
+		gateway: gatewayrole.AddFlags(cmd.Flags(), more...), clients: &gatewayrole.HTTPFlags{},
 		log: cli.AddLogFlags(cmd.Flags(), slog.LevelWarn),
 	}
 	cmd.Flags().StringVar(&f.agentFile, "agent", "", "`file` of the agent (YAML or JSON), - is stdin; the file may also contain its tools")
@@ -89,9 +89,6 @@ func addLocalFlagsBeside(cmd *cobra.Command, bus *cli.BusFlags) *localFlags {
 func (f *localFlags) documents() (agentfile.Documents, error) {
 	var err error
 	if f.namespace, _, err = f.bus.Namespace(); err != nil {
-		return agentfile.Documents{}, err
-	}
-	if err := f.keep.Check(); err != nil {
 		return agentfile.Documents{}, err
 	}
 	docs, err := compose.Documents(f.agentFile, f.toolsFile)
@@ -116,7 +113,8 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	}
 	defer stopMetrics()
 	registry.ReadCertificates(f.encrypt.Ends)
-	options, err := f.options(docs, listener, logger)
+	at := &feature.Place{Listener: listener}
+	options, err := f.options(docs, at, logger)
 	if err != nil {
 		return err
 	}
@@ -145,6 +143,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		exectool.Hide(f.encrypt.Key())
 	}
 	f.tools, f.dir = options.Tools, conn.Where
+	at.Bus, at.Dir = conn.Bus, conn.Where
 	toolfile.Connect(f.tools, conn.Bus.Conn())
 	defer f.tools.Start(ctx, logger)()
 	toolfile.AwaitTools(ctx, f.tools, logger)
@@ -155,10 +154,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 		return err
 	}
 	probe.Set(conn.Bus.Ready)
-	return runHost(ctx, h, func(ctx context.Context) error {
-		defer f.keep.Start(ctx, conn.Bus, conn.Where, logger)()
-		return body(ctx, h, conn.Bus)
-	})
+	return runHost(ctx, h, func(ctx context.Context) error { return body(ctx, h, conn.Bus) })
 }
 
 // where returns the flags with which this user's other commands find the runs of this
@@ -232,7 +228,7 @@ func runHost(ctx context.Context, h *host.Host, body func(context.Context) error
 	return err
 }
 
-func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, logger *slog.Logger) (host.Options, error) {
+func (f *localFlags) options(docs agentfile.Documents, at *feature.Place, logger *slog.Logger) (host.Options, error) {
 	registry, secrets, err := toolfile.LocalTools(docs.Tools)
 	if err != nil {
 		return host.Options{}, toolfile.BadConfig(err)
@@ -245,13 +241,13 @@ func (f *localFlags) options(docs agentfile.Documents, listener net.Listener, lo
 	if err != nil {
 		return host.Options{}, toolfile.BadConfig(err)
 	}
-	features, err := f.gateway.Features(listener)
+	features, err := f.gateway.Features(at)
 	if err != nil {
 		return host.Options{}, err
 	}
 	return host.Options{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: toolfile.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
-		Instance: f.role.Instance, Listener: listener, TLS: f.tls, Token: os.Getenv(cli.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
+		Instance: f.role.Instance, Listener: at.Listener, TLS: f.tls, Token: os.Getenv(cli.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
 		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait(), Features: features, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/feature/all"
 	"github.com/moorebus/moorebus/internal/feature/backup"
 	"github.com/moorebus/moorebus/internal/feature/retention"
@@ -47,7 +48,7 @@ bus. planner, actor, observer, gateway and replay are also separate programs.`,
 		planner.Command(), actor.Command(), observer.Command(), gatewayrole.Command(), replaycmd.New(os.Getenv),
 		telemetry.Command(),
 	)
-	root.AddCommand(append(all.Features(), backup.Feature(), retention.Feature()).Commands(openFeature)...)
+	root.AddCommand(append(all.Features(), commandFeatures()...).Commands(openFeature)...)
 	for name, instead := range map[string]string{
 		"retry": "`moorebus dead retry RUN` runs a dead run again from before its failure, and `moorebus fork RUN --at N` any run from one of its events",
 		"costs": "`moorebus show RUN --usage` has the costs of a run, and a gateway's console and GET /v1/costs those of all runs",
@@ -56,6 +57,9 @@ bus. planner, actor, observer, gateway and replay are also separate programs.`,
 	}
 	return root
 }
+
+// commandFeatures are the features that only this command has.
+func commandFeatures() feature.Set { return feature.Set{backup.Feature(), retention.Feature()} }
 
 // pointer is a command that people look for and that has another name.
 func pointer(name, instead string) *cobra.Command {

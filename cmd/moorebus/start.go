@@ -199,8 +199,7 @@ moorebus purge.`,
   curl -s localhost:8080/v1/runs -d '{"agent": "quickstart", "task": "Count."}'`,
 		Args: cobra.NoArgs,
 	}
-	local := addLocalFlags(cmd)
-	local.keep.Add(cmd.Flags())
+	local := addLocalFlags(cmd, commandFeatures()...)
 	local.clients = gatewayrole.AddHTTPFlags(cmd.Flags())
 	local.encrypt = cli.AddTLSFlags(cmd.Flags(), os.Getenv)
 	cmd.Flags().StringVar(&listen, "listen", gatewayrole.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")

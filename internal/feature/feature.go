@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/feature/row"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/httpapi/web"
+	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/worker"
 )
 
@@ -31,12 +32,22 @@ type Feature struct {
 	// Nil: New does.
 	Client New
 	// Flags adds the flags of processes with a gateway. It returns what checks them once they are
-	// parsed: listener serves HTTP, nil: nothing does. Nil: there are none.
-	Flags func(flags *pflag.FlagSet) func(listener net.Listener) (New, error)
+	// parsed. Nil: there are none.
+	Flags func(flags *pflag.FlagSet) func(at *Place) (New, error)
 	// Commands make the commands with which people use it.
 	Commands []Command
 	// Page is its page of the console. Nil: there is none.
 	Page *web.Page
+}
+
+// Place is where a process with a gateway works.
+type Place struct {
+	// Listener serves HTTP. Nil: nothing does.
+	Listener net.Listener
+	// Bus is the bus in the data directory Dir, for features that only `moorebus dev` has. Both are set
+	// when features are made, and not yet when flags are checked.
+	Bus *natsbus.Bus
+	Dir string
 }
 
 // Command makes a command.
@@ -80,17 +91,17 @@ func (s Set) Clients() Set {
 
 // AddFlags adds the flags of processes with a gateway. What it returns checks them once they are parsed,
 // and returns the features as they say.
-func (s Set) AddFlags(flags *pflag.FlagSet) func(listener net.Listener) (Set, error) {
-	checks := map[string]func(net.Listener) (New, error){}
+func (s Set) AddFlags(flags *pflag.FlagSet) func(at *Place) (Set, error) {
+	checks := map[string]func(*Place) (New, error){}
 	for _, f := range s {
 		if f.Flags != nil {
 			checks[f.Name] = f.Flags(flags)
 		}
 	}
-	return func(listener net.Listener) (Set, error) {
+	return func(at *Place) (Set, error) {
 		all := s
 		for name, check := range checks {
-			made, err := check(listener)
+			made, err := check(at)
 			if err != nil {
 				return nil, err
 			}

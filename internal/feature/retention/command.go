@@ -29,7 +29,7 @@ import (
 
 // Feature returns the feature.
 func Feature() feature.Feature {
-	return feature.Feature{Row: row.Row{Name: "retention"}, Commands: []feature.Command{exportCommand, importCommand, purgeCommand}}
+	return feature.Feature{Row: row.Row{Name: "retention"}, Flags: addFlags, Commands: []feature.Command{exportCommand, importCommand, purgeCommand}}
 }
 
 type purgeFlags struct {

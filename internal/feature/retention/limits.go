@@ -8,13 +8,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/cli"
+	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/transfer"
 )
@@ -97,45 +98,32 @@ func archiveExists(path string) error {
 	return cli.Usage("--archive: %s exists already and is not replaced; name another file, or use --every with a directory", path)
 }
 
-// purgeEvery is how often a process with [Flags] purges.
+// purgeEvery is how often `moorebus dev` purges.
 const purgeEvery = time.Hour
 
-// Flags say what a process that runs every role purges. The zero value purges nothing.
-type Flags struct {
-	ended time.Duration
-	bytes agentfile.Size
-	dir   string
-}
-
-// Add adds --keep-ended, --keep-bytes and --archive.
-func (f *Flags) Add(flags *pflag.FlagSet) {
-	flags.DurationVar(&f.ended, "keep-ended", 0, "archive and purge runs that ended longer ago than this (default: they stay)")
-	flags.Var(&f.bytes, "keep-bytes", "archive and purge runs in the order of their end until the rest has at most this many bytes, such as 20GiB (default: they stay)")
-	flags.StringVar(&f.dir, "archive", "", "`directory` of the archives (default: archive in the data directory)")
-}
-
-// Check returns a usage error for flags that cannot be.
-func (f *Flags) Check() error {
-	switch {
-	case f.ended < 0:
-		return cli.Usage("--keep-ended: must not be negative, is %s", f.ended)
-	case f.dir != "" && f.ended == 0 && f.bytes == 0:
-		return cli.Usage("--archive: requires --keep-ended or --keep-bytes")
-	}
-	return nil
-}
-
-// Start purges in the background until the returned function is called. data is the data directory.
-func (f *Flags) Start(ctx context.Context, bus Bus, data string, logger *slog.Logger) (stop func()) {
-	if f.ended == 0 && f.bytes == 0 {
-		return func() {}
-	}
-	o := Limits{Ended: f.ended, Bytes: int64(f.bytes), Every: purgeEvery, Archive: cmp.Or(f.dir, filepath.Join(data, "archive")), Logger: logger}
-	ctx, cancel := context.WithCancel(ctx)
-	var purging sync.WaitGroup
-	purging.Go(func() { Enforce(ctx, bus, o) })
-	return func() {
-		cancel()
-		purging.Wait()
+// addFlags adds --keep-ended, --keep-bytes and --archive, with which `moorebus dev` purges.
+func addFlags(flags *pflag.FlagSet) func(at *feature.Place) (feature.New, error) {
+	l := Limits{Every: purgeEvery}
+	var bytes agentfile.Size
+	flags.DurationVar(&l.Ended, "keep-ended", 0, "archive and purge runs that ended longer ago than this (default: they stay)")
+	flags.Var(&bytes, "keep-bytes", "archive and purge runs in the order of their end until the rest has at most this many bytes, such as 20GiB (default: they stay)")
+	flags.StringVar(&l.Archive, "archive", "", "`directory` of the archives (default: archive in the data directory)")
+	return func(at *feature.Place) (feature.New, error) {
+		switch l.Bytes = int64(bytes); {
+		case l.Ended < 0:
+			return nil, cli.Usage("--keep-ended: must not be negative, is %s", l.Ended)
+		case l.Ended > 0 || l.Bytes > 0:
+		case l.Archive != "":
+			return nil, cli.Usage("--archive: requires --keep-ended or --keep-bytes")
+		default:
+			return nil, nil
+		}
+		return func(c *control.Controller) feature.Part {
+			l.Archive, l.Logger = cmp.Or(l.Archive, filepath.Join(at.Dir, "archive")), c.Config().Logger
+			return feature.Part{Run: func(ctx context.Context) error {
+				Enforce(ctx, at.Bus, l)
+				return nil
+			}}
+		}, nil
 	}
 }

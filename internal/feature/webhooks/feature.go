@@ -38,11 +38,11 @@ type flags struct {
 	retries    []time.Duration
 }
 
-func addFlags(all *pflag.FlagSet) func(listener net.Listener) (feature.New, error) {
+func addFlags(all *pflag.FlagSet) func(at *feature.Place) (feature.New, error) {
 	f := &flags{flags: all}
 	f.add()
-	return func(listener net.Listener) (feature.New, error) {
-		s, err := f.settings(listener)
+	return func(at *feature.Place) (feature.New, error) {
+		s, err := f.settings(at.Listener)
 		return Made(s), err
 	}
 }

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"log/slog"
-	"net"
 	"os"
 	"time"
 
@@ -71,15 +70,14 @@ type Flags struct {
 	StallAfter time.Duration
 
 	// Features checks the flags of features, once all are parsed, and returns the features as they say.
-	// listener serves HTTP; nil: nothing does.
-	Features func(listener net.Listener) (feature.Set, error)
+	Features func(at *feature.Place) (feature.Set, error)
 
 	poolWait time.Duration
 }
 
-// AddFlags adds --stall, --pool-wait and those of features.
-func AddFlags(flags *pflag.FlagSet) *Flags {
-	f := &Flags{Features: all.Features().AddFlags(flags)}
+// AddFlags adds --stall, --pool-wait and those of all features and of more.
+func AddFlags(flags *pflag.FlagSet, more ...feature.Feature) *Flags {
+	f := &Flags{Features: append(all.Features(), more...).AddFlags(flags)}
 	flags.DurationVar(&f.StallAfter, "stall", control.StallAfter,
 		"time without an event after which the work of a run is delivered again, at most twice, before the run ends; must be longer than any model or tool call")
 	flags.DurationVar(&f.poolWait, "pool-wait", control.PoolWait, "how long a pool may have no actor before its calls are answered with no_actor; 0: they wait until there is one")

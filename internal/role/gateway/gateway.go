@@ -71,7 +71,7 @@ with a certificate. Without a bus it answers 503, and /healthz 200.`,
 			if listener, encryption, err = encrypt.Listen(listen, cli.TokenVariable, slog.Default()); err != nil {
 				return err
 			}
-			if features, err = waits.Features(listener); err != nil {
+			if features, err = waits.Features(&feature.Place{Listener: listener}); err != nil {
 				return errors.Join(err, listener.Close())
 			}
 			endWaiting = httpapi.ServeWaiting(listener, encryption, slog.Default())
