@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
@@ -206,9 +205,9 @@ func TestLoginThatFails(t *testing.T) {
 	o.ClientID, o.Callback = "known", "0.0.0.0:0"
 	require.ErrorContains(t, oauth.Login(t.Context(), o), "loopback")
 	o.Callback = ""
-	o.Show = func(string) {}
-	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
+	o.Show = func(string) { stop() } // who was shown the page does not come
 	require.ErrorContains(t, oauth.Login(ctx, o), "nobody logged in")
 	open := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(open.Close)
