@@ -230,7 +230,7 @@ func TestCensusIsComplete(t *testing.T) {
 
 // vocabulary is every event type of the built-in table.
 func vocabulary() []events.Type {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	all := slices.Clone(spec.Stay)
 	for _, row := range spec.Rows {
 		all = append(all, row.Event)

@@ -211,7 +211,7 @@ func checkConversation(t *testing.T, log journal.Log, run events.Run) {
 	require.Len(t, mem.ToolCalls, questions+questions/10, "one call a turn, two in each tenth, and none of ours")
 	for id, call := range mem.ToolCalls {
 		require.NotNil(t, call.Result, id)
-		require.False(t, events.Reserved(call.Name))
+		require.False(t, strings.HasPrefix(call.Name, events.ReservedPrefix))
 	}
 	report, err := verify.Log(t.Context(), log, plain, verify.Options{All: true})
 	require.NoError(t, err)

@@ -35,7 +35,7 @@ func TestLivenessTable(t *testing.T) {
 			t.Errorf("ARCHITECTURE.md has no row for %s under \"Who continues a run when a process dies\"", kind)
 		}
 	}
-	for _, tr := range reducer.DefaultSpec().Rows {
+	for _, tr := range reducer.DefaultTable().Spec().Rows {
 		if !hasCase(func(c *livenessCase) bool { return c.event == tr.Event && (c.from == tr.From || tr.From == "") }) {
 			t.Errorf("no case has %s in %s: add one to livenessCases", tr.Event, tr.From)
 		}

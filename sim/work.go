@@ -205,4 +205,4 @@ func (w *world) executed(def tool.Definition, c tool.Call) {
 	}
 }
 
-func newScripts() *scripted.Caller { return scripted.New() }
+func newScripts() llm.Described { return scripted.New() }

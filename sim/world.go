@@ -31,7 +31,6 @@ import (
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
 )
 
@@ -54,7 +53,7 @@ type world struct {
 	journal  *simtest.Journal
 	audit    *auditor
 	ran      executions
-	scripts  *scripted.Caller
+	scripts  llm.Described
 	crashes  atomic.Int64
 	// aim decides on crashes instead of the scenario, if it is set.
 	aim func(simtest.Moment) bool

@@ -20,8 +20,8 @@ import (
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
 func agentsCommand() *cobra.Command {
@@ -75,7 +75,7 @@ func readDefinitions(stdin io.Reader, file string) ([]definition, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := agentfile.Options{CheckScript: scripted.CheckScript, CheckSchema: schema.Check}
+	options := agentfile.Options{CheckScript: script.Check, CheckSchema: schema.Check}
 	docs, err := agentfile.ParseFile(data, options)
 	if err == nil && docs.Agent == nil {
 		err = errors.New("contains no agent; an agent has at least a name and llm")

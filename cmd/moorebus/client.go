@@ -22,11 +22,11 @@ import (
 	"github.com/moorebus/moorebus/internal/print"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/internal/terminal"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/spf13/cobra"
 )
@@ -169,7 +169,7 @@ func (c *client) newControl(logger *slog.Logger) (err error) {
 	c.store = runlog.New(runlog.Options{Log: c.Bus, Machine: c.machine, Snapshots: c.Bus, Logger: logger})
 	process := host.NewProcess(worker.Base{Instance: cli.DefaultInstance(), Store: c.store, Logger: logger}, c.Bus, c.Bus, nil)
 	c.controller, err = process.Controller(control.Config{
-		CheckScript: scripted.CheckScript,
+		CheckScript: script.Check,
 		StallAfter:  4 * firstCheck, // a gateway checks every quarter of it
 	}, nil)
 	if err != nil {

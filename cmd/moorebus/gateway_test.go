@@ -20,8 +20,8 @@ import (
 	"github.com/moorebus/moorebus/internal/cli"
 	"github.com/moorebus/moorebus/internal/control/runs"
 	"github.com/moorebus/moorebus/internal/httpapi"
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
 // outcome is what a command wrote, and its exit code.
@@ -56,7 +56,7 @@ func (o outcome) withoutIDs() outcome {
 
 func agentOf(t *testing.T, text string) events.Agent {
 	t.Helper()
-	a, err := agentfile.ParseAgent([]byte(text), agentfile.YAML, agentfile.Options{CheckScript: scripted.CheckScript})
+	a, err := agentfile.ParseAgent([]byte(text), agentfile.YAML, agentfile.Options{CheckScript: script.Check})
 	require.NoError(t, err)
 	return a
 }

@@ -27,9 +27,9 @@ import (
 	gatewayrole "github.com/moorebus/moorebus/internal/role/gateway"
 	"github.com/moorebus/moorebus/internal/role/observer"
 	"github.com/moorebus/moorebus/internal/role/planner"
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool/exectool"
 )
 
@@ -247,7 +247,7 @@ func (f *localFlags) options(docs agentfile.Documents, at *feature.Place, logger
 	}
 	return host.Options{
 		Providers: providers, Prices: prices, Tools: registry, Subagents: toolfile.Subagents(docs.Tools), Results: actor.Results{Secrets: secrets},
-		Instance: f.role.Instance, Listener: at.Listener, TLS: f.tls, Token: os.Getenv(cli.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: scripted.CheckScript,
+		Instance: f.role.Instance, Listener: at.Listener, TLS: f.tls, Token: os.Getenv(cli.TokenVariable), Hosts: f.hosts, MaxStreams: f.clients.Streams(logger), MaxClientStreams: f.clients.PerClient, A2AAgent: f.clients.A2AAgent, CheckScript: script.Check,
 		StallAfter: f.gateway.StallAfter, PoolWait: f.gateway.PoolWait(), Features: features, Concurrency: f.role.Concurrency, Drain: f.role.Drain, Logger: logger,
 	}, nil
 }

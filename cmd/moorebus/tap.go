@@ -89,10 +89,10 @@ func (f *tapFlags) check() error {
 func typeNames() []string {
 	table := reducer.DefaultTable()
 	var names []string
-	for _, row := range table.Rows() {
+	for _, row := range table.Spec().Rows {
 		names = append(names, string(row.Event))
 	}
-	for _, t := range slices.Concat(table.StayTypes(), events.Types()) {
+	for _, t := range slices.Concat(table.Spec().Stay, events.Types()) {
 		names = append(names, string(t))
 	}
 	slices.Sort(names)

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
 // tapping is a tap in a process of its own.
@@ -75,7 +75,7 @@ func (p *tapping) interrupt(t *testing.T) string {
 func chatAgent(t *testing.T) events.Agent {
 	t.Helper()
 	a, err := agentfile.ParseAgent([]byte(`{"name": "talker", "mode": "chat", "llm": {"provider": "scripted", "script": [{"text": "Hello."}, {"text": "Fine."}]}}`),
-		agentfile.JSON, agentfile.Options{CheckScript: scripted.CheckScript})
+		agentfile.JSON, agentfile.Options{CheckScript: script.Check})
 	require.NoError(t, err)
 	return a
 }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/control/runs"
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
 // A person follows a run on a terminal, approves its call there, goes back in it, and leaves.
@@ -27,7 +27,7 @@ func TestWatch(t *testing.T) {
 func (b *bus) watched(t *testing.T, where ...string) {
 	agent, err := agentfile.ParseAgent([]byte(`{"name": "asker", "llm": {"provider": "scripted", "script": [
 		{"calls": [{"name": "calculator", "arguments": {"expression": "40 + 2"}}]}, {"text": "It is \u001b]0;owned\u0007 42."}]},
-		"tools": ["calculator"], "approval": {"policy": "always"}}`), agentfile.JSON, agentfile.Options{CheckScript: scripted.CheckScript})
+		"tools": ["calculator"], "approval": {"policy": "always"}}`), agentfile.JSON, agentfile.Options{CheckScript: script.Check})
 	require.NoError(t, err)
 	id, err := b.start(agent, "How much?", events.WaitingForHuman)
 	require.NoError(t, err)

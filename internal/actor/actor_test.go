@@ -154,7 +154,7 @@ func TestCancelledCall(t *testing.T) {
 // No state of a log leads to Acting without a call; one that is forged ends its
 // run.
 func TestActingWithoutACall(t *testing.T) {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Rows = append(spec.Rows, reducer.Row{From: events.Planning, Event: events.TypeContinue, To: events.Acting})
 	table, err := reducer.NewTable(spec)
 	require.NoError(t, err)

@@ -87,7 +87,7 @@ func checkTools(pool string, tools []events.ToolSpec) error {
 		if t.Pool != pool {
 			return fmt.Errorf("announce tools of pool %s: tool %s is of pool %q", pool, t.Name, t.Pool)
 		}
-		if events.Reserved(t.Name) {
+		if strings.HasPrefix(t.Name, events.ReservedPrefix) {
 			return fmt.Errorf("announce tools of pool %s: tool %s: names that begin with %s are Moorebus' own", pool, t.Name, events.ReservedPrefix)
 		}
 	}

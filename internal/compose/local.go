@@ -19,9 +19,9 @@ import (
 	"github.com/moorebus/moorebus/internal/control"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
@@ -55,7 +55,7 @@ func Documents(agentFile, toolFile string) (agentfile.Documents, error) {
 	}
 	if agentFile != "" {
 		var err error
-		if docs, err = readAgent(agentFile, agentfile.Options{CheckScript: scripted.CheckScript, CheckSchema: schema.Check}); err != nil {
+		if docs, err = readAgent(agentFile, agentfile.Options{CheckScript: script.Check, CheckSchema: schema.Check}); err != nil {
 			return docs, err
 		}
 		if docs.Agent == nil {

@@ -216,7 +216,7 @@ func TestDispatchIsNoProgress(t *testing.T) {
 
 // An application's own table need not have the event of a re-drive.
 func TestTableWithoutARedrive(t *testing.T) {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Stay = nil
 	table, err := reducer.NewTable(spec)
 	require.NoError(t, err)

@@ -27,7 +27,7 @@ const reviewing = events.State("reviewing")
 // machine has reviewing between planning and done.
 func machine(t testing.TB) *reducer.Machine {
 	t.Helper()
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Rows = append(spec.Rows,
 		reducer.Row{From: events.Planning, Event: "ReviewNeeded", To: reviewing},
 		reducer.Row{From: reviewing, Event: "Reviewed", To: events.Done})

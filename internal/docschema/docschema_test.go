@@ -22,8 +22,8 @@ import (
 	"github.com/moorebus/moorebus/internal/agentfile"
 	"github.com/moorebus/moorebus/internal/docschema"
 	"github.com/moorebus/moorebus/internal/schema"
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/pkg/events"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
 var update = flag.Bool("update", false, "write docs/schema and docs/files.md anew")
@@ -39,7 +39,7 @@ type kind struct {
 
 var kinds = []kind{
 	{"agent", docschema.Agent, func(data []byte) error {
-		_, err := agentfile.ParseAgent(data, agentfile.Auto, agentfile.Options{Name: "unnamed", CheckScript: scripted.CheckScript, CheckSchema: schema.Check})
+		_, err := agentfile.ParseAgent(data, agentfile.Auto, agentfile.Options{Name: "unnamed", CheckScript: script.Check, CheckSchema: schema.Check})
 		return err
 	}, fullAgent},
 	{"tools", docschema.Tools, func(data []byte) error {

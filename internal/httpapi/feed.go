@@ -133,12 +133,12 @@ func (s *Server) wantedOf(in requests.AllEvents) (wanted, error) {
 }
 
 func (s *Server) knownType(t events.Type) bool {
-	for _, row := range s.control.Table.Rows() {
+	for _, row := range s.control.Table.Spec().Rows {
 		if row.Event == t {
 			return true
 		}
 	}
-	return slices.Contains(s.control.Table.StayTypes(), t) || slices.Contains(events.Types(), t)
+	return slices.Contains(s.control.Table.Spec().Stay, t) || slices.Contains(events.Types(), t)
 }
 
 // mayMatch reports whether [wanted.match] may accept a record, without decoding it. A decoded

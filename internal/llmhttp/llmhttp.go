@@ -18,6 +18,7 @@ package llmhttp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -139,12 +140,12 @@ var (
 
 // Caller returns an adapter on the client. The identity is what its own options make of it,
 // formatted, with what further options change in replies.
-func (c *Client) Caller(call llm.CallerFunc, model, format string, own ...any) Caller {
+func (c *Client) Caller(call llm.CallerFunc, model, format string, own ...any) *Caller {
 	identity := fmt.Sprintf(format, own...)
 	if settings := c.settings(); settings != "" {
 		identity += " " + settings
 	}
-	return Caller{c, call, llm.Description{Identity: identity, DefaultModel: model}}
+	return &Caller{c, call, llm.Description{Identity: identity, DefaultModel: model}}
 }
 
 // Call asks the provider for one reply; see [llm.Caller].
@@ -155,6 +156,16 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 // Describe returns the default model, and an identity of address, model and the options that
 // affect replies.
 func (c *Caller) Describe() llm.Description { return c.is }
+
+// NeedsResponses reports whether a request to chat completions needs OpenAI's Responses API, by the
+// table of models. sure is false where only the model's name says so: the server is not known.
+func (c *Caller) NeedsResponses(req llm.Request) (needs, sure bool) {
+	caps := c.client.Capabilities(cmp.Or(req.Model, c.is.DefaultModel))
+	if len(req.ProviderTools) > 0 && caps.API == "" && caps.Row == "openai" {
+		return true, true // OpenAI's chat completions have no provider tools
+	}
+	return caps.NeedsResponses(len(req.Tools) > 0, req.Sampling.Effort), c.client.Known() || caps.API != ""
+}
 
 // Close closes idle connections. Calls in flight go on.
 func (c *Caller) Close() { c.client.Close() }

@@ -43,7 +43,7 @@ func TestDeployed(t *testing.T) {
 // TestTableDecides: a new row of the table is a new edge for its owner.
 func TestTableDecides(t *testing.T) {
 	t.Parallel()
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Rows = append(spec.Rows, reducer.Row{From: events.Observing, Event: "Rested", To: events.WaitingForUser})
 	table, err := reducer.NewTable(spec)
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ import (
 
 // The states of an application's own graph have a user, which may publish out of them only.
 func TestStatesOfOnesOwn(t *testing.T) {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Rows = append(spec.Rows,
 		reducer.Row{From: events.Planning, Event: "ReviewNeeded", To: "reviewing"},
 		reducer.Row{From: "reviewing", Event: "Reviewed", To: events.Done})
@@ -51,7 +51,7 @@ func TestStatesOfOnesOwn(t *testing.T) {
 // A terminal state of an application's own graph is consumed by the actor of agents and
 // inspected by the gateway, as every end is.
 func TestEndsOfOnesOwn(t *testing.T) {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Terminal = append(spec.Terminal, "refused")
 	spec.Rows = append(spec.Rows, reducer.Row{From: events.Planning, Event: "Refused", To: "refused"})
 	table, err := reducer.NewTable(spec)

@@ -75,8 +75,7 @@ func (f *Fold) ApplyEvent(ctx context.Context, s events.Subject, e *events.Event
 // then shows.
 func Refused(err error) bool {
 	var illegal *reducer.IllegalError
-	var subject *reducer.SubjectError
-	return errors.As(err, &illegal) || errors.As(err, &subject)
+	return errors.As(err, &illegal) || errors.Is(err, reducer.ErrSubject)
 }
 
 // ParentGoneError says that a fork cannot be read, since the log has lost its parent.

@@ -241,7 +241,7 @@ func (o *offers) pick(a *events.Agent, pools map[string]string) (found []events.
 	found = make([]events.ToolSpec, 0, len(a.Tools)+len(a.ClientTools))
 	for _, ref := range a.Tools {
 		pool, name := events.SplitTool(ref)
-		if events.Reserved(name) { // actors cannot offer it
+		if strings.HasPrefix(name, events.ReservedPrefix) { // actors cannot offer it
 			return nil, "", refusal.New(refusal.Unprocessable, refusal.CodeUnknownTool,
 				"the tool %q is built into Moorebus and added where it is useful; leave it out", name).With(map[string]any{"tool": name})
 		}

@@ -15,11 +15,11 @@ func TableText(t *reducer.Table) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "FROM\tEVENT\tTO")
-	for _, row := range t.Rows() {
+	for _, row := range t.Spec().Rows {
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", anyState(row), row.Event, row.To)
 	}
 	_, _ = fmt.Fprintf(w, "%s\t%s\t(its parent's)\n", t.Initial(), events.TypeForked)
-	for _, typ := range t.StayTypes() {
+	for _, typ := range t.Spec().Stay {
 		_, _ = fmt.Fprintf(w, "*\t%s\t(stays)\n", typ)
 	}
 	_ = w.Flush()
@@ -32,7 +32,7 @@ func TableMermaid(t *reducer.Table) string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")
 	fmt.Fprintf(&b, "    [*] --> %s\n", t.Initial())
-	for _, row := range t.Rows() {
+	for _, row := range t.Spec().Rows {
 		fmt.Fprintf(&b, "    %s --> %s : %s\n", strings.Replace(anyState(row), "*", "any", 1), row.To, row.Event)
 	}
 	fmt.Fprintf(&b, "    %s --> any : %s\n", t.Initial(), events.TypeForked)
@@ -53,7 +53,7 @@ func TableDOT(t *reducer.Table) string {
 			fmt.Fprintf(&b, "    %q [peripheries=2];\n", s)
 		}
 	}
-	for _, row := range t.Rows() {
+	for _, row := range t.Spec().Rows {
 		fmt.Fprintf(&b, "    %q -> %q [label=%q];\n", anyState(row), row.To, row.Event)
 	}
 	fmt.Fprintf(&b, "    %q -> \"*\" [label=%q];\n", t.Initial(), events.TypeForked)

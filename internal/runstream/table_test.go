@@ -51,7 +51,7 @@ func TestDrawings(t *testing.T) {
 		"}\n", runstream.TableDOT(small(t)))
 	table := reducer.DefaultTable()
 	for _, drawing := range []string{runstream.TableText(table), runstream.TableMermaid(table), runstream.TableDOT(table)} {
-		for _, row := range table.Rows() {
+		for _, row := range table.Spec().Rows {
 			require.Contains(t, drawing, string(row.Event))
 		}
 	}

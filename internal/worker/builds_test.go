@@ -183,8 +183,7 @@ func TestTwoBuildsOnOneBus(t *testing.T) {
 		brought, queued := &events.Admitted{}, func(s *events.Start) { s.Queued = true }
 		without, err := reducer.DefaultTable().At(events.Since(events.TypeAdmitted) - 1)
 		require.NoError(t, err)
-		var revision *reducer.RevisionError
-		require.ErrorAs(t, newer.append(newBuild(t, server, without).start(), events.Control, brought), &revision, "the older build would end the run")
+		require.ErrorIs(t, newer.append(newBuild(t, server, without).start(), events.Control, brought), reducer.ErrRevision, "the older build would end the run")
 		require.NoError(t, newer.append(newer.start(queued), events.Control, brought))
 	})
 }
@@ -193,7 +192,7 @@ func TestTwoBuildsOnOneBus(t *testing.T) {
 // has it.
 func TestRunOfAnotherTableIsLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		spec := reducer.DefaultSpec()
+		spec := reducer.DefaultTable().Spec()
 		spec.Rows = append(spec.Rows, reducer.Row{From: events.Planning, Event: events.TypeContinue, To: events.Acting})
 		table, err := reducer.NewTable(spec)
 		require.NoError(t, err)

@@ -131,8 +131,7 @@ func (j *delivery) leaveBehind(ctx context.Context, e effects.Effect, leaves fun
 		}
 		return []runlog.Draft{{Origin: j.origin(e), Payload: p}}, nil
 	})
-	var newer *reducer.RevisionError
-	if errors.As(err, &newer) {
+	if errors.Is(err, reducer.ErrRevision) {
 		return nil // builds of the run's revision leave nothing either
 	}
 	return err

@@ -509,7 +509,11 @@ func (j *delivery) workFor(ctx context.Context, e effects.Effect) (Work, error) 
 // worker was lost.
 func (j *delivery) wasLost(e effects.Effect) bool {
 	_, found := j.foundDue(e.Key)
-	return found && !j.borrowed && j.w.cfg.Origin == "" && e.Kind != effects.KindEnd && j.d.Attempt()-1 > e.Failed.Counted(j.n)
+	counted := e.Failed.Total() // up to this delivery the log accounts for the attempts
+	if e.Failed.Under == j.n {
+		counted = max(counted, e.Failed.Delivery)
+	}
+	return found && !j.borrowed && j.w.cfg.Origin == "" && e.Kind != effects.KindEnd && j.d.Attempt()-1 > counted
 }
 
 // mayConclude reports whether this delivery may end a call that was started: it is a

@@ -276,7 +276,7 @@ func TestEventWithoutRow(t *testing.T) {
 // A table of one's own may have no place for failures: then the first one ends
 // the run, and nothing hangs.
 func TestFailureWithoutRow(t *testing.T) {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Stay = nil
 	table, err := reducer.NewTable(spec)
 	require.NoError(t, err)

@@ -77,7 +77,7 @@ type edge struct {
 // NewGraph returns the built-in graph.
 func NewGraph() *Graph {
 	g := &Graph{
-		spec: reducer.DefaultSpec(), rows: map[edge]events.State{}, folds: map[events.Type]reducer.Fold{}, states: map[events.State]Handler{},
+		spec: reducer.DefaultTable().Spec(), rows: map[edge]events.State{}, folds: map[events.Type]reducer.Fold{}, states: map[events.State]Handler{},
 	}
 	for _, row := range g.spec.Rows {
 		g.rows[edge{row.From, row.Event}] = row.To

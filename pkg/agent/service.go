@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
 	"github.com/moorebus/moorebus/internal/natsconn"
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/internal/subagent"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/toolset"
@@ -21,7 +22,6 @@ import (
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
-	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool"
 )
@@ -128,7 +128,7 @@ func (o serving) options(bus journal.Bus, registry *toolset.Registry) host.Optio
 	return host.Options{
 		Bus: bus, Machine: o.machine, Tools: registry, Logger: o.logger, Providers: o.providers, Agents: o.agents, Prices: o.prices, Estimators: o.estimators,
 		Subagents: o.subagents, StateTimeout: o.graph.handlerTimeout(), Listener: o.http.Listener, Token: o.http.Token, Hosts: o.http.Hosts,
-		CheckScript: scripted.CheckScript,
+		CheckScript: script.Check,
 		States:      func(h *host.Host) map[events.State]custom.Handler { return o.graph.handlers(h, registry) },
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -57,7 +58,7 @@ func (a Agent) checkClientTools() error {
 		switch {
 		case !clientToolName.MatchString(t.Name):
 			return fmt.Errorf("%s.name: %q is not a tool's name; use 1 to 64 of a-z A-Z 0-9 _ . -", key, t.Name)
-		case Reserved(t.Name):
+		case strings.HasPrefix(t.Name, ReservedPrefix):
 			return fmt.Errorf("%s.name: %q: names that begin with %s are Moorebus' own; choose another name", key, t.Name, ReservedPrefix)
 		case slices.ContainsFunc(a.ClientTools[:i], func(o ClientTool) bool { return o.Name == t.Name }):
 			return fmt.Errorf("%s.name: %q stands there twice; rename or remove one of the two", key, t.Name)

@@ -20,13 +20,8 @@ const (
 	schemaRoot  = "moorebus/"
 )
 
-// UnknownTypeError is the error for an event whose type is neither built in nor
-// registered.
-type UnknownTypeError struct{ Type Type }
-
-// Error names the type.
-func (e *UnknownTypeError) Error() string {
-	return fmt.Sprintf("unknown event type %q: register it with events.NewCodec, or use the Moorebus version that wrote it", string(e.Type))
+func unknownType(t Type) error {
+	return fmt.Errorf("unknown event type %q: register it with events.NewCodec, or use the Moorebus version that wrote it", string(t))
 }
 
 // NewerVersionError is the error for an event whose payload is of a version that this
@@ -122,7 +117,7 @@ func (c *Codec) Encode(e *Event) ([]byte, error) {
 	}
 	t := e.Type()
 	if rowOf[t] == nil && !c.custom[t] {
-		return nil, &UnknownTypeError{Type: t}
+		return nil, unknownType(t)
 	}
 	head, err := codec.Append(make([]byte, 0, usualBody), &envelope{
 		SpecVersion: specVersion, ID: e.ID, Type: string(t), Source: e.Source, Subject: e.Run,
@@ -240,7 +235,7 @@ func (c *Codec) payload(t Type, data json.RawMessage) (Payload, error) {
 	} else if c.custom[t] {
 		p = &Custom{Name: t}
 	} else {
-		return nil, &UnknownTypeError{Type: t}
+		return nil, unknownType(t)
 	}
 	if err := unmarshalPayload(data, p); err != nil {
 		return nil, fmt.Errorf("event %s: data: %w", t, err)
@@ -253,7 +248,7 @@ func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessa
 		return data, nil
 	}
 	if rowOf[t] == nil && !c.custom[t] {
-		return nil, &UnknownTypeError{Type: t}
+		return nil, unknownType(t)
 	}
 	text, ok := strings.CutPrefix(schema, schemaRoot+string(t)+"/")
 	v, err := strconv.Atoi(text)

@@ -234,12 +234,9 @@ func TestTimesAreUTC(t *testing.T) {
 
 func TestUnknownTypeIsNamed(t *testing.T) {
 	_, err := new(events.Codec).Decode(body("OrderShipped", `{}`))
-	var unknown *events.UnknownTypeError
-	require.ErrorAs(t, err, &unknown)
-	require.Equal(t, events.Type("OrderShipped"), unknown.Type)
-	require.ErrorContains(t, err, "OrderShipped")
+	require.ErrorContains(t, err, `unknown event type "OrderShipped"`)
 	_, err = new(events.Codec).Encode(event(&events.Custom{Name: "OrderShipped"}))
-	require.ErrorAs(t, err, &unknown)
+	require.ErrorContains(t, err, `unknown event type "OrderShipped"`)
 	_, err = new(events.Codec).Encode(&events.Event{})
 	require.Error(t, err)
 }

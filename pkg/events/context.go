@@ -30,9 +30,6 @@ var contextRows = []row{
 // such a name.
 const ReservedPrefix = "moorebus_"
 
-// Reserved reports whether a tool's name is one that only Moorebus may give.
-func Reserved(name string) bool { return strings.HasPrefix(name, ReservedPrefix) }
-
 // ContextReply is what an event that edits the model's context holds in addition to the
 // edit if the model asked for it, by a call of one of Moorebus's
 // tools: the call and its answer. Such calls are no tool calls of the run: they

@@ -95,10 +95,9 @@ func TestTooLongInARunOfRevision3(t *testing.T) {
 	require.NoError(t, err)
 	s := (&scene{Run: run, t: t}).do(single("a", "alpha"), success("a", "ONE"), &events.Continue{}, tooLong())
 	require.False(t, m.Table().Writes(s.Mem, events.TypeNeedsReflection))
-	var revision *reducer.RevisionError
 	_, _, _, err = s.Draft(events.Planning, &events.NeedsReflection{})
-	require.ErrorAs(t, err, &revision)
-	require.Equal(t, &reducer.RevisionError{Event: events.TypeNeedsReflection, Needs: 4, Run: 3}, revision)
+	require.ErrorIs(t, err, reducer.ErrRevision)
+	require.ErrorContains(t, err, "NeedsReflection in this form is of revision 4, and its run of revision 3")
 
 	own := started(t).do(single("a", "alpha"), success("a", "ONE"), &events.Continue{})
 	require.True(t, m.Table().Writes(own.Mem, events.TypeNeedsReflection))

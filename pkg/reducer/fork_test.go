@@ -272,7 +272,7 @@ func TestForkIsOnlyAFirstEvent(t *testing.T) {
 }
 
 func TestForkHasNoRow(t *testing.T) {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Rows = append(spec.Rows, reducer.Row{From: events.Idle, Event: events.TypeForked, To: events.Planning})
 	_, err := reducer.NewTable(spec)
 	require.ErrorContains(t, err, "has no row")

@@ -3,6 +3,7 @@ package reducer
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -165,18 +166,9 @@ func (t *Table) checkRevision(mem *Memory, r *rule, e *events.Event) error {
 	return nil
 }
 
-// RevisionError says that an event was not drafted, because builds of the run's own
-// revision may be at work on the same bus and could not read it.
-type RevisionError struct {
-	Event events.Type
-	// Needs is the revision that brought the event in this form, Run that of the run.
-	Needs, Run int
-}
-
-// Error names the event and both revisions.
-func (e *RevisionError) Error() string {
-	return fmt.Sprintf("%s in this form is of revision %d, and its run of revision %d, whose builds cannot read it", e.Event, e.Needs, e.Run)
-}
+// ErrRevision says that an event was not drafted, because builds of the run's own revision may
+// be at work on the same bus and could not read it.
+var ErrRevision = errors.New("whose builds cannot read it")
 
 // checkWrites refuses to write what the run's own revision does not know.
 func (t *Table) checkWrites(mem *Memory, r *rule, e *events.Event) error {
@@ -187,7 +179,7 @@ func (t *Table) checkWrites(mem *Memory, r *rule, e *events.Event) error {
 		mem = parent // a fork is of its parent's revision
 	}
 	if need, run := r.needs(mem, e), t.revisionOf(mem); need > max(run, anyoneWrites) {
-		return &RevisionError{Event: e.Type(), Needs: need, Run: run}
+		return fmt.Errorf("%s in this form is of revision %d, and its run of revision %d, %w", e.Type(), need, run, ErrRevision)
 	}
 	return nil
 }
@@ -219,12 +211,4 @@ func (e *TableError) Error() string {
 	}
 	return fmt.Sprintf("run %s is of the transition table %.12s…, this program has %.12s…: only a program with the run's own graph, of its revision or a newer one, can read it",
 		e.Run, e.Table, e.Own)
-}
-
-// Unwrap returns what is wrong with the event.
-func (e *TableError) Unwrap() error {
-	if e.Version == nil {
-		return nil
-	}
-	return e.Version
 }

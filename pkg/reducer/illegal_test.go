@@ -148,8 +148,7 @@ func TestPoisonNamesTheType(t *testing.T) {
 	_, body := s.stored(events.TypePaused, events.Planning, `{}`)
 	before := reducertest.Canonical(s.Mem)
 	_, err := s.Machine.Apply(s.Mem, "not.a.subject", body)
-	var stray *reducer.SubjectError
-	require.ErrorAs(t, err, &stray)
+	require.ErrorIs(t, err, reducer.ErrSubject)
 	require.ErrorContains(t, err, "not.a.subject")
 	require.Equal(t, before, reducertest.Canonical(s.Mem), "it belongs to no run and changes none")
 	long := in(t, events.Planning)

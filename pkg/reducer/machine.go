@@ -107,25 +107,19 @@ func (e *IllegalError) Error() string {
 	return fmt.Sprintf("event %d (%s) is not legal: %s", e.N, e.Type, e.Reason)
 }
 
-// SubjectError says that a record belongs to no run, because its subject cannot be read.
-type SubjectError struct{ Err error }
-
-// Error names the subject.
-func (e *SubjectError) Error() string { return "a record of no run: " + e.Err.Error() }
-
-// Unwrap returns the reason.
-func (e *SubjectError) Unwrap() error { return e.Err }
+// ErrSubject says that a record belongs to no run, because its subject cannot be read.
+var ErrSubject = errors.New("a record of no run")
 
 // Apply folds the run's next record into mem and returns the event. The error is an
 // *[IllegalError] for a record that cannot be decoded or is not legal here: it is counted,
 // and the run is poisoned from then on, see [Control.Poison]. Three errors leave mem as it
-// is: a *[SubjectError] for a subject that cannot be read, a *[ParentError] for a fork's
+// is: an [ErrSubject] for a subject that cannot be read, a *[ParentError] for a fork's
 // first event before [Memory.Adopt], and a *[TableError] for what only another program can
 // read.
 func (m *Machine) Apply(mem *Memory, subject string, body []byte) (*events.Event, error) {
 	s, err := events.ParseSubject(subject)
 	if err != nil {
-		return nil, &SubjectError{err}
+		return nil, fmt.Errorf("%w: %w", ErrSubject, err)
 	}
 	hash := events.Hash(body)
 	e, err := m.codec.Decode(body)
@@ -407,7 +401,7 @@ type Stamp struct {
 
 // Draft makes the run's next event out of a payload, with the subject that it has to be
 // appended on. origin is the state that the publisher owns, or [events.Control]. The error
-// is a *[TransitionError] if the table has no row for the event, a *[RevisionError] if the
+// is a *[TransitionError] if the table has no row for the event, an [ErrRevision] if the
 // run's own revision does not know it, and otherwise says what makes it illegal. mem is
 // not changed.
 func (m *Machine) Draft(mem *Memory, run events.Run, origin events.State, p events.Payload, stamp Stamp) (events.Subject, *events.Event, error) {

@@ -19,7 +19,7 @@ import (
 // of an application's own.
 func reviewed(t *testing.T) *reducer.Machine {
 	t.Helper()
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Terminal = append(spec.Terminal, "archived")
 	spec.Stay = append(spec.Stay, "NoteTaken")
 	spec.Rows = append(spec.Rows,

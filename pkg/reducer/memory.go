@@ -378,37 +378,25 @@ type Attempt struct {
 	Delivery int    `json:"delivery,omitempty"`
 }
 
-// Counted returns up to which delivery of a message the log accounts for the
-// attempts.
-func (a Attempt) Counted(message uint64) int {
-	if a.Under != message {
-		return a.Total()
-	}
-	return max(a.Total(), a.Delivery)
-}
-
 // Total returns the number of all failures.
 func (a Attempt) Total() int {
 	return a.Handler + a.Lost + a.RateLimited + a.NotAsked + a.Provider + a.Before
 }
 
-// TurnKind says what a turn of the conversation is.
-type TurnKind string
-
 // The kinds of a turn.
 const (
-	turnUser    TurnKind = "user"
-	turnReply   TurnKind = "reply"
-	turnNote    TurnKind = "note"
-	turnSummary TurnKind = "summary"
-	turnPaged   TurnKind = "paged"
+	turnUser    = "user"
+	turnReply   = "reply"
+	turnNote    = "note"
+	turnSummary = "summary"
+	turnPaged   = "paged"
 )
 
 // Turn is one step of the conversation as the model sees it. A reply's results
 // stand in ToolCalls.
 type Turn struct {
-	Kind    TurnKind `json:"kind"`
-	Content string   `json:"content"`
+	Kind    string `json:"kind"`
+	Content string `json:"content"`
 	// Parts are there where the user's message is more than text.
 	Parts []events.Part `json:"parts,omitempty"`
 	Calls []string      `json:"calls,omitempty"`

@@ -142,7 +142,7 @@ func TestNewerStartIsLeftAlone(t *testing.T) {
 // left alone; one of a revision whose builds ended it is poisoned, as its log has it. So
 // is an application's run, and one that pins no revision.
 func TestNewerVersion(t *testing.T) {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Stay = append(spec.Stay, "Own")
 	table, err := reducer.NewTable(spec)
 	require.NoError(t, err)
@@ -234,10 +234,9 @@ func TestFormsOfARevision(t *testing.T) {
 	require.NoError(t, err)
 	s := (&scene{Run: run, t: t}).do(interrupted, single("a", "alpha"))
 	interrupted = &events.LLMAttemptFailed{Kind: codes.KindInterrupted, MessageID: "m-2", Content: "It i"}
-	var revision *reducer.RevisionError
 	_, _, _, err = s.Draft(events.Planning, interrupted)
-	require.ErrorAs(t, err, &revision)
-	require.Equal(t, &reducer.RevisionError{Event: events.TypeLLMAttemptFailed, Needs: 3, Run: 2}, revision)
+	require.ErrorIs(t, err, reducer.ErrRevision)
+	require.ErrorContains(t, err, "LlmAttemptFailed in this form is of revision 3, and its run of revision 2")
 
 	stored := in(t, events.Acting)
 	subject, _, body, err := stored.Draft(events.Planning, interrupted)
@@ -266,10 +265,9 @@ func TestModelsInARunOfRevision3(t *testing.T) {
 		s := (&scene{Run: run, t: t}).do(call)
 		_, _, _, handing := s.Draft(events.Acting, &events.HandedOff{Agent: agent, AgentHash: "h", CallID: "a"})
 		for typ, err := range map[events.Type]error{events.TypeForked: forking, events.TypeHandedOff: handing} {
-			var revision *reducer.RevisionError
-			require.Equal(t, !known, errors.As(err, &revision), "%s: %v", typ, err)
+			require.Equal(t, !known, errors.Is(err, reducer.ErrRevision), "%s: %v", typ, err)
 			if !known {
-				require.Equal(t, &reducer.RevisionError{Event: typ, Needs: 4, Run: 3}, revision)
+				require.ErrorContains(t, err, string(typ)+" in this form is of revision 4, and its run of revision 3")
 			}
 		}
 	}
@@ -300,7 +298,7 @@ func TestEventsReference(t *testing.T) {
 func reference() string {
 	var b strings.Builder
 	b.WriteString("| event | what happened | leads | published by |\n|---|---|---|---|\n")
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	for _, typ := range events.Types() {
 		var leads []string
 		for _, row := range spec.Rows {

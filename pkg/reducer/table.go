@@ -17,8 +17,8 @@ type Row struct {
 	To    events.State
 }
 
-// TableSpec is a transition table in the making. Start from [DefaultSpec] to
-// extend the built-in one.
+// TableSpec is a transition table in the making. Start from the [Table.Spec] of
+// [DefaultTable] to extend the built-in one.
 type TableSpec struct {
 	Initial  events.State
 	Terminal []events.State
@@ -28,8 +28,8 @@ type TableSpec struct {
 	Stay []events.Type
 }
 
-// DefaultSpec returns the built-in table.
-func DefaultSpec() TableSpec {
+// defaultSpec returns the rows of the built-in table.
+func defaultSpec() TableSpec {
 	spec := TableSpec{Initial: events.Idle, Terminal: []events.State{events.Done, events.Errored, events.Cancelled}}
 	for i := range rules {
 		r := &rules[i]
@@ -45,7 +45,7 @@ func DefaultSpec() TableSpec {
 
 // DefaultTable returns the built-in table.
 func DefaultTable() *Table {
-	t, err := NewTable(DefaultSpec())
+	t, err := NewTable(defaultSpec())
 	if err != nil {
 		panic("the built-in transition table is wrong: " + err.Error())
 	}
@@ -254,8 +254,9 @@ func (t *Table) Initial() events.State { return t.spec.Initial }
 // States returns every state, sorted.
 func (t *Table) States() []events.State { return slices.Clone(t.states) }
 
-// Rows returns every row, sorted by state and event.
-func (t *Table) Rows() []Row { return slices.Clone(t.spec.Rows) }
-
-// StayTypes returns the events that leave the state as it is, sorted.
-func (t *Table) StayTypes() []events.Type { return slices.Clone(t.spec.Stay) }
+// Spec returns what the table was made of, sorted.
+func (t *Table) Spec() TableSpec {
+	s := t.spec
+	s.Terminal, s.Rows, s.Stay = slices.Clone(s.Terminal), slices.Clone(s.Rows), slices.Clone(s.Stay)
+	return s
+}

@@ -66,7 +66,7 @@ const specStay = `UserMessage LlmAttemptFailed ToolCallDispatched ToolCallStarte
 func TestTheTableIsTheSpecifications(t *testing.T) {
 	table := reducer.DefaultTable()
 	var rows []string
-	for _, row := range table.Rows() {
+	for _, row := range table.Spec().Rows {
 		from := string(row.From)
 		if from == "" {
 			from = "*"
@@ -75,7 +75,7 @@ func TestTheTableIsTheSpecifications(t *testing.T) {
 	}
 	require.ElementsMatch(t, strings.Split(strings.TrimSpace(specRows), "\n"), rows)
 	var stay []string
-	for _, typ := range table.StayTypes() {
+	for _, typ := range table.Spec().Stay {
 		stay = append(stay, string(typ))
 	}
 	require.ElementsMatch(t, strings.Fields(specStay), stay)
@@ -121,7 +121,7 @@ func TestTableValidation(t *testing.T) {
 		return reducer.Row{From: events.State(from), Event: events.Type(event), To: events.State(to)}
 	}
 	spec := func(change func(*reducer.TableSpec)) reducer.TableSpec {
-		s := reducer.DefaultSpec()
+		s := reducer.DefaultTable().Spec()
 		change(&s)
 		return s
 	}
@@ -153,7 +153,7 @@ func TestTableValidation(t *testing.T) {
 
 // A state or an event that stands twice in a spec is one, for the hash too, which runs pin.
 func TestHashOfASpecWithRepeats(t *testing.T) {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Terminal, spec.Stay = append(spec.Terminal, spec.Terminal...), append(spec.Stay, spec.Stay...)
 	table, err := reducer.NewTable(spec)
 	require.NoError(t, err)
@@ -161,7 +161,7 @@ func TestHashOfASpecWithRepeats(t *testing.T) {
 }
 
 func TestCustomStatesAndTerminals(t *testing.T) {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Terminal = append(spec.Terminal, "archived")
 	spec.Rows = append(spec.Rows,
 		reducer.Row{From: events.Planning, Event: "ReviewNeeded", To: "reviewing"},
@@ -186,7 +186,7 @@ func TestHashDoesNotDependOnOrder(t *testing.T) {
 	require.Len(t, want, 64)
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
-		spec := reducer.DefaultSpec()
+		spec := reducer.DefaultTable().Spec()
 		random.Shuffle(len(spec.Rows), func(i, j int) { spec.Rows[i], spec.Rows[j] = spec.Rows[j], spec.Rows[i] })
 		random.Shuffle(len(spec.Stay), func(i, j int) { spec.Stay[i], spec.Stay[j] = spec.Stay[j], spec.Stay[i] })
 		slices.Reverse(spec.Terminal)
@@ -194,7 +194,7 @@ func TestHashDoesNotDependOnOrder(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, table.Hash())
 	}
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	spec.Stay = spec.Stay[1:]
 	table, err := reducer.NewTable(spec)
 	require.NoError(t, err)
@@ -202,13 +202,13 @@ func TestHashDoesNotDependOnOrder(t *testing.T) {
 }
 
 func TestATableCannotBeChangedFromOutside(t *testing.T) {
-	spec := reducer.DefaultSpec()
+	spec := reducer.DefaultTable().Spec()
 	table, err := reducer.NewTable(spec)
 	require.NoError(t, err)
 	for i := range spec.Rows {
 		spec.Rows[i].To = events.Done
 	}
-	table.Rows()[0].To, table.States()[0], table.StayTypes()[0] = "x", "x", "x"
+	table.Spec().Rows[0].To, table.States()[0], table.Spec().Stay[0] = "x", "x", "x"
 	require.Equal(t, reducer.DefaultTable(), table)
 }
 

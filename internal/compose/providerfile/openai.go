@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
@@ -19,8 +20,8 @@ import (
 // openAI calls models by chat completions, and by the Responses API where the table of
 // models says that a request needs it.
 type openAI struct {
-	*openai.Caller
-	responses *responses.Caller
+	*llmhttp.Caller
+	responses *llmhttp.Caller
 	model     string
 	// noResponses is set once an unknown server has shown that it lacks the API.
 	noResponses atomic.Bool
@@ -46,7 +47,7 @@ func newOpenAI(client *http.Client, e agentfile.Provider, keys keys) (llm.Caller
 	return &openAI{Caller: chat, responses: other, model: e.Model}, nil
 }
 
-func newResponses(client *http.Client, e agentfile.Provider, keys keys) (*responses.Caller, error) {
+func newResponses(client *http.Client, e agentfile.Provider, keys keys) (*llmhttp.Caller, error) {
 	return responses.New(responses.Options{
 		APIKey: e.APIKey, Keys: keys, BaseURL: e.BaseURL, Model: e.Model, Header: header(e.Headers), HTTPClient: client,
 		Like: e.Like, Capabilities: e.Capabilities, ExtraBody: e.ExtraBody, Query: e.Query,

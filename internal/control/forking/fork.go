@@ -182,8 +182,7 @@ func (f *Forker) create(ctx context.Context, at events.Run, req Request) (Result
 		first.Budget = fork.Agent.Budget
 	}
 	opened, err := f.a.Open(ctx, run, first)
-	var newer *reducer.RevisionError
-	if errors.As(err, &newer) {
+	if errors.Is(err, reducer.ErrRevision) {
 		return Result{}, invalid(refusal.CodeBadPatch, "patch: models: %s; name one model for each task type", err)
 	}
 	if err != nil {

@@ -26,11 +26,11 @@ type tableRow struct {
 }
 
 func transitionsOf(t *reducer.Table) Transitions {
-	answer := Transitions{Hash: t.Hash(), Initial: t.Initial(), StayRows: t.StayTypes()}
+	answer := Transitions{Hash: t.Hash(), Initial: t.Initial(), StayRows: t.Spec().Stay}
 	for _, state := range t.States() {
 		answer.States = append(answer.States, tableState{state, t.Terminal(state)})
 	}
-	for _, row := range t.Rows() {
+	for _, row := range t.Spec().Rows {
 		answer.Rows = append(answer.Rows, tableRow{row.From, row.Event, row.To})
 	}
 	return answer

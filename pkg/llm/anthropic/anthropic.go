@@ -91,17 +91,15 @@ type Options struct {
 	Query     map[string]string
 }
 
-// Caller calls one provider. It is an [llm.Described] and an [llm.Writer], and Close closes its
-// idle connections. It is safe for concurrent use.
-type Caller struct {
-	llmhttp.Caller
+// caller is one provider.
+type caller struct {
 	opts Options
 	http *llmhttp.Client
 }
 
-// New returns a Caller, or an error that says which option to set. It sends
-// nothing.
-func New(opts Options) (*Caller, error) {
+// New returns an [llm.Described], or an error that says which option to set. It sends nothing. The
+// Close of what it returns closes idle connections.
+func New(opts Options) (*llmhttp.Caller, error) {
 	client, err := llmhttp.New(providers.Anthropic, llmhttp.Options{
 		APIKey: opts.APIKey, Keys: opts.Keys, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
 		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient, Like: opts.Like, Capabilities: opts.Capabilities,
@@ -113,12 +111,11 @@ func New(opts Options) (*Caller, error) {
 	if opts.MaxTokens <= 0 {
 		opts.MaxTokens = defaultMaxTokens
 	}
-	c := &Caller{opts: opts, http: client}
-	c.Caller = client.Caller(c.call, opts.Model, "anthropic %s/ %q %d", client.Address(), opts.Model, opts.MaxTokens)
-	return c, nil
+	c := &caller{opts: opts, http: client}
+	return client.Caller(c.call, opts.Model, "anthropic %s/ %q %d", client.Address(), opts.Model, opts.MaxTokens), nil
 }
 
-func (c *Caller) call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+func (c *caller) call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	x := &exchange{caller: c, req: req, names: llmhttp.NamesOf(req), model: cmp.Or(req.Model, c.opts.Model)}
 	x.caps = c.http.Capabilities(x.model)
 	if err := x.write(); err != nil {

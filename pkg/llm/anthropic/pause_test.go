@@ -12,12 +12,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
 // inTurn answers each request with the next of the bodies, and then with the last one
 // again. A body that is no JSON object is a stream. It returns the bodies of the requests.
-func inTurn(t *testing.T, bodies ...string) (*Caller, func() [][]byte) {
+func inTurn(t *testing.T, bodies ...string) (*llmhttp.Caller, func() [][]byte) {
 	t.Helper()
 	var asked [][]byte
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -10,13 +10,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
 // turn asks for a reply and appends it, as the log would hold it, and the results of its
 // calls.
-func turn(t *testing.T, c *Caller, req *llm.Request, model string) {
+func turn(t *testing.T, c *llmhttp.Caller, req *llm.Request, model string) {
 	t.Helper()
 	req.Model, req.Provider = model, "claude"
 	res, err := c.Call(t.Context(), *req, nil)

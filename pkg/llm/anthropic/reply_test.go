@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
@@ -29,7 +30,7 @@ func wantError(t *testing.T, err error, kind llm.ErrorKind) *llm.Error {
 func ask() llm.Request { return llm.Request{Messages: []llm.Message{user("go")}} }
 
 // always makes a Caller whose server gives every request the same reply.
-func always(t *testing.T, contentType, body string) *Caller {
+func always(t *testing.T, contentType, body string) *llmhttp.Caller {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
@@ -145,7 +146,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const testKey = "sk-ant-secret-0123456789"
 
 // open makes a Caller of the server at the address.
-func open(t testing.TB, url string, change ...func(*Options)) *Caller {
+func open(t testing.TB, url string, change ...func(*Options)) *llmhttp.Caller {
 	t.Helper()
 	opts := Options{APIKey: testKey, BaseURL: url, Model: "claude-test", MaxBytes: llmtest.MaxWireBytes}
 	for _, c := range change {

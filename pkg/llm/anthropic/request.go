@@ -11,7 +11,7 @@ import (
 
 // exchange is one reply: the request for it, and what it is read with.
 type exchange struct {
-	caller *Caller
+	caller *caller
 	req    llm.Request
 	names  *llmhttp.ToolNames
 	model  string

@@ -83,17 +83,15 @@ type Options struct {
 	HTTPClient *http.Client
 }
 
-// Caller calls one provider. It is an [llm.Described] and an [llm.Writer], and Close closes its
-// idle connections. It is safe for concurrent use.
-type Caller struct {
-	llmhttp.Caller
+// caller is one provider.
+type caller struct {
 	opts Options
 	http *llmhttp.Client
 }
 
-// New returns a Caller, or an error that says which option to set. It sends
-// nothing.
-func New(opts Options) (*Caller, error) {
+// New returns an [llm.Described], or an error that says which option to set. It sends nothing. The
+// Close of what it returns closes idle connections.
+func New(opts Options) (*llmhttp.Caller, error) {
 	client, err := llmhttp.New(providers.OpenAI, llmhttp.Options{
 		APIKey: opts.APIKey, Keys: opts.Keys, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
 		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient,
@@ -102,22 +100,11 @@ func New(opts Options) (*Caller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Caller{opts: opts, http: client}
-	c.Caller = client.Caller(c.call, opts.Model, "openai %s %q %q %t", client.Address(), opts.Model, opts.ReasoningEffort, opts.NoOutputSchema)
-	return c, nil
+	c := &caller{opts: opts, http: client}
+	return client.Caller(c.call, opts.Model, "openai %s %q %q %t", client.Address(), opts.Model, opts.ReasoningEffort, opts.NoOutputSchema), nil
 }
 
-// NeedsResponses reports whether the request needs OpenAI's Responses API, by the table of
-// models. sure is false where only the model's name says so: the server is not known.
-func (c *Caller) NeedsResponses(req llm.Request) (needs, sure bool) {
-	caps := c.http.Capabilities(cmp.Or(req.Model, c.opts.Model))
-	if len(req.ProviderTools) > 0 && caps.API == "" && caps.Row == "openai" {
-		return true, true // OpenAI's chat completions have no provider tools
-	}
-	return caps.NeedsResponses(len(req.Tools) > 0, req.Sampling.Effort), c.http.Known() || caps.API != ""
-}
-
-func (c *Caller) call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+func (c *caller) call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	x := c.exchange(req)
 	if err := x.prepare(); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
@@ -128,13 +115,13 @@ func (c *Caller) call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return llmhttp.SecondPass(ctx, req, stream, c.call)
 }
 
-func (c *Caller) exchange(req llm.Request) *exchange {
+func (c *caller) exchange(req llm.Request) *exchange {
 	return &exchange{caller: c, req: req, model: cmp.Or(req.Model, c.opts.Model), names: llmhttp.NamesOf(req)}
 }
 
 // exchange is one request and what its reply is read with.
 type exchange struct {
-	caller *Caller
+	caller *caller
 	req    llm.Request
 	model  string
 	names  *llmhttp.ToolNames

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
@@ -43,7 +44,7 @@ func open(t *testing.T, url string) llm.Caller {
 }
 
 // serve starts a server and a Caller of it.
-func serve(t *testing.T, opts Options, handler http.HandlerFunc) *Caller {
+func serve(t *testing.T, opts Options, handler http.HandlerFunc) *llmhttp.Caller {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)

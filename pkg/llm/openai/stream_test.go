@@ -10,12 +10,11 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/llmtest"
-	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/stretchr/testify/require"
 )
 
-func streamedCall(t *testing.T, c *Caller) (llm.Response, *heard, error) {
+func streamedCall(t *testing.T, c *llmhttp.Caller) (llm.Response, *heard, error) {
 	t.Helper()
 	var h heard
 	res, err := c.Call(t.Context(), ask(), h.add)
@@ -48,7 +47,7 @@ func (c canned) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(body), Request: r}, nil
 }
 
-func cannedCaller(t testing.TB, tr canned, opts Options) *Caller {
+func cannedCaller(t testing.TB, tr canned, opts Options) *llmhttp.Caller {
 	t.Helper()
 	opts.BaseURL, opts.HTTPClient = "http://canned.invalid", &http.Client{Transport: tr}
 	c, err := New(opts)
@@ -59,11 +58,9 @@ func cannedCaller(t testing.TB, tr canned, opts Options) *Caller {
 // TestQuirks plays the oddities of servers. A file's options are capabilities.
 func TestQuirks(t *testing.T) {
 	llmtest.RunQuirks(t, "testdata/quirks", func(t *testing.T, url string, options json.RawMessage) llm.Caller {
-		c := open(t, url).(*Caller)
-		client, err := llmhttp.New(providers.OpenAI, llmhttp.Options{APIKey: testKey, BaseURL: url, Capabilities: options})
+		c, err := New(Options{APIKey: testKey, BaseURL: url, Capabilities: options})
 		require.NoError(t, err)
-		t.Cleanup(client.Close)
-		c.http = client
+		t.Cleanup(c.Close)
 		return c
 	})
 }

@@ -115,7 +115,7 @@ const (
 
 // exchange is one request, and what its reply is read with.
 type exchange struct {
-	caller   *Caller
+	caller   *caller
 	req      llm.Request
 	names    *llmhttp.ToolNames
 	caps     providers.Capabilities

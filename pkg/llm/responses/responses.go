@@ -74,19 +74,17 @@ type Options struct {
 	HTTPClient *http.Client
 }
 
-// Caller calls one provider. It is an [llm.Described] and an [llm.Writer], and Close closes its
-// idle connections. It is safe for concurrent use.
-type Caller struct {
-	llmhttp.Caller
+// caller is one provider.
+type caller struct {
 	opts Options
 	http *llmhttp.Client
 	// noSummary is set once the server has refused to summarize.
 	noSummary atomic.Bool
 }
 
-// New returns a Caller, or an error that says which option to set. It sends
-// nothing.
-func New(opts Options) (*Caller, error) {
+// New returns an [llm.Described], or an error that says which option to set. It sends nothing. The
+// Close of what it returns closes idle connections.
+func New(opts Options) (*llmhttp.Caller, error) {
 	client, err := llmhttp.New(providers.Responses, llmhttp.Options{
 		APIKey: opts.APIKey, Keys: opts.Keys, BaseURL: opts.BaseURL, Header: opts.Header, Timeout: opts.Timeout, Silence: opts.Silence,
 		MaxBytes: opts.MaxBytes, HTTPClient: opts.HTTPClient, Like: opts.Like, Capabilities: opts.Capabilities,
@@ -95,12 +93,11 @@ func New(opts Options) (*Caller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Caller{opts: opts, http: client}
-	c.Caller = client.Caller(c.call, opts.Model, "responses %s %q", client.Address(), opts.Model)
-	return c, nil
+	c := &caller{opts: opts, http: client}
+	return client.Caller(c.call, opts.Model, "responses %s %q", client.Address(), opts.Model), nil
 }
 
-func (c *Caller) call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+func (c *caller) call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -111,7 +108,7 @@ func (c *Caller) call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return c.ask(ctx, req, stream)
 }
 
-func (c *Caller) ask(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+func (c *caller) ask(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	x := &exchange{caller: c, req: req, names: llmhttp.NamesOf(req)}
 	if err := x.write(); err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const testKey = "sk-secret-0123456789"
 
 // open makes a Caller of the server at the address.
-func open(t testing.TB, url string, change ...func(*Options)) *Caller {
+func open(t testing.TB, url string, change ...func(*Options)) *llmhttp.Caller {
 	t.Helper()
 	opts := Options{APIKey: testKey, BaseURL: url, Model: "m", MaxBytes: llmtest.MaxWireBytes, Like: "openai"}
 	for _, c := range change {

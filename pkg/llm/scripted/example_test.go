@@ -8,7 +8,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
 
-func ExampleCaller() {
+func ExampleNew() {
 	settings := []byte(`{"provider": "scripted", "script": [
 		{"calls": [{"name": "word_count", "arguments": {"text": "one two"}}]},
 		{"text": "I counted {{observation -1}} words."}]}`)
@@ -41,10 +41,4 @@ func ExampleMock() {
 	// llm.Text
 	// invalid: no more programmed responses: there were 2, and this is call 3
 	// 3 small
-}
-
-func ExampleCheckScript() {
-	err := scripted.CheckScript([]byte(`[{"text": "one"}, {"txt": "two"}]`))
-	fmt.Println(err)
-	// Output: script[1]: unknown key "txt" (allowed: text, content, calls, error, confidence, usage, finish, reasoning, rest)
 }

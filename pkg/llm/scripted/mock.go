@@ -11,7 +11,7 @@ import (
 
 // Mock is a model for tests and examples. It gives its replies in the order in
 // which it is asked, whatever the request, and remembers the requests; so,
-// unlike [Caller], it is only good for one process. It is safe for concurrent
+// unlike that of [New], it is only good for one process. It is safe for concurrent
 // use.
 type Mock struct {
 	mu       sync.Mutex

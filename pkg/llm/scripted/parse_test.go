@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/moorebus/moorebus/internal/script"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 	"github.com/stretchr/testify/require"
@@ -99,7 +100,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestCheckScript(t *testing.T) {
-	require.NoError(t, scripted.CheckScript(json.RawMessage(`[{"text":"hi"}]`)))
-	require.Error(t, scripted.CheckScript(nil))
-	require.ErrorContains(t, scripted.CheckScript(json.RawMessage(`[{"txt":"hi"}]`)), "txt")
+	require.NoError(t, script.Check(json.RawMessage(`[{"text":"hi"}]`)))
+	require.Error(t, script.Check(nil))
+	require.ErrorContains(t, script.Check(json.RawMessage(`[{"txt":"hi"}]`)), "txt")
 }

@@ -41,9 +41,9 @@ const usedUp = "no more programmed responses"
 // defaultModel is the name that replies carry where the request names none.
 const defaultModel = "scripted"
 
-// Caller answers each request from the script in its Settings. It is safe for
+// caller answers each request from the script in its Settings. It is safe for
 // concurrent use. The zero value is ready to use.
-type Caller struct {
+type caller struct {
 	mu sync.Mutex
 	// parsed caches scripts, since many requests carry the same one. No reply
 	// depends on it.
@@ -51,15 +51,13 @@ type Caller struct {
 	bytes  int // of the settings in parsed
 }
 
-var _ llm.Described = (*Caller)(nil)
-
 // Describe returns the same for all callers: the agent's definition holds their replies.
-func (*Caller) Describe() llm.Description {
+func (*caller) Describe() llm.Description {
 	return llm.Description{Identity: "scripted", Local: true, OwnCost: true}
 }
 
-// New returns a Caller.
-func New() *Caller { return &Caller{} }
+// New returns a Caller that answers each request from the script in its Settings.
+func New() llm.Described { return &caller{} }
 
 // Bounds of the cache, in bytes of settings and in scripts.
 const (
@@ -67,17 +65,10 @@ const (
 	cacheScripts = 256
 )
 
-// CheckScript refuses the `script` of an agent that [Caller] cannot play. The error says
-// where, as in "script[2].calls[0]".
-func CheckScript(script json.RawMessage) error { return check(script) }
-
-// check is that of package script, whose name the parameter hides.
-var check = script.Check
-
 // Call returns the script's entry numbered req.Replies, counted from 0. It returns an
 // *llm.Error of KindInvalid for settings whose script cannot be, for a used-up script, for
 // a reference to a missing observation, and for a reflection, which scripts do not hold.
-func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
+func (c *caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chunk)) (llm.Response, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -100,7 +91,7 @@ func (c *Caller) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 	return res, nil
 }
 
-func (c *Caller) script(settings json.RawMessage) (script.Replies, error) {
+func (c *caller) script(settings json.RawMessage) (script.Replies, error) {
 	c.mu.Lock()
 	s, ok := c.parsed[string(settings)]
 	c.mu.Unlock()
@@ -115,7 +106,7 @@ func (c *Caller) script(settings json.RawMessage) (script.Replies, error) {
 }
 
 // keep caches a script. A full cache is emptied first.
-func (c *Caller) keep(settings string, parsed script.Replies) {
+func (c *caller) keep(settings string, parsed script.Replies) {
 	if len(settings) > cacheBytes {
 		return
 	}
