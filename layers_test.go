@@ -114,7 +114,7 @@ var lower = map[string][]string{
 	"internal/truncate":         {},
 	"internal/diskspace":        {},
 	"internal/groupflush":       {},
-	"pkg/llm":                   {},
+	"pkg/llm":                   {"pkg/events"},
 	"pkg/tool":                  {},
 	"internal/toolset":          {"internal/codes", "pkg/tool", "internal/retry"},
 	"internal/callctx":          {"internal/codes", "pkg/tool"},
@@ -128,9 +128,9 @@ var lower = map[string][]string{
 	"internal/announce":         {"pkg/journal", "pkg/events", "internal/retry", "internal/kv", "internal/buckets"},
 	"internal/worker":           {"internal/codes", "internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {"internal/codec"},
-	"internal/script":           {"pkg/llm"},
+	"internal/script":           {"pkg/events", "pkg/llm"},
 	"internal/keycommand":       {},
-	"internal/llmhttp":          {"internal/codec", "internal/media", "pkg/llm", "internal/providers", "internal/retry", "internal/tracecontext"},
+	"internal/llmhttp":          {"internal/codec", "internal/media", "pkg/events", "pkg/llm", "internal/providers", "internal/retry", "internal/tracecontext"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
 	"internal/agentfile/strict": {},
 	"internal/docschema":        {"pkg/events", "pkg/tool", "internal/agentfile", "internal/providers"},
@@ -138,7 +138,6 @@ var lower = map[string][]string{
 	"internal/toolcall":         {"internal/buckets", "internal/codes", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/tool", "pkg/journal", "internal/runlog", "internal/worker", "internal/approval", "internal/announce", "internal/retry"},
 	"internal/contextedit":      {"internal/codes", "pkg/events", "pkg/reducer", "internal/callname", "pkg/llm", "pkg/tool", "internal/truncate"},
 	"internal/clientmodel":      {"pkg/events", "pkg/reducer", "internal/effects", "pkg/journal"},
-	"internal/replyfacts":       {"pkg/events", "pkg/llm"},
 	"internal/refusal":          {},
 	"internal/runstart":         {"internal/agentstore", "internal/announce", "internal/buckets", "internal/kv", "internal/ports", "internal/tombstones", "internal/tracecontext", "pkg/events", "pkg/reducer", "pkg/tool", "pkg/journal", "internal/runlog", "internal/agentfile", "internal/refusal", "internal/agentfile/strict"},
 	"pkg/embedded":              {"internal/retry", "internal/diskspace", "internal/groupflush"},
@@ -159,7 +158,7 @@ var lower = map[string][]string{
 
 // ports are the ports, with what their adapters may import.
 var ports = map[string][]string{
-	"pkg/llm":         {"pkg/llm", "internal/script", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
+	"pkg/llm":         {"pkg/events", "pkg/llm", "internal/script", "internal/retry", "internal/llmhttp", "internal/providers", "internal/replyitem"},
 	"pkg/tool":        {"internal/codec", "internal/codes", "pkg/tool", "internal/callctx", "internal/oauth", "internal/retry", "internal/tracecontext", "internal/truncate"},
 	"pkg/journal":     {"pkg/journal", "internal/codec", "pkg/events", "internal/retry", "internal/groupcommit", "internal/groupflush", "internal/journalcheck", "internal/meter", "internal/ports", "internal/kv", "internal/buckets", "internal/feature/rows", "internal/recordline"},
 	"internal/tokens": {"internal/tokens"},
@@ -221,8 +220,8 @@ var rolesMay = []string{
 	"internal/jsondiff", "internal/logwalk", "internal/providers", "internal/truncate", "internal/media", "internal/replyitem",
 	"internal/livetext", "internal/sharedlog", "internal/meter", "internal/ports", "internal/journalcheck",
 	"internal/kv", "internal/buckets", "internal/tombstones", "internal/agentstore", "internal/feature/storage/entrystore",
-	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
-	"internal/refusal", "internal/replyfacts", "internal/docschema", "internal/clientmodel",
+	"internal/refusal", "internal/docschema", "internal/clientmodel",
+	"internal/refusal", "internal/docschema", "internal/clientmodel",
 	"internal/recordline", "internal/buildinfo", "internal/tracecontext", "internal/runid",
 	"internal/feature/row", "internal/feature/rows",
 }

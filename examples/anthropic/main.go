@@ -15,6 +15,7 @@ import (
 	"os"
 
 	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/anthropic"
 )
@@ -94,9 +95,9 @@ func (m watched) Call(ctx context.Context, req llm.Request, stream func(llm.Chun
 }
 
 // show prints the thinking. Its signature is for the provider alone.
-func show(w io.Writer, what string, reasoning []llm.ReasoningPart) error {
+func show(w io.Writer, what string, reasoning events.Reasoning) error {
 	for i, part := range reasoning {
-		if part.Kind != llm.ReasoningText {
+		if part.Kind != events.ReasoningText {
 			continue
 		}
 		var signature string

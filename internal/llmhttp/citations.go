@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // maxQuote bounds the quoted passage of a citation, in characters, and maxCitations how many
@@ -33,7 +33,7 @@ type source struct {
 // Cite adds the citations of a text that stands from the given character of the reply on and
 // has that many characters. What is none is omitted. Places that the API gives count from
 // the text's beginning; a citation without them is one of all of the text.
-func Cite(to []llm.Citation, list json.RawMessage, start, length int) []llm.Citation {
+func Cite(to []events.Citation, list json.RawMessage, start, length int) []events.Citation {
 	var all []json.RawMessage
 	_ = json.Unmarshal(list, &all) // null or absent where there are none
 	for _, one := range all {
@@ -48,7 +48,7 @@ func Cite(to []llm.Citation, list json.RawMessage, start, length int) []llm.Cita
 		if kind == "" {
 			continue
 		}
-		c := llm.Citation{Type: string(kind), URL: first(s.URL, s.Source), Title: first(s.Title, s.DocumentTitle, s.Filename, s.FileID), Quote: first(s.CitedText, s.Content)}
+		c := events.Citation{Type: string(kind), URL: first(s.URL, s.Source), Title: first(s.Title, s.DocumentTitle, s.Filename, s.FileID), Quote: first(s.CitedText, s.Content)}
 		if !strings.Contains(c.URL, "://") { // a source may have another name
 			c.Title, c.URL = first(Word(c.Title), Word(c.URL)), ""
 		}

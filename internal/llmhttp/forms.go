@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -16,8 +17,8 @@ func NoModel() *llm.Error {
 
 // Adjust is a setting that is sent as the value, or omitted if that is nil. The value is a
 // string or a number.
-func Adjust(key string, sent any) llm.Adjusted {
-	a := llm.Adjusted{Key: key}
+func Adjust(key string, sent any) events.Adjusted {
+	a := events.Adjusted{Key: key}
 	if sent != nil {
 		a.Sent, _ = json.Marshal(sent) // strings and numbers always encode
 	}

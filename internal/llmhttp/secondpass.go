@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -55,7 +56,7 @@ func SecondPass(ctx context.Context, req llm.Request, stream func(llm.Chunk),
 	again.Messages = append(slices.Clip(req.Messages),
 		llm.Message{
 			Role: llm.RoleAssistant, Content: text.Content, Reasoning: text.Reasoning,
-			Asked: llm.Asked{Provider: req.Provider, Model: req.Model},
+			Asked: events.Asked{Provider: req.Provider, Model: req.Model},
 		},
 		llm.Message{Role: llm.RoleUser, Content: secondWords})
 	second, err := ask(ctx, again, stream)
@@ -66,7 +67,7 @@ func SecondPass(ctx context.Context, req llm.Request, stream func(llm.Chunk),
 		m.Usage = text.Usage.Plus(m.Usage)
 		m.Reasoning = append(slices.Clip(text.Reasoning), m.Reasoning...)
 		m.RequestSHA256 = text.RequestSHA256
-		m.Adjusted = append(m.Adjusted, llm.Adjusted{Key: "output_schema", Sent: json.RawMessage(`"second_pass"`)})
+		m.Adjusted = append(m.Adjusted, events.Adjusted{Key: "output_schema", Sent: json.RawMessage(`"second_pass"`)})
 	}), nil
 }
 

@@ -93,7 +93,7 @@ func (c *Client) Stream(ctx context.Context, body []byte, add func(Event) (Progr
 
 // play gives the events to add, and calls complete once the reply lacks nothing. A failure after
 // that is no error, except one that the provider reports.
-func play(in *events, add func(Event) (Progress, error), complete func()) error {
+func play(in *eventReader, add func(Event) (Progress, error), complete func()) error {
 	progress := Begun
 	for progress != Ended {
 		e, err := in.next()
@@ -166,7 +166,7 @@ func stopped(f func()) *time.Timer {
 
 // broken distinguishes a broken stream from one in which the provider reported an error, and
 // from one that is too large.
-func (c *Client) broken(err error, in *events, resp *http.Response) error {
+func (c *Client) broken(err error, in *eventReader, resp *http.Response) error {
 	var stated Stated
 	switch {
 	case errors.As(err, &stated):
@@ -203,9 +203,9 @@ func (c *Client) brokenBy(err error, status int) *llm.Error {
 
 var errTooLarge = errors.New("the server's reply is larger than the limit")
 
-// events reads server-sent events as the APIs send them. It is more lenient than
+// eventReader reads server-sent events as the APIs send them. It is more lenient than
 // the standard: an event needs no empty line at its end if its data is complete.
-type events struct {
+type eventReader struct {
 	src  *bufio.Reader
 	left int64
 	// heard is called for each line.
@@ -221,12 +221,12 @@ type events struct {
 	cr bool
 }
 
-func newEvents(body io.Reader, limit int64, heard func()) *events {
-	return &events{src: bufio.NewReader(io.LimitReader(body, limit+1)), left: limit, heard: heard}
+func newEvents(body io.Reader, limit int64, heard func()) *eventReader {
+	return &eventReader{src: bufio.NewReader(io.LimitReader(body, limit+1)), left: limit, heard: heard}
 }
 
 // next returns the next event with data, and io.EOF at the end.
-func (in *events) next() (Event, error) {
+func (in *eventReader) next() (Event, error) {
 	for {
 		line, err := in.line()
 		if in.left < 0 {
@@ -249,7 +249,7 @@ func (in *events) next() (Event, error) {
 }
 
 // line returns the next line without its end, which is CR, LF or both.
-func (in *events) line() (line []byte, err error) {
+func (in *eventReader) line() (line []byte, err error) {
 	for in.left >= 0 {
 		b, err := in.src.ReadByte()
 		if err != nil {
@@ -270,7 +270,7 @@ func (in *events) line() (line []byte, err error) {
 }
 
 // read takes one line and reports whether it completes an event.
-func (in *events) read(line []byte) bool {
+func (in *eventReader) read(line []byte) bool {
 	if len(line) == 0 {
 		if len(in.data) > 0 {
 			return true

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/codec"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -306,7 +307,7 @@ func (o *outcome) String() string {
 func describe(line func(string, ...any), m llm.Meta) {
 	for _, p := range m.Reasoning {
 		switch {
-		case p.Kind != llm.ReasoningOpaque:
+		case p.Kind != events.ReasoningOpaque:
 			line("reasoning %s %q", p.Kind, p.Text)
 		case p.ID != "":
 			line("reasoning %s %s %s", p.Kind, p.ID, p.Data)

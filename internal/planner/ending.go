@@ -29,7 +29,7 @@ func hasNothing(content string) bool { return strings.TrimSpace(content) == "" }
 func standIn(meta llm.Meta) string {
 	var items []json.RawMessage
 	for _, p := range meta.Reasoning {
-		if p.Kind == llm.ReasoningOpaque {
+		if p.Kind == events.ReasoningOpaque {
 			items = append(items, p.Data)
 		}
 	}
@@ -140,7 +140,7 @@ func joined(first, rest llm.Response) llm.Response {
 	}
 	for _, part := range r.Reasoning {
 		// What only the provider can read belongs to messages that are not in the log.
-		if part.Kind != llm.ReasoningOpaque {
+		if part.Kind != events.ReasoningOpaque {
 			m.Reasoning = append(slices.Clip(m.Reasoning), part)
 		}
 	}

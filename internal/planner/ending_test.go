@@ -24,7 +24,7 @@ func onCut(how events.OnCut) func(*events.Start) {
 func cutText(text string, finish llm.Finish, raw string) llm.Text {
 	r := say(text)
 	r.Finish, r.FinishRaw, r.RequestSHA256 = finish, raw, "of "+text
-	r.Reasoning = []llm.ReasoningPart{{Kind: llm.ReasoningText, Text: "on " + text}, {Kind: llm.ReasoningOpaque, Data: []byte(`"` + text + `"`)}}
+	r.Reasoning = events.Reasoning{{Kind: events.ReasoningText, Text: "on " + text}, {Kind: events.ReasoningOpaque, Data: []byte(`"` + text + `"`)}}
 	return r
 }
 
@@ -178,7 +178,7 @@ func TestTheCallForTheRestIsReserved(t *testing.T) {
 // one in a row ends the run.
 func TestEmptyReplies(t *testing.T) {
 	reasoned := say("")
-	reasoned.Reasoning = []llm.ReasoningPart{{Kind: llm.ReasoningText, Text: "What is six times seven? It is 42."}}
+	reasoned.Reasoning = events.Reasoning{{Kind: events.ReasoningText, Text: "What is six times seven? It is 42."}}
 	long := say("")
 	long.Finish = llm.FinishLength
 	short := config(func(c *events.Config) { c.MinAnswerLength = 0 })
@@ -217,9 +217,9 @@ func TestEmptyReplies(t *testing.T) {
 // stands in the log with the sources that the text names.
 func TestRepliesOfTheProvidersTools(t *testing.T) {
 	made := say("")
-	made.Reasoning = []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, ID: "ig_1", Data: json.RawMessage(`{"type":"image_generation_call","status":"completed","result":"AAAA"}`)}}
+	made.Reasoning = events.Reasoning{{Kind: events.ReasoningOpaque, ID: "ig_1", Data: json.RawMessage(`{"type":"image_generation_call","status":"completed","result":"AAAA"}`)}}
 	named := say("As found.")
-	named.Citations = []llm.Citation{{Type: "url_citation", URL: "https://example.org/a", Title: "A", End: 9}}
+	named.Citations = []events.Citation{{Type: "url_citation", URL: "https://example.org/a", Title: "A", End: 9}}
 	bubble(t, []any{made, named}, func(t *testing.T, r *rig) {
 		run := r.begin(chat)
 		first := r.event(run, 2).Data.(*events.LLMMessageComplete)
@@ -232,7 +232,7 @@ func TestRepliesOfTheProvidersTools(t *testing.T) {
 		require.Equal(t, made.Reasoning, sent[len(sent)-2].Reasoning)
 	})
 	compacted := say("")
-	compacted.Reasoning = []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`{"type":"compaction","content":"x"}`)}}
+	compacted.Reasoning = events.Reasoning{{Kind: events.ReasoningOpaque, Data: json.RawMessage(`{"type":"compaction","content":"x"}`)}}
 	bubble(t, []any{compacted, say("It is 42.")}, func(t *testing.T, r *rig) {
 		invalidReply("", "empty_reply", "answer in words")(t, r.event(r.begin(), 2).Data)
 	})
@@ -298,7 +298,7 @@ func TestBrokenReplies(t *testing.T) {
 // Settings that the model does not take are in the reply's event, and the log says so once.
 func TestAdjustedSettings(t *testing.T) {
 	left := func(r llm.ToolCalls) llm.ToolCalls {
-		r.Adjusted = []llm.Adjusted{{Key: "temperature"}, {Key: "reasoning.effort", Sent: []byte(`"high"`)}}
+		r.Adjusted = []events.Adjusted{{Key: "temperature"}, {Key: "reasoning.effort", Sent: []byte(`"high"`)}}
 		return r
 	}
 	log := &strings.Builder{}

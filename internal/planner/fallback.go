@@ -6,7 +6,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/worker"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -15,8 +14,8 @@ import (
 
 // asked is who is asked by a request, with the name of the model that a provider chooses by
 // itself, as far as it is known.
-func (p *Planner) asked(req llm.Request) llm.Asked {
-	return llm.Asked{Provider: req.Provider, Model: cmp.Or(req.Model, llm.Describe(p.cfg.Providers[req.Provider]).DefaultModel)}
+func (p *Planner) asked(req llm.Request) events.Asked {
+	return events.Asked{Provider: req.Provider, Model: cmp.Or(req.Model, llm.Describe(p.cfg.Providers[req.Provider]).DefaultModel)}
 }
 
 const (
@@ -94,7 +93,7 @@ func (p *Planner) unused(ctx context.Context, e *llm.Error, c modelCall) events.
 	if e.Reply == nil {
 		return events.Facts{Asked: &events.Asked{Provider: c.asked.Provider, Model: c.asked.Model}}
 	}
-	facts := replyfacts.Of(*e.Reply, c.asked, false)
+	facts := factsOf(*e.Reply, c.asked, false)
 	if e.Reply.Finish == "" {
 		facts.Finish = string(llm.FinishUnknown)
 	}

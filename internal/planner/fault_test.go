@@ -131,7 +131,7 @@ func TestEndings(t *testing.T) {
 		return r
 	}
 	endless := ask(call("a", "alpha", "{}"))
-	endless.Reasoning = []llm.ReasoningPart{{Kind: llm.ReasoningText, Text: strings.Repeat("x", journal.MaxBody)}}
+	endless.Reasoning = events.Reasoning{{Kind: events.ReasoningText, Text: strings.Repeat("x", journal.MaxBody)}}
 	refusing := say("I will not do that.")
 	refusing.Finish = llm.FinishRefusal
 	number := func(s *events.Start) { s.Agent.OutputSchema = []byte(`{"type":"object"}`) }
@@ -228,10 +228,10 @@ func TestEndings(t *testing.T) {
 
 // What a model reasoned goes through the log and back to its provider.
 func TestReasoningGoesBack(t *testing.T) {
-	thought := []llm.ReasoningPart{
-		{Kind: llm.ReasoningText, Text: "Hm, <größe>."}, {Kind: llm.ReasoningOpaque, Data: json.RawMessage(`{"blocks":[1.50,"<b>"]}`), ID: "r1"},
+	thought := events.Reasoning{
+		{Kind: events.ReasoningText, Text: "Hm, <größe>."}, {Kind: events.ReasoningOpaque, Data: json.RawMessage(`{"blocks":[1.50,"<b>"]}`), ID: "r1"},
 	}
-	thinking := func(r llm.ToolCalls, reasoning ...llm.ReasoningPart) llm.ToolCalls {
+	thinking := func(r llm.ToolCalls, reasoning ...events.ReasoningPart) llm.ToolCalls {
 		r.Reasoning = reasoning
 		return r
 	}
@@ -239,7 +239,7 @@ func TestReasoningGoesBack(t *testing.T) {
 	answer.Reasoning = thought
 	replies := []any{
 		thinking(ask(call("a", "alpha", "{}")), thought...), thinking(ask(call("b", "nonsense", "{}")), thought...),
-		thinking(ask(call("c", "alpha", "{}")), llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`{"broken`)}), answer, say("It still is."),
+		thinking(ask(call("c", "alpha", "{}")), events.ReasoningPart{Kind: events.ReasoningOpaque, Data: json.RawMessage(`{"broken`)}), answer, say("It still is."),
 	}
 	bubble(t, replies, func(t *testing.T, r *rig) {
 		run := r.begin(chat, func(s *events.Start) { s.Agent.LLM.ThinkingTokens = 2048 })
@@ -249,21 +249,21 @@ func TestReasoningGoesBack(t *testing.T) {
 		require.Nil(t, r.event(run, 6).Data.(*events.LLMToolCall).Reasoning, "what cannot be written is not")
 		r.act(run, "second")
 		r.event(run, 9)
-		sent := func(i int) (all [][]llm.ReasoningPart) {
+		sent := func(i int) (all []events.Reasoning) {
 			req := r.mock.Requests()[i]
 			require.Equal(t, 2048, req.Sampling.ThinkingTokens)
 			for _, m := range req.Messages {
 				if m.Role == llm.RoleAssistant {
 					all = append(all, m.Reasoning)
-					require.True(t, m.Reasoning == nil || m.Asked == llm.Asked{Provider: "scripted"}, "%+v", m.Asked)
+					require.True(t, m.Reasoning == nil || m.Asked == events.Asked{Provider: "scripted"}, "%+v", m.Asked)
 				}
 			}
 			return all
 		}
-		require.Equal(t, [][]llm.ReasoningPart{thought, thought, nil}, sent(3))
+		require.Equal(t, []events.Reasoning{thought, thought, nil}, sent(3))
 		r.Append(run, events.WaitingForUser, &events.UserMessage{MessageID: "m", Content: "Really?"})
 		r.event(run, 11)
-		require.Equal(t, [][]llm.ReasoningPart{thought, thought, nil, thought}, sent(4), "the answer's too, in later turns")
+		require.Equal(t, []events.Reasoning{thought, thought, nil, thought}, sent(4), "the answer's too, in later turns")
 	})
 }
 

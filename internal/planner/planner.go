@@ -328,7 +328,7 @@ type modelCall struct {
 	// trace is the traceparent that the request carries.
 	trace string
 	req   llm.Request
-	asked llm.Asked
+	asked events.Asked
 	// messageID names the reply; empty for a summary, which nobody is shown.
 	messageID string
 	// more says that the agent has another model to ask, records that all reasoning is

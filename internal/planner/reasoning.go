@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -28,7 +27,7 @@ type kept struct {
 // recorded, that is what has to go back to the provider. If the object store cannot be
 // reached, the event holds it.
 func (p *Planner) keepReasoning(ctx context.Context, run events.Run, m llm.Meta, all bool) *kept {
-	k := &kept{parts: replyfacts.Of(m, llm.Asked{}, false).Reasoning}
+	k := &kept{parts: factsOf(m, events.Asked{}, false).Reasoning}
 	if !all && !m.ReasoningBack {
 		k.parts = slices.DeleteFunc(k.parts, func(p events.ReasoningPart) bool { return p.Kind != events.ReasoningOpaque })
 	}
@@ -46,15 +45,15 @@ func (p *Planner) keepReasoning(ctx context.Context, run events.Run, m llm.Meta,
 
 // reasoningRef is the kind of a part that stands for reasoning in the object store. Its data
 // is the reference.
-const reasoningRef llm.ReasoningKind = "ref"
+const reasoningRef = "ref"
 
 // reasoningOf returns a message's reasoning, or what stands for it.
-func reasoningOf(m *reducer.ViewMessage) []llm.ReasoningPart {
+func reasoningOf(m *reducer.ViewMessage) events.Reasoning {
 	if m.ReasoningRef == nil {
-		return replyfacts.Reasoning(m.Reasoning)
+		return m.Reasoning
 	}
 	ref, _ := json.Marshal(m.ReasoningRef) // strings and a number always have JSON
-	return []llm.ReasoningPart{{Kind: reasoningRef, Data: ref}}
+	return events.Reasoning{{Kind: reasoningRef, Data: ref}}
 }
 
 // wholeReasoning reads the reasoning that is in the object store, for messages of the model
@@ -67,7 +66,7 @@ func (p *Planner) wholeReasoning(ctx context.Context, req llm.Request) ([]llm.Me
 		if len(m.Reasoning) != 1 || m.Reasoning[0].Kind != reasoningRef {
 			continue
 		}
-		var parts []llm.ReasoningPart
+		var parts events.Reasoning
 		if m.Asked.Matches(asked) {
 			var err error
 			if parts, err = p.loadReasoning(ctx, m.Reasoning[0].Data); err != nil {
@@ -82,7 +81,7 @@ func (p *Planner) wholeReasoning(ctx context.Context, req llm.Request) ([]llm.Me
 	return messages, nil
 }
 
-func (p *Planner) loadReasoning(ctx context.Context, data json.RawMessage) ([]llm.ReasoningPart, error) {
+func (p *Planner) loadReasoning(ctx context.Context, data json.RawMessage) (events.Reasoning, error) {
 	var ref events.Ref
 	if err := json.Unmarshal(data, &ref); err != nil {
 		return nil, err
@@ -102,5 +101,27 @@ func (p *Planner) loadReasoning(ctx context.Context, data json.RawMessage) ([]ll
 	if err := json.Unmarshal(text, &parts); err != nil {
 		return nil, err
 	}
-	return replyfacts.Reasoning(parts), nil
+	return parts, nil
+}
+
+// factsOf returns what the log keeps of a reply. calls says that the reply has tool calls. Opaque
+// reasoning that is not valid JSON is omitted, since it cannot be written.
+func factsOf(m llm.Meta, asked events.Asked, calls bool) events.Facts {
+	f := events.Facts{Finish: string(m.Finish), FinishRaw: m.FinishRaw, Citations: m.Citations, Adjusted: m.Adjusted, Dialect: m.Dialect, RequestSHA256: m.RequestSHA256}
+	switch {
+	case f.Finish == "" && calls:
+		f.Finish = string(llm.FinishToolCalls)
+	case f.Finish == "":
+		f.Finish = string(llm.FinishStop)
+	}
+	for _, p := range m.Reasoning {
+		if p.Kind == events.ReasoningOpaque && !json.Valid(p.Data) {
+			continue
+		}
+		f.Reasoning = append(f.Reasoning, p)
+	}
+	if asked != (events.Asked{}) {
+		f.Asked = &asked
+	}
+	return f
 }

@@ -18,8 +18,8 @@ import (
 
 // thinking is a reply that reasoned in text and in a part that only the provider can read.
 func thinking(r llm.ToolCalls, text string, back bool) llm.ToolCalls {
-	r.Reasoning = []llm.ReasoningPart{
-		{Kind: llm.ReasoningText, Text: text}, {Kind: llm.ReasoningSummary, Text: "short"}, {Kind: llm.ReasoningOpaque, Data: json.RawMessage(`"sealed"`)},
+	r.Reasoning = events.Reasoning{
+		{Kind: events.ReasoningText, Text: text}, {Kind: events.ReasoningSummary, Text: "short"}, {Kind: events.ReasoningOpaque, Data: json.RawMessage(`"sealed"`)},
 	}
 	r.ReasoningBack = back
 	return r

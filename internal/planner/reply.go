@@ -13,7 +13,6 @@ import (
 	"github.com/moorebus/moorebus/internal/approval"
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/contextedit"
-	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/toolcall"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -47,7 +46,7 @@ type replyChecker struct {
 	messageID  string
 	// asked is who is asked. records says that all reasoning is recorded, and kept what the
 	// log keeps of this reply's.
-	asked   llm.Asked
+	asked   events.Asked
 	records bool
 	kept    *kept
 	// textNote says what was wrong with the state that the model was asked in.
@@ -365,7 +364,7 @@ func risk(r string) string {
 func (ch *replyChecker) facts(m llm.Meta) events.Facts { return ch.factsOf(m, false) }
 
 func (ch *replyChecker) factsOf(m llm.Meta, calls bool) events.Facts {
-	f := replyfacts.Of(m, ch.asked, calls)
+	f := factsOf(m, ch.asked, calls)
 	if ch.kept != nil && len(f.Reasoning) > 0 {
 		f.Reasoning, f.ReasoningRef = ch.kept.parts, ch.kept.ref
 	}

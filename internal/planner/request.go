@@ -16,7 +16,6 @@ import (
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/effects"
-	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/tokens"
 	"github.com/moorebus/moorebus/internal/tracecontext"
 	"github.com/moorebus/moorebus/internal/worker"
@@ -39,7 +38,10 @@ func request(mem *reducer.Memory, ref events.ModelRef) llm.Request {
 // message is a message of the view as the model's port has it.
 func message(m *reducer.ViewMessage) llm.Message {
 	message := llm.Message{
-		Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: reasoningOf(m), Asked: replyfacts.Asked(m.Asked), Raw: m.Raw,
+		Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: reasoningOf(m), Raw: m.Raw,
+	}
+	if m.Asked != nil {
+		message.Asked = *m.Asked
 	}
 	if len(m.Calls) > 0 {
 		message.Calls = make([]llm.Call, len(m.Calls))

@@ -13,7 +13,6 @@ import (
 	"github.com/moorebus/moorebus/internal/contextedit"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/livetext"
-	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -498,7 +497,7 @@ func (pl *planning) leaves(now *reducer.Memory, asked asked, s *streamer) events
 			Kind: codes.KindObsolete, Key: pl.call.key, MessageID: s.messageID, Message: "the run no longer wanted the reply when it came",
 		}
 	}
-	p.Usage, p.Facts = pl.paid, replyfacts.Of(*pl.came.Reply, pl.call.asked, false)
+	p.Usage, p.Facts = pl.paid, factsOf(*pl.came.Reply, pl.call.asked, false)
 	p.Facts.Reasoning = nil // no request has it back
 	return p
 }

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -30,7 +31,7 @@ type Entry struct {
 	Confidence float64
 	Usage      llm.Usage
 	Finish     llm.Finish
-	Reasoning  []llm.ReasoningPart
+	Reasoning  events.Reasoning
 	// Rest is what the model says when it is asked to continue; nil: nothing.
 	Rest *Entry
 }
@@ -61,10 +62,10 @@ type (
 		Rest       *json.RawMessage   `json:"rest"`
 	}
 	reasoningForm struct {
-		Kind llm.ReasoningKind `json:"kind"`
-		Text string            `json:"text"`
-		Data json.RawMessage   `json:"data"`
-		ID   string            `json:"id"`
+		Kind string          `json:"kind"`
+		Text string          `json:"text"`
+		Data json.RawMessage `json:"data"`
+		ID   string          `json:"id"`
 	}
 	callForm struct {
 		Name      string           `json:"name"`
@@ -196,11 +197,11 @@ func (f entryForm) ending(where string, e *Entry) error {
 			return err
 		}
 		switch r.Kind {
-		case llm.ReasoningText, llm.ReasoningSummary, llm.ReasoningOpaque:
+		case events.ReasoningText, events.ReasoningSummary, events.ReasoningOpaque:
 		default:
 			return fmt.Errorf("%s.kind: %q is not text, summary or opaque", where, r.Kind)
 		}
-		e.Reasoning = append(e.Reasoning, llm.ReasoningPart{Kind: r.Kind, Text: r.Text, Data: r.Data, ID: r.ID})
+		e.Reasoning = append(e.Reasoning, events.ReasoningPart(r))
 	}
 	if f.Rest == nil {
 		return nil

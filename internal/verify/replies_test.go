@@ -17,7 +17,7 @@ import (
 const signed = `{"provider":"anthropic","model":"claude","blocks":[{"type":"thinking","thinking":"Hm, <größe> 1.50","signature":"EqQB"}]}`
 
 // old is how reasoning is read that an older build recorded as an object.
-var old = []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: json.RawMessage(signed)}}
+var old = events.Reasoning{{Kind: events.ReasoningOpaque, Data: json.RawMessage(signed)}}
 
 // replies are what the run's model said, by the model that says it again.
 func replies(t *testing.T, log journal.Log, run events.Run) (all []llm.Response) {

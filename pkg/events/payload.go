@@ -95,10 +95,18 @@ const (
 	finishToolCalls = "tool_calls"
 )
 
-// Asked names a provider and a model.
+// Asked names the provider and the model that a request went to. Provider is the name that agents
+// use. Empty: unknown, which counts as the same one.
 type Asked struct {
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
+}
+
+// Matches reports whether what a asked may be sent to b: both name the same provider and model, as
+// far as they are known.
+func (a Asked) Matches(b Asked) bool {
+	same := func(x, y string) bool { return x == "" || y == "" || x == y }
+	return same(a.Provider, b.Provider) && same(a.Model, b.Model)
 }
 
 // Citation is a source of a passage of a reply's text. Type is the provider's own word. Start
@@ -113,8 +121,9 @@ type Citation struct {
 	End   int    `json:"end,omitempty"`
 }
 
-// Adjusted is a setting that was sent otherwise than the agent has it. Sent is what was
-// sent, nil where it was omitted.
+// Adjusted is a setting that was sent otherwise than the agent has it. Key is the setting as agents
+// write it, such as reasoning.effort or temperature. Sent is what was sent, as JSON, nil where it was
+// omitted.
 type Adjusted struct {
 	Key  string          `json:"key"`
 	Sent json.RawMessage `json:"sent,omitempty"`
@@ -122,13 +131,19 @@ type Adjusted struct {
 
 // The kinds of a [ReasoningPart].
 const (
-	ReasoningText    = "text"
+	// ReasoningText is the model's reasoning in its own words.
+	ReasoningText = "text"
+	// ReasoningSummary is a summary of it that the provider gives.
 	ReasoningSummary = "summary"
-	ReasoningOpaque  = "opaque"
+	// ReasoningOpaque is a value of the provider's own: one that only it can read, such as a
+	// signature or encrypted reasoning, or a part of the reply that is neither text, nor a
+	// call, nor reasoning, such as a search that the provider made.
+	ReasoningOpaque = "opaque"
 )
 
-// ReasoningPart is one part of a model's reasoning: text or summary with a Text, or opaque
-// with the provider's own value. ID is the provider's name for what it belongs to.
+// ReasoningPart is one part of a model's reasoning. Text is set for text and summary, Data, valid
+// JSON as the provider gave it, for opaque. ID is the provider's name for what the part belongs to,
+// such as a call or an item, where sending it back needs that.
 type ReasoningPart struct {
 	Kind string          `json:"kind"`
 	Text string          `json:"text,omitempty"`

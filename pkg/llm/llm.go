@@ -26,6 +26,8 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // Role says who speaks in a [Message].
@@ -60,8 +62,8 @@ type Message struct {
 	// Reasoning is, in an assistant message, the [Meta] Reasoning of the reply, and Asked
 	// who was asked for it. A Caller sends back what its provider wants back, and
 	// nothing of another provider or model.
-	Reasoning []ReasoningPart
-	Asked     Asked
+	Reasoning events.Reasoning
+	Asked     events.Asked
 	// Raw marks an assistant message that could not be read: Content is the model's
 	// text as it came.
 	Raw bool
@@ -89,46 +91,6 @@ type Part struct {
 	Name string
 	// Size is the number of bytes where that is known, also while Data is not loaded yet.
 	Size int
-}
-
-// ReasoningKind says what a [ReasoningPart] is.
-type ReasoningKind string
-
-// The kinds of reasoning.
-const (
-	// ReasoningText is the model's reasoning in its own words.
-	ReasoningText ReasoningKind = "text"
-	// ReasoningSummary is a summary of it that the provider gives.
-	ReasoningSummary ReasoningKind = "summary"
-	// ReasoningOpaque is a value of the provider's own: one that only it can read, such as a
-	// signature or encrypted reasoning, or a part of the reply that is neither text, nor a
-	// call, nor reasoning, such as a search that the provider made.
-	ReasoningOpaque ReasoningKind = "opaque"
-)
-
-// ReasoningPart is one part of a model's reasoning. The parts of a reply stand in the order
-// in which they came. Text is set for text and summary, Data, valid JSON as the provider
-// gave it, for opaque. ID is the provider's name for what the part belongs to, such as a
-// call or an item, where sending it back needs that.
-type ReasoningPart struct {
-	Kind ReasoningKind   `json:"kind"`
-	Text string          `json:"text,omitempty"`
-	Data json.RawMessage `json:"data,omitempty"`
-	ID   string          `json:"id,omitempty"`
-}
-
-// Asked names the provider and the model that a request went to. Provider is the name that
-// agents use. Empty: unknown, which counts as the same one.
-type Asked struct {
-	Provider string `json:"provider,omitempty"`
-	Model    string `json:"model,omitempty"`
-}
-
-// Matches reports whether what a asked may be sent to b: both name the same provider and
-// model, as far as they are known.
-func (a Asked) Matches(b Asked) bool {
-	same := func(x, y string) bool { return x == "" || y == "" || x == y }
-	return same(a.Provider, b.Provider) && same(a.Model, b.Model)
 }
 
 // Call is one tool call of the model. Arguments is the model's own text, byte for byte
@@ -180,7 +142,7 @@ type Request struct {
 	// Run is the run's id, for logs and traces only.
 	Run     string
 	Purpose Purpose
-	// Provider is the name under which agents know the Caller, see [Asked]; may be empty.
+	// Provider is the name under which agents know the Caller, see [events.Asked]; may be empty.
 	Provider string
 	// Model is the model's name; empty means the Caller's own default.
 	Model    string
@@ -257,14 +219,14 @@ type Meta struct {
 	Finish    Finish
 	FinishRaw string
 	// Reasoning is what the model reasoned, in order.
-	Reasoning []ReasoningPart
+	Reasoning events.Reasoning
 	// ReasoningBack says that the provider wants the text of the reasoning back in later
 	// requests, not only its opaque parts.
 	ReasoningBack bool
 	// Citations are the sources that the reply's text names.
-	Citations []Citation
+	Citations []events.Citation
 	// Adjusted are settings that were sent otherwise than the request has them.
-	Adjusted []Adjusted
+	Adjusted []events.Adjusted
 	// Dialect is the API that was asked, as its adapter is called: openai, responses or
 	// anthropic. Empty: none was.
 	Dialect string
@@ -296,26 +258,6 @@ const (
 	// FinishUnknown is one whose ending the provider names with a word that says nothing here.
 	FinishUnknown Finish = "unknown"
 )
-
-// Citation is a source of a passage of a reply's text. Type is the provider's own word. Start
-// and End bound the passage, in characters of the text from 0; both are 0 where the provider
-// does not say. Quote is the passage of the source. Only Type is always set.
-type Citation struct {
-	Type  string `json:"type"`
-	URL   string `json:"url,omitempty"`
-	Title string `json:"title,omitempty"`
-	Quote string `json:"quote,omitempty"`
-	Start int    `json:"start,omitempty"`
-	End   int    `json:"end,omitempty"`
-}
-
-// Adjusted is a setting of the request that was sent otherwise. Key is the setting as agents
-// write it, such as reasoning.effort or temperature. Sent is what was sent, as JSON; nil:
-// the setting was omitted.
-type Adjusted struct {
-	Key  string          `json:"key"`
-	Sent json.RawMessage `json:"sent,omitempty"`
-}
 
 // RefusedText is the text of a refusal that came without words.
 const RefusedText = "The model refused to answer."

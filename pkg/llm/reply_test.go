@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -57,8 +58,8 @@ func TestChunksOfCallsFollowTheText(t *testing.T) {
 }
 
 func TestChunksOfReasoningComeFirst(t *testing.T) {
-	got := slices.Collect(llm.Chunks(llm.Text{Content: "yes", Meta: llm.Meta{Reasoning: []llm.ReasoningPart{
-		{Kind: llm.ReasoningText, Text: "first"}, {Kind: llm.ReasoningOpaque, Data: []byte(`"x"`)}, {Kind: llm.ReasoningSummary, Text: "second"},
+	got := slices.Collect(llm.Chunks(llm.Text{Content: "yes", Meta: llm.Meta{Reasoning: events.Reasoning{
+		{Kind: events.ReasoningText, Text: "first"}, {Kind: events.ReasoningOpaque, Data: []byte(`"x"`)}, {Kind: events.ReasoningSummary, Text: "second"},
 	}}}))
 	require.Equal(t, []llm.Chunk{
 		{Kind: llm.ChunkReasoning, Text: "first"}, {Kind: llm.ChunkReasoning, Text: "second"}, {Kind: llm.ChunkText, Text: "yes"},

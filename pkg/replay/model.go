@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/codes"
-	"github.com/moorebus/moorebus/internal/replyfacts"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -121,7 +120,7 @@ func failedReply(kind, message string, usage *events.Usage, facts *events.Facts)
 	}
 	if facts.Finish != "" {
 		m := meta("", 1, *usage)
-		replyfacts.Add(&m, facts)
+		addFacts(&m, facts)
 		e.Reply = &m
 	}
 	return e
@@ -143,7 +142,7 @@ func whole(parts []events.Call, r recorded) recorded {
 
 func contextReply(p *events.ContextReply) recorded {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
-	replyfacts.Add(&r.Meta, &p.Facts)
+	addFacts(&r.Meta, &p.Facts)
 	for _, c := range p.Calls {
 		r.Calls = append(r.Calls, providerCall(c))
 	}
@@ -152,13 +151,13 @@ func contextReply(p *events.ContextReply) recorded {
 
 func textReply(content, model string, usage events.Usage, facts *events.Facts) recorded {
 	r := llm.Text{Meta: meta(model, 1, usage), Content: content}
-	replyfacts.Add(&r.Meta, facts)
+	addFacts(&r.Meta, facts)
 	return recorded{Response: r}
 }
 
 func callsReply(p *events.ToolCallReply) recorded {
 	r := llm.ToolCalls{Meta: meta(p.Model, p.Confidence, p.Usage), Content: p.Content}
-	replyfacts.Add(&r.Meta, &p.Facts)
+	addFacts(&r.Meta, &p.Facts)
 	for _, c := range p.AllCalls() {
 		r.Calls = append(r.Calls, providerCall(c))
 	}
@@ -175,7 +174,7 @@ func refusedReply(p *events.RefusedReply) recorded {
 	switch code {
 	case codes.MalformedReply, codes.TooLarge:
 		r := llm.Invalid{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, Reason: reason}
-		replyfacts.Add(&r.Meta, &p.Facts)
+		addFacts(&r.Meta, &p.Facts)
 		return recorded{Response: r}
 	case string(llm.KindToolUse):
 		return recorded{Err: failedReply(code, reason, &p.Usage, &p.Facts)}
@@ -184,7 +183,7 @@ func refusedReply(p *events.RefusedReply) recorded {
 		return textReply(p.Content, p.Model, p.Usage, &p.Facts)
 	}
 	r := llm.ToolCalls{Meta: meta(p.Model, 1, p.Usage), Content: p.Content}
-	replyfacts.Add(&r.Meta, &p.Facts)
+	addFacts(&r.Meta, &p.Facts)
 	for _, answer := range p.Results {
 		if answer.Code == cutOff && !r.Cut() {
 			r.Finish = llm.FinishLength
@@ -216,7 +215,7 @@ func meta(model string, confidence float64, u events.Usage) llm.Meta {
 // thoughtReply is a thinking pass of the text protocol, read already.
 func thoughtReply(p *events.LLMThought) recorded {
 	r := llm.Thought{Meta: meta(p.Model, 1, p.Usage), Content: p.Content, NextState: p.NextState, Note: p.Note}
-	replyfacts.Add(&r.Meta, &p.Facts)
+	addFacts(&r.Meta, &p.Facts)
 	return recorded{Response: r}
 }
 
@@ -227,4 +226,10 @@ func soleAnswer(p *events.RefusedReply) (code, reason string) {
 		return "", ""
 	}
 	return p.Results[0].Code, strings.TrimPrefix(p.Results[0].Observation, codes.ErrorPrefix)
+}
+
+// addFacts puts what the log keeps of a reply into its meta data.
+func addFacts(m *llm.Meta, f *events.Facts) {
+	m.Finish, m.FinishRaw, m.Dialect, m.RequestSHA256 = llm.Finish(f.Finish), f.FinishRaw, f.Dialect, f.RequestSHA256
+	m.Reasoning, m.Citations, m.Adjusted = f.Reasoning, f.Citations, f.Adjusted
 }

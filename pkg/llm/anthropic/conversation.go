@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -18,7 +19,7 @@ const roleUser, roleAssistant = "user", "assistant"
 // writer writes a conversation.
 type writer struct {
 	names *llmhttp.ToolNames
-	asked llm.Asked
+	asked events.Asked
 	caps  providers.Capabilities
 	// returns says that thinking goes back, and returned that there was any. before is
 	// what stands before the next message, or nil if that does not matter.
@@ -37,7 +38,7 @@ type writer struct {
 // converse writes the conversation. returns says whether thinking goes back.
 func (x *exchange) converse(returns bool) *writer {
 	w := &writer{
-		names: x.names, asked: llm.Asked{Provider: x.req.Provider, Model: x.model}, caps: x.caps,
+		names: x.names, asked: events.Asked{Provider: x.req.Provider, Model: x.model}, caps: x.caps,
 		returns: returns, used: map[string]bool{},
 	}
 	if x.caps.Preserved {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -49,11 +50,11 @@ func TestPartsOfMessages(t *testing.T) {
 func TestPlacesOfBlocks(t *testing.T) {
 	const one, two, look = `{"type":"thinking","thinking":"One.","signature":"1"}`, `{"type":"thinking","thinking":"Two.","signature":"2"}`, `{"type":"tool_use","id":"a","name":"f","input":{}}`
 	both := append(signed("One.", "1"), signed("Two.", "2")...)
-	at := func(places string) []llm.ReasoningPart {
-		return append([]llm.ReasoningPart{{Kind: llm.ReasoningOpaque, ID: contextID, Data: json.RawMessage(`{"places":` + places + `}`)}}, both...)
+	at := func(places string) events.Reasoning {
+		return append(events.Reasoning{{Kind: events.ReasoningOpaque, ID: contextID, Data: json.RawMessage(`{"places":` + places + `}`)}}, both...)
 	}
 	for name, tt := range map[string]struct {
-		reasoning []llm.ReasoningPart
+		reasoning events.Reasoning
 		want      string
 	}{
 		"without places":        {both, one + "," + two + `,{"type":"text","text":"I look."},` + look},
@@ -66,9 +67,9 @@ func TestPlacesOfBlocks(t *testing.T) {
 		"no places":             {at(`"x"`), one + "," + two + `,{"type":"text","text":"I look."},` + look},
 		"of two replies in one": {append(at(`[[0,0],[7,0]]`)[:3:3], at(`[[0,0],[7,0]]`)[:3]...), one + "," + one + `,{"type":"text","text":"I look."},` + look},
 		"before a rest that was asked for": {
-			append(at(`[[0,0],[7,0]]`), llm.ReasoningPart{Kind: llm.ReasoningText, Text: "More."}), one + `,{"type":"text","text":"I look."},` + two + "," + look,
+			append(at(`[[0,0],[7,0]]`), events.ReasoningPart{Kind: events.ReasoningText, Text: "More."}), one + `,{"type":"text","text":"I look."},` + two + "," + look,
 		},
-		"with a block that is cut": {append(at(`[[0,0],[7,0],[7,0]]`), llm.ReasoningPart{Kind: llm.ReasoningText, Text: "cut"}), one + `,{"type":"text","text":"I look."},` + two + "," + look},
+		"with a block that is cut": {append(at(`[[0,0],[7,0],[7,0]]`), events.ReasoningPart{Kind: events.ReasoningText, Text: "cut"}), one + `,{"type":"text","text":"I look."},` + two + "," + look},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reply := asks("I look.", llm.Call{ID: "a", Name: "f"})
@@ -87,9 +88,9 @@ func TestPlacesOfBlocks(t *testing.T) {
 func TestThinkingOfAStructuredAnswer(t *testing.T) {
 	c := always(t, "application/json", `{"type":"message","model":"m","content":[{"type":"text","text":"So: "},{"type":"thinking","thinking":"Hm.","signature":"s"},
 		{"type":"tool_use","id":"a","name":"final_answer","input":{"n":42}}],"stop_reason":"tool_use"}`)
-	for model, want := range map[string][]llm.ReasoningPart{
+	for model, want := range map[string]events.Reasoning{
 		"claude-opus-5":    signed("Hm.", "s"),
-		"claude-fable-5-1": append([]llm.ReasoningPart{{Kind: llm.ReasoningOpaque, ID: contextID, Data: json.RawMessage(`{"sha256":"none"}`)}}, signed("Hm.", "s")...),
+		"claude-fable-5-1": append(events.Reasoning{{Kind: events.ReasoningOpaque, ID: contextID, Data: json.RawMessage(`{"sha256":"none"}`)}}, signed("Hm.", "s")...),
 	} {
 		req := ask()
 		req.Model, req.OutputSchema = model, json.RawMessage(`{"type":"object"}`)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -36,7 +37,7 @@ func TestBlocksOfTheProviderGoBack(t *testing.T) {
 		res, err := c.Call(t.Context(), ask(), nil)
 		require.NoError(t, err, name)
 		require.Equal(t, tt.text, res.(llm.Text).Content, name)
-		m := llm.Message{Role: llm.RoleAssistant, Content: tt.text, Reasoning: res.About().Reasoning, Asked: llm.Asked{Model: "claude-3-5-haiku"}}
+		m := llm.Message{Role: llm.RoleAssistant, Content: tt.text, Reasoning: res.About().Reasoning, Asked: events.Asked{Model: "claude-3-5-haiku"}}
 		if tt.text == "" {
 			m.Content = "[server_tool_use code_execution: moore]\n[code_execution_tool_result]" // as planners log it
 		}
@@ -68,7 +69,7 @@ func TestCitations(t *testing.T) {
 	c, _ := inTurn(t, reply)
 	res, err := c.Call(t.Context(), ask(), nil)
 	require.NoError(t, err)
-	require.Equal(t, []llm.Citation{
+	require.Equal(t, []events.Citation{
 		{Type: "web_search_result_location", URL: "https://example.org/a", Title: "A", Quote: "q", Start: 6, End: 11},
 		{Type: "char_location", Title: "D", Quote: strings.Repeat("ä", 499) + "…", Start: 6, End: 11},
 	}, res.About().Citations)

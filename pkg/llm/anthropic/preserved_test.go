@@ -12,6 +12,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/llmtest"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -24,7 +25,7 @@ func turn(t *testing.T, c *llmhttp.Caller, req *llm.Request, model string) {
 	require.NoError(t, err)
 	calls, ok := res.(llm.ToolCalls)
 	require.True(t, ok)
-	m := llm.Message{Role: llm.RoleAssistant, Content: calls.Content, Calls: calls.Calls, Asked: llm.Asked{Provider: "claude", Model: model}}
+	m := llm.Message{Role: llm.RoleAssistant, Content: calls.Content, Calls: calls.Calls, Asked: events.Asked{Provider: "claude", Model: model}}
 	logged, err := json.Marshal(calls.Reasoning)
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(logged, &m.Reasoning))
@@ -53,7 +54,7 @@ func TestBoundThinking(t *testing.T) {
 		}, model, []int{0, 2}},
 		"the user said more":     {func(r *llm.Request) { r.Messages = append(r.Messages, user("And then?")) }, model, []int{6, 8}},
 		"another model replied":  {func(*llm.Request) {}, "claude-opus-5-5", []int{0, 6}},
-		"a reply without origin": {func(r *llm.Request) { r.Messages[2].Asked = llm.Asked{} }, model, []int{6, 8}},
+		"a reply without origin": {func(r *llm.Request) { r.Messages[2].Asked = events.Asked{} }, model, []int{6, 8}},
 		"of a build before": {func(r *llm.Request) {
 			for i := range r.Messages { // which kept no digest
 				if len(r.Messages[i].Reasoning) > 0 {

@@ -7,6 +7,7 @@ import (
 	"hash"
 	"strings"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -47,8 +48,8 @@ const ofNoRequest = "none"
 
 // reasoning returns the reasoning of a reply. apart says that the reply's text is kept in
 // another form, so that nothing can stand between it.
-func (x *exchange) reasoning(r reply, apart bool) []llm.ReasoningPart {
-	var out []llm.ReasoningPart
+func (x *exchange) reasoning(r reply, apart bool) events.Reasoning {
+	var out events.Reasoning
 	var at [2]int
 	p := placement{SHA256: x.before}
 	inside, altered, last := false, false, ""
@@ -93,19 +94,19 @@ func (x *exchange) reasoning(r reply, apart bool) []llm.ReasoningPart {
 	if err != nil {
 		return out // numbers and a string
 	}
-	return append([]llm.ReasoningPart{{Kind: llm.ReasoningOpaque, ID: contextID, Data: data}}, out...)
+	return append(events.Reasoning{{Kind: events.ReasoningOpaque, ID: contextID, Data: data}}, out...)
 }
 
 // reasoning returns a block as parts, or none. unfinished says that it may lack its end.
-func (b *part) reasoning(unfinished bool) (out []llm.ReasoningPart) {
+func (b *part) reasoning(unfinished bool) (out events.Reasoning) {
 	if b.kind != kindThinking {
-		return []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: b.block()}}
+		return events.Reasoning{{Kind: events.ReasoningOpaque, Data: b.block()}}
 	}
 	if b.text != "" {
-		out = append(out, llm.ReasoningPart{Kind: llm.ReasoningText, Text: b.text})
+		out = append(out, events.ReasoningPart{Kind: events.ReasoningText, Text: b.text})
 	}
 	if b.signature != "" || !unfinished {
-		out = append(out, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: encode(b.signature)})
+		out = append(out, events.ReasoningPart{Kind: events.ReasoningOpaque, Data: encode(b.signature)})
 	}
 	return out
 }
@@ -118,7 +119,7 @@ type past struct {
 
 // readReasoning reads the reasoning of a reply. It is more than one where replies were
 // joined. Blocks of other models in logs of older builds are omitted.
-func readReasoning(parts []llm.ReasoningPart, model string) []past {
+func readReasoning(parts events.Reasoning, model string) []past {
 	all := []past{{}}
 	var text *string
 	flush := func() {
@@ -129,7 +130,7 @@ func readReasoning(parts []llm.ReasoningPart, model string) []past {
 	for _, p := range parts {
 		last := &all[len(all)-1]
 		switch {
-		case p.Kind != llm.ReasoningOpaque:
+		case p.Kind != events.ReasoningOpaque:
 			flush()
 			text = &p.Text
 		case p.ID == contextID:

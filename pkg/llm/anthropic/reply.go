@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -138,7 +139,7 @@ func (r reply) text() (words string) {
 }
 
 // citations are the sources of the reply's text.
-func (r reply) citations() (all []llm.Citation) {
+func (r reply) citations() (all []events.Citation) {
 	at := 0 // in characters
 	for _, p := range r.parts {
 		if p.kind != kindText {

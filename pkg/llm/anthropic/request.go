@@ -6,6 +6,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -21,7 +22,7 @@ type exchange struct {
 	// adjusted are the settings that were sent otherwise, and before is the digest of what
 	// stands before the reply, empty where that does not matter. returned says that
 	// thinking goes back.
-	adjusted []llm.Adjusted
+	adjusted []events.Adjusted
 	before   string
 	returned bool
 	// paused says that the provider wants to be asked to continue, and sofar is what came

@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moorebus/moorebus/internal/llmtest"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
 // signed is a thinking block as reasoning.
-func signed(text, signature string) []llm.ReasoningPart {
-	return []llm.ReasoningPart{{Kind: llm.ReasoningText, Text: text}, {Kind: llm.ReasoningOpaque, Data: encode(signature)}}
+func signed(text, signature string) events.Reasoning {
+	return events.Reasoning{{Kind: events.ReasoningText, Text: text}, {Kind: events.ReasoningOpaque, Data: encode(signature)}}
 }
 
 // Thinking comes with a reply, in both ways of asking, and goes back unchanged before its
@@ -23,13 +24,13 @@ func TestThinkingGoesBack(t *testing.T) {
 	turn := llmtest.Turn{Reply: llm.ToolCalls{Content: "I look.", Calls: []llm.Call{call}, Meta: llm.Meta{Model: "claude-test-1"}}, Thinking: "Hm, <größe> 🙂"}
 	model := llmtest.NewModel(llmtest.Anthropic{}, turn)
 	c := open(t, model.Serve(t))
-	want := append(signed("Hm, <größe> 🙂", llmtest.Signature), llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`{"data":"RWFzdGVy","type":"redacted_thinking"}`)})
+	want := append(signed("Hm, <größe> 🙂", llmtest.Signature), events.ReasoningPart{Kind: events.ReasoningOpaque, Data: json.RawMessage(`{"data":"RWFzdGVy","type":"redacted_thinking"}`)})
 	for way, stream := range map[string]func(llm.Chunk){"plain": nil, "streamed": func(llm.Chunk) {}} {
 		reply, err := c.Call(t.Context(), thinkingRequest(), stream)
 		require.NoError(t, err)
 		require.Equal(t, want, reply.About().Reasoning, way)
 		require.True(t, reply.About().ReasoningBack, "without its text a signature is good for nothing")
-		require.Equal(t, []llm.Adjusted{{Key: "temperature"}, {Key: "top_p"}}, reply.About().Adjusted)
+		require.Equal(t, []events.Adjusted{{Key: "temperature"}, {Key: "top_p"}}, reply.About().Adjusted)
 	}
 	sent := `[{"role":"user","content":[{"type":"text","text":"go"}]},
 		{"role":"assistant","content":[
@@ -40,7 +41,7 @@ func TestThinkingGoesBack(t *testing.T) {
 		{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":[{"type":"text","text":"found"}],` + mark + `}]}]`
 	old := json.RawMessage(`{"provider":"anthropic","model":"claude-test","blocks":[{"type":"thinking","thinking":"Hm, <größe> 🙂","signature":"` +
 		llmtest.Signature + `"},{"type":"redacted_thinking","data":"RWFzdGVy"}]}`)
-	for _, reasoning := range [][]llm.ReasoningPart{want, {{Kind: llm.ReasoningOpaque, Data: old}}} {
+	for _, reasoning := range []events.Reasoning{want, {{Kind: events.ReasoningOpaque, Data: old}}} {
 		answered := asks("I look.", call)
 		answered.Reasoning = reasoning
 		body, _ := capture(t, thinkingRequest(answered, result("toolu_1", "search", "found")))
@@ -56,25 +57,25 @@ func TestThinkingGoesBack(t *testing.T) {
 // model wants a budget.
 func TestThinkingDoesNotBeginInTheMiddleOfATurn(t *testing.T) {
 	call := llm.Call{ID: "toolu_1", Name: "search", Arguments: `{}`}
-	old := func(provider, model string) []llm.ReasoningPart {
-		return []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`{"provider":"` + provider + `","model":"` + model + `","blocks":[{"type":"thinking"}]}`)}}
+	old := func(provider, model string) events.Reasoning {
+		return events.Reasoning{{Kind: events.ReasoningOpaque, Data: json.RawMessage(`{"provider":"` + provider + `","model":"` + model + `","blocks":[{"type":"thinking"}]}`)}}
 	}
 	for name, c := range map[string]struct {
-		reasoning []llm.ReasoningPart
-		asked     llm.Asked
+		reasoning events.Reasoning
+		asked     events.Asked
 		after     []llm.Message
 		thinks    bool
 	}{
 		"its own":                         {reasoning: signed("hm", "s"), thinks: true},
-		"its own, by name":                {reasoning: signed("hm", "s"), asked: llm.Asked{Provider: "claude", Model: "claude-test"}, thinks: true},
+		"its own, by name":                {reasoning: signed("hm", "s"), asked: events.Asked{Provider: "claude", Model: "claude-test"}, thinks: true},
 		"its own, of an older build":      {reasoning: old("anthropic", "claude-test"), thinks: true},
 		"none":                            {},
-		"unsigned":                        {reasoning: []llm.ReasoningPart{{Kind: llm.ReasoningText, Text: "hm"}}},
-		"another model's":                 {reasoning: signed("hm", "s"), asked: llm.Asked{Model: "claude-other"}},
-		"another provider's":              {reasoning: signed("hm", "s"), asked: llm.Asked{Provider: "other"}},
+		"unsigned":                        {reasoning: events.Reasoning{{Kind: events.ReasoningText, Text: "hm"}}},
+		"another model's":                 {reasoning: signed("hm", "s"), asked: events.Asked{Model: "claude-other"}},
+		"another provider's":              {reasoning: signed("hm", "s"), asked: events.Asked{Provider: "other"}},
 		"another model's of an old build": {reasoning: old("anthropic", "claude-other")},
 		"another's of an old build":       {reasoning: old("other", "claude-test")},
-		"no object":                       {reasoning: []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`[1]`)}}},
+		"no object":                       {reasoning: events.Reasoning{{Kind: events.ReasoningOpaque, Data: json.RawMessage(`[1]`)}}},
 		"a turn that has ended":           {after: []llm.Message{asks("It is 42."), user("And then?")}, thinks: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -160,7 +161,7 @@ func TestEffortAndBudget(t *testing.T) {
 // Sampling that a model refuses is left out, and the reply says so.
 func TestSamplingThatIsRefused(t *testing.T) {
 	half, seed := 0.5, 7
-	for model, want := range map[string][]llm.Adjusted{
+	for model, want := range map[string][]events.Adjusted{
 		"minimax-m2":        {{Key: "seed"}},
 		"claude-sonnet-4-5": {{Key: "top_p"}, {Key: "seed"}},
 		"claude-opus-4-7":   {{Key: "temperature"}, {Key: "top_p"}, {Key: "seed"}},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -148,7 +149,7 @@ func (x *exchange) part(p llm.Part) (part, bool) {
 
 // wantsText reports whether the text of a reply's reasoning goes back, and not only its opaque
 // parts.
-func (x *exchange) wantsText(reasoning []llm.ReasoningPart, calls bool) bool {
+func (x *exchange) wantsText(reasoning events.Reasoning, calls bool) bool {
 	switch x.caps.ReasoningField {
 	case "extra_content":
 		return false
@@ -176,13 +177,13 @@ func (x *exchange) goesBack(calls, recent bool) bool {
 
 // sendBack adds the reasoning of m to the message.
 func (x *exchange) sendBack(w *message, m llm.Message) {
-	var own []llm.ReasoningPart
-	if m.Asked.Matches(llm.Asked{Provider: x.req.Provider, Model: x.model}) {
+	var own events.Reasoning
+	if m.Asked.Matches(events.Asked{Provider: x.req.Provider, Model: x.model}) {
 		own = m.Reasoning
 	}
 	text := ""
 	for _, p := range own {
-		if p.Kind != llm.ReasoningOpaque {
+		if p.Kind != events.ReasoningOpaque {
 			text += p.Text
 		}
 	}
@@ -195,7 +196,7 @@ func (x *exchange) sendBack(w *message, m llm.Message) {
 		x.sign(w, own)
 	case field == "reasoning_details" && opaque(own):
 		for _, p := range own {
-			if p.Kind == llm.ReasoningOpaque {
+			if p.Kind == events.ReasoningOpaque {
 				w.ReasoningDetails = append(w.ReasoningDetails, p.Data)
 			}
 		}
@@ -215,16 +216,16 @@ func (x *exchange) sendBack(w *message, m llm.Message) {
 	}
 }
 
-func opaque(parts []llm.ReasoningPart) bool {
-	return slices.ContainsFunc(parts, func(p llm.ReasoningPart) bool { return p.Kind == llm.ReasoningOpaque })
+func opaque(parts events.Reasoning) bool {
+	return slices.ContainsFunc(parts, func(p events.ReasoningPart) bool { return p.Kind == events.ReasoningOpaque })
 }
 
 // sign adds the signatures of the message and of its calls. Where every reply with calls must
 // be signed and this one is not, its first call gets the stand-in.
-func (x *exchange) sign(w *message, own []llm.ReasoningPart) {
+func (x *exchange) sign(w *message, own events.Reasoning) {
 	signed := false
 	for _, p := range own {
-		if p.Kind != llm.ReasoningOpaque {
+		if p.Kind != events.ReasoningOpaque {
 			continue
 		}
 		if p.ID == "" {

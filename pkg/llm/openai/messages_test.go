@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -38,21 +39,21 @@ func send(t *testing.T, like string, req llm.Request) sent {
 
 // reasoned is a conversation of two turns. In the first one the model reasoned beside a call
 // and before its answer, in the second one beside a call.
-func reasoned(asked llm.Asked) []llm.Message {
-	call := func(id, text string, opaque ...llm.ReasoningPart) llm.Message {
+func reasoned(asked events.Asked) []llm.Message {
+	call := func(id, text string, opaque ...events.ReasoningPart) llm.Message {
 		return llm.Message{
 			Role: llm.RoleAssistant, Asked: asked, Calls: []llm.Call{{ID: id, Name: "f", Arguments: "{}"}},
-			Reasoning: append([]llm.ReasoningPart{{Kind: llm.ReasoningText, Text: text}}, opaque...),
+			Reasoning: append(events.Reasoning{{Kind: events.ReasoningText, Text: text}}, opaque...),
 		}
 	}
-	signature := func(id string) llm.ReasoningPart {
-		return llm.ReasoningPart{Kind: llm.ReasoningOpaque, ID: id, Data: json.RawMessage(`{"signed":"` + id + `"}`)}
+	signature := func(id string) events.ReasoningPart {
+		return events.ReasoningPart{Kind: events.ReasoningOpaque, ID: id, Data: json.RawMessage(`{"signed":"` + id + `"}`)}
 	}
 	return []llm.Message{
 		{Role: llm.RoleUser, Content: "one"},
 		call("a", "A.", signature("a")),
 		{Role: llm.RoleTool, CallID: "a", Name: "f", Content: "1"},
-		{Role: llm.RoleAssistant, Asked: asked, Content: "Done.", Reasoning: []llm.ReasoningPart{{Kind: llm.ReasoningText, Text: "B."}}},
+		{Role: llm.RoleAssistant, Asked: asked, Content: "Done.", Reasoning: events.Reasoning{{Kind: events.ReasoningText, Text: "B."}}},
 		{Role: llm.RoleUser, Content: "two"},
 		call("c", "C.", signature("c")),
 		{Role: llm.RoleTool, CallID: "c", Name: "f", Content: "2"},
@@ -80,7 +81,7 @@ func TestReasoningGoesBack(t *testing.T) {
 		{"", "unknown", "", "", "", ""},
 	} {
 		t.Run(tt.like+" "+tt.model, func(t *testing.T) {
-			s := send(t, tt.like, llm.Request{Model: tt.model, Messages: reasoned(llm.Asked{Model: tt.model})})
+			s := send(t, tt.like, llm.Request{Model: tt.model, Messages: reasoned(events.Asked{Model: tt.model})})
 			for i, want := range map[int]string{1: tt.first, 3: tt.answer, 5: tt.third} {
 				m := s.Messages[i]
 				fields := map[string]*string{"reasoning_content": m.ReasoningContent, "reasoning": m.Reasoning}
@@ -101,7 +102,7 @@ func TestReasoningGoesBack(t *testing.T) {
 }
 
 func TestReasoningOfAnotherModelStays(t *testing.T) {
-	other := reasoned(llm.Asked{Provider: "elsewhere", Model: "other"})
+	other := reasoned(events.Asked{Provider: "elsewhere", Model: "other"})
 	s := send(t, "cerebras", llm.Request{Provider: "mine", Model: "m", Messages: other})
 	require.Nil(t, s.Messages[1].Reasoning)
 
@@ -123,16 +124,16 @@ func TestReasoningOfAnotherModelStays(t *testing.T) {
 	require.Empty(t, s.Messages[1].ToolCalls[0].ExtraContent, "2.5 does not need one")
 
 	// A log that does not say who reasoned is sent as before.
-	s = send(t, "cerebras", llm.Request{Provider: "mine", Model: "m", Messages: reasoned(llm.Asked{})})
+	s = send(t, "cerebras", llm.Request{Provider: "mine", Model: "m", Messages: reasoned(events.Asked{})})
 	require.Equal(t, "A.", *s.Messages[1].Reasoning)
 }
 
 func TestFormsOfReasoning(t *testing.T) {
-	detail := func(data string) llm.ReasoningPart {
-		return llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: json.RawMessage(data)}
+	detail := func(data string) events.ReasoningPart {
+		return events.ReasoningPart{Kind: events.ReasoningOpaque, Data: json.RawMessage(data)}
 	}
-	text := llm.ReasoningPart{Kind: llm.ReasoningText, Text: "Hm.\n"}
-	of := func(content string, parts ...llm.ReasoningPart) []llm.Message {
+	text := events.ReasoningPart{Kind: events.ReasoningText, Text: "Hm.\n"}
+	of := func(content string, parts ...events.ReasoningPart) []llm.Message {
 		return []llm.Message{{Role: llm.RoleUser, Content: "go"}, {Role: llm.RoleAssistant, Content: content, Reasoning: parts}, {Role: llm.RoleUser, Content: "on"}}
 	}
 	s := send(t, "openrouter", llm.Request{Model: "x/y", Messages: of("ok", text, detail(`{"type":"reasoning.text","text":"Hm.\n","index":0}`), detail(`{"type":"reasoning.encrypted","data":"="}`))})
@@ -149,7 +150,7 @@ func TestFormsOfReasoning(t *testing.T) {
 
 	s = send(t, "gemini", llm.Request{Model: "gemini-3-pro", Messages: of("ok", text, detail(`{"google":{"thought_signature":"s"}}`))})
 	require.JSONEq(t, `{"google":{"thought_signature":"s"}}`, string(s.Messages[1].ExtraContent))
-	s = send(t, "gemini", llm.Request{Model: "gemini-3-pro", Messages: reasoned(llm.Asked{})})
+	s = send(t, "gemini", llm.Request{Model: "gemini-3-pro", Messages: reasoned(events.Asked{})})
 	require.JSONEq(t, `{"signed":"c"}`, string(s.Messages[5].ToolCalls[0].ExtraContent))
 
 	body, _, _ := capture(t, Options{Capabilities: json.RawMessage(`{"reasoning_field":"think_tags","reasoning_back":"always"}`)},
@@ -320,7 +321,7 @@ func TestReasoningThatIsRefused(t *testing.T) {
 	c, err := New(Options{BaseURL: server.URL, Like: "openrouter"})
 	require.NoError(t, err)
 	defer c.Close()
-	_, err = c.Call(t.Context(), llm.Request{Model: "anthropic/claude-fable-5-1", Messages: reasoned(llm.Asked{})}, nil)
+	_, err = c.Call(t.Context(), llm.Request{Model: "anthropic/claude-fable-5-1", Messages: reasoned(events.Asked{})}, nil)
 	require.NoError(t, err)
 	require.Len(t, bodies, 2)
 	require.NotContains(t, bodies[1], `"A."`)

@@ -40,7 +40,7 @@ func TestToolNamesOverChunks(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			body := events(append(c.chunks, delta("", "tool_calls"), usage, done)...)
+			body := sse(append(c.chunks, delta("", "tool_calls"), usage, done)...)
 			caller := cannedCaller(t, canned{body: func() io.Reader { return strings.NewReader(body) }}, Options{Model: "m-1"})
 			req := ask()
 			for _, tool := range []string{"get", "get_weather", "gets", "s"} {
@@ -63,7 +63,7 @@ func TestToolNamesOverChunks(t *testing.T) {
 // The text of older completions is the answer, in one piece and streamed.
 func TestTextOfAChoice(t *testing.T) {
 	plain := `{"model":"m-1","choices":[{"index":0,"text":"Two.","finish_reason":"stop"}]}`
-	chunks := events(`{"model":"m-1","choices":[{"index":0,"text":"Tw"}]}`, `{"model":"m-1","choices":[{"index":0,"text":"o.","finish_reason":"stop"}]}`, done)
+	chunks := sse(`{"model":"m-1","choices":[{"index":0,"text":"Tw"}]}`, `{"model":"m-1","choices":[{"index":0,"text":"o.","finish_reason":"stop"}]}`, done)
 	caller := cannedCaller(t, canned{body: func() io.Reader { return strings.NewReader(chunks) }, plain: plain}, Options{Model: "m-1"})
 	for way, stream := range map[string]func(llm.Chunk){"plain": nil, "streamed": func(llm.Chunk) {}} {
 		res, err := caller.Call(t.Context(), ask(), stream)
@@ -75,7 +75,7 @@ func TestTextOfAChoice(t *testing.T) {
 // An error that is a string is stated in the provider's words, wherever it stands.
 func TestErrorIsAString(t *testing.T) {
 	for _, said := range []string{`"out of pasta"`, `{"error":"out of pasta"}`, `{"choices":[{"index":0,"delta":{"content":"Hm"},"error":"out of pasta"}]}`} {
-		stream := events(delta(`"content":"A"`, ""), said)
+		stream := sse(delta(`"content":"A"`, ""), said)
 		caller := cannedCaller(t, canned{body: func() io.Reader { return strings.NewReader(stream) }, plain: said}, Options{Model: "m-1"})
 		for way, stream := range map[string]func(llm.Chunk){"plain": nil, "streamed": func(llm.Chunk) {}} {
 			_, err := caller.Call(t.Context(), ask(), stream)

@@ -73,8 +73,8 @@ func script(events, plain string) http.HandlerFunc {
 	}
 }
 
-// events makes an event stream of chunks.
-func events(chunks ...string) string {
+// sse makes an event stream of chunks.
+func sse(chunks ...string) string {
 	return "data: " + strings.Join(chunks, "\n\ndata: ") + "\n\n"
 }
 
@@ -144,7 +144,7 @@ func TestRepliesEitherWay(t *testing.T) {
 		{"malformed arguments", `"content":null,` + call, "tool_calls", llm.ToolCalls{Meta: meta, Calls: calls}},
 		{"unknown finish", `"content":"hi"`, "eos", llm.Text{Meta: meta, Content: "hi"}},
 	} {
-		c := serve(t, Options{}, script(events(delta(tt.members, tt.finish), done), plainReply(tt.members, tt.finish)))
+		c := serve(t, Options{}, script(sse(delta(tt.members, tt.finish), done), plainReply(tt.members, tt.finish)))
 		for _, stream := range bothWays {
 			res, err := c.Call(t.Context(), ask(), stream)
 			require.NoError(t, err, tt.name)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/moorebus/moorebus/pkg/llm"
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 // reasoning collects what a model reasons. Servers give it in one of several fields, or the
@@ -18,12 +18,12 @@ type reasoning struct {
 
 // thought is reasoning of one kind.
 type thought struct {
-	kind llm.ReasoningKind
+	kind string
 	text strings.Builder
 }
 
 // add takes what was reasoned.
-func (r *reasoning) add(kind llm.ReasoningKind, text string) {
+func (r *reasoning) add(kind string, text string) {
 	if n := len(r.parts); n == 0 || r.parts[n-1].kind != kind {
 		r.parts = append(r.parts, &thought{kind: kind})
 	}
@@ -32,14 +32,14 @@ func (r *reasoning) add(kind llm.ReasoningKind, text string) {
 
 // of returns the reasoning of a message outside its content, from the first field that has
 // any.
-func (r *reasoning) of(m *spoken) (llm.ReasoningKind, string) {
-	kind, said := llm.ReasoningText, ""
+func (r *reasoning) of(m *spoken) (string, string) {
+	kind, said := events.ReasoningText, ""
 	for _, raw := range m.ReasoningDetails {
 		d := readDetail(raw)
 		r.keep(d)
 		said += d.text("text") + d.text("summary")
 		if d.text("type") == "reasoning.summary" {
-			kind = llm.ReasoningSummary
+			kind = events.ReasoningSummary
 		}
 	}
 	for _, field := range []pieces{m.ReasoningContent, m.Reasoning} {
@@ -52,13 +52,13 @@ func (r *reasoning) of(m *spoken) (llm.ReasoningKind, string) {
 
 // all returns the parts in order: the readable ones, then those that only the provider
 // reads.
-func (r *reasoning) all() []llm.ReasoningPart {
-	var parts []llm.ReasoningPart
+func (r *reasoning) all() events.Reasoning {
+	var parts events.Reasoning
 	for _, t := range r.parts {
-		parts = append(parts, llm.ReasoningPart{Kind: t.kind, Text: t.text.String()})
+		parts = append(parts, events.ReasoningPart{Kind: t.kind, Text: t.text.String()})
 	}
 	for _, d := range r.details {
-		parts = append(parts, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: d.whole()})
+		parts = append(parts, events.ReasoningPart{Kind: events.ReasoningOpaque, Data: d.whole()})
 	}
 	return parts
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sashabaranov/go-openai"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -173,9 +174,9 @@ func (a *assembly) say(m *spoken) {
 	for _, p := range m.Content {
 		switch p.kind {
 		case pieceReasoning:
-			a.reason(llm.ReasoningText, p.text)
+			a.reason(events.ReasoningText, p.text)
 		case pieceSummary:
-			a.reason(llm.ReasoningSummary, p.text)
+			a.reason(events.ReasoningSummary, p.text)
 		case pieceRefusal:
 			m.Refusal += llmhttp.Word(p.text)
 		default:
@@ -200,7 +201,7 @@ func (a *assembly) say(m *spoken) {
 	}
 }
 
-func (a *assembly) reason(kind llm.ReasoningKind, text string) {
+func (a *assembly) reason(kind string, text string) {
 	if text != "" {
 		a.reasoning.add(kind, text)
 		a.emit(llm.Chunk{Kind: llm.ChunkReasoning, Text: text})
@@ -209,7 +210,7 @@ func (a *assembly) reason(kind llm.ReasoningKind, text string) {
 
 // write takes what stood in a content: reasoning in tags, and text.
 func (a *assembly) write(reasoned, text string) {
-	a.reason(llm.ReasoningText, reasoned)
+	a.reason(events.ReasoningText, reasoned)
 	if text != "" {
 		a.text.WriteString(text)
 		a.emit(llm.Chunk{Kind: llm.ChunkText, Text: text})
@@ -261,11 +262,11 @@ func (a *assembly) Meta() llm.Meta {
 	m.Reasoning = a.reasoning.all()
 	for i, p := range a.calls.inOrder() {
 		if p.extra != nil {
-			m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: p.extra, ID: cmp.Or(p.id, llmhttp.CallID(a.x.req, i))})
+			m.Reasoning = append(m.Reasoning, events.ReasoningPart{Kind: events.ReasoningOpaque, Data: p.extra, ID: cmp.Or(p.id, llmhttp.CallID(a.x.req, i))})
 		}
 	}
 	for _, extra := range a.signed {
-		m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: extra})
+		m.Reasoning = append(m.Reasoning, events.ReasoningPart{Kind: events.ReasoningOpaque, Data: extra})
 	}
 	for _, list := range a.citations {
 		m.Citations = llmhttp.Cite(m.Citations, list, 0, utf8.RuneCountInString(a.text.String()))

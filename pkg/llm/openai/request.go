@@ -8,6 +8,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -129,7 +130,7 @@ type asking struct {
 	native bool
 	body   request
 	// adjusted is what was sent otherwise than asked for.
-	adjusted []llm.Adjusted
+	adjusted []events.Adjusted
 }
 
 // Body writes the request for the wire.

@@ -22,7 +22,7 @@ func capture(t *testing.T, opts Options, req llm.Request, stream func(llm.Chunk)
 		data, _ := io.ReadAll(r.Body)
 		requests <- got{string(data), r.URL.Path, r.Header}
 		if stream != nil {
-			_, _ = io.WriteString(w, events(delta(`"content":"x"`, "stop"), done))
+			_, _ = io.WriteString(w, sse(delta(`"content":"x"`, "stop"), done))
 			return
 		}
 		_, _ = io.WriteString(w, plainHello)

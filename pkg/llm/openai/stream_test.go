@@ -21,7 +21,7 @@ func streamedCall(t *testing.T, c *llmhttp.Caller) (llm.Response, *heard, error)
 	return res, &h, err
 }
 
-var hello = events(
+var hello = sse(
 	delta(`"role":"assistant","content":""`, ""),
 	delta(`"content":"Hällo "`, ""),
 	delta(`"content":"wörld 🙂"`, ""),
@@ -70,18 +70,18 @@ func TestQuirks(t *testing.T) {
 func TestCompleteStreams(t *testing.T) {
 	noUsage := helloText
 	noUsage.Usage = llm.Usage{}
-	finished := events(delta(`"content":"Hällo wörld 🙂"`, "stop"))
+	finished := sse(delta(`"content":"Hällo wörld 🙂"`, "stop"))
 	tests := []struct {
 		name, events string
 		want         llm.Response
 	}{
 		{"no line end", strings.TrimRight(finished, "\n"), noUsage},
 		{"no usage", finished + "data: [DONE]\n\n", noUsage},
-		{"usage beside the reply", events(strings.Replace(delta(`"content":"Hällo wörld 🙂"`, "stop"), `"usage":null`,
+		{"usage beside the reply", sse(strings.Replace(delta(`"content":"Hällo wörld 🙂"`, "stop"), `"usage":null`,
 			`"usage":{"prompt_tokens":9,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":8}}`, 1)), helloText},
-		{"another choice", events(`{"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"stop"}]}`) + hello, helloText},
-		{"usage alone in the middle", events(delta(`"content":"Hällo "`, ""), usage, delta(`"content":"wörld 🙂"`, "stop"), usage, done), helloText},
-		{"words after finish_reason", events(delta(`"content":"Hällo "`, "stop"), delta(`"content":"wörld 🙂"`, "stop"), usage, done), helloText},
+		{"another choice", sse(`{"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"stop"}]}`) + hello, helloText},
+		{"usage alone in the middle", sse(delta(`"content":"Hällo "`, ""), usage, delta(`"content":"wörld 🙂"`, "stop"), usage, done), helloText},
+		{"words after finish_reason", sse(delta(`"content":"Hällo "`, "stop"), delta(`"content":"wörld 🙂"`, "stop"), usage, done), helloText},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestStreamedCalls(t *testing.T) {
 				chunks = append(chunks, delta(`"tool_calls":[`+c+`]`, ""))
 			}
 			// Text stands around the calls, and some servers say stop in spite of them.
-			stream := events(delta(`"content":"I "`, "")) + events(chunks...) + events(delta(`"content":"look."`, "stop"), usage, done)
+			stream := sse(delta(`"content":"I "`, "")) + sse(chunks...) + sse(delta(`"content":"look."`, "stop"), usage, done)
 			res, h, err := streamedCall(t, serve(t, Options{}, script(stream, plainHello)))
 			require.NoError(t, err)
 			llmtest.Same(t, llm.ToolCalls{Meta: helloText.Meta, Content: "I look.", Calls: tt.want}, res)
@@ -161,35 +161,35 @@ func TestStreamedCalls(t *testing.T) {
 
 // TestBrokenStreams are streams that lack their end, or hold what is no chunk.
 func TestBrokenStreams(t *testing.T) {
-	half := events(delta(`"content":"half"`, ""))
+	half := sse(delta(`"content":"half"`, ""))
 	for name, stream := range map[string]string{
 		"no ending":                  half,
 		"a chunk is no JSON":         half + "data: oops\n\n" + hello,
 		"a chunk of another shape":   half + `data: {"choices":7}` + "\n\n" + hello,
-		"a usage in the middle":      half + events(usage, delta(`"content":"more"`, "")),
-		"a usage that says nothing":  half + events(`{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0}}`),
-		"a usage beside the content": half + events(`{"choices":[{"index":0,"delta":{"content":"x"}}],"usage":{"completion_tokens":2}}`),
+		"a usage in the middle":      half + sse(usage, delta(`"content":"more"`, "")),
+		"a usage that says nothing":  half + sse(`{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0}}`),
+		"a usage beside the content": half + sse(`{"choices":[{"index":0,"delta":{"content":"x"}}],"usage":{"completion_tokens":2}}`),
 	} {
 		_, _, err := streamedCall(t, serve(t, Options{}, script(stream, plainHello)))
 		reply := wantError(t, err, llm.KindBroken).Reply
 		require.Equal(t, "m-1", reply.Model, name)
 		require.Equal(t, llm.FinishUnknown, reply.Finish, name)
 	}
-	whole, _, err := streamedCall(t, serve(t, Options{}, script(half+events(usage), plainHello)))
+	whole, _, err := streamedCall(t, serve(t, Options{}, script(half+sse(usage), plainHello)))
 	require.NoError(t, err, "a usage alone may be the ending")
 	require.Equal(t, llm.FinishUnknown, whole.About().Finish)
-	_, _, err = streamedCall(t, serve(t, Options{}, script(events(done), plainHello)))
+	_, _, err = streamedCall(t, serve(t, Options{}, script(sse(done), plainHello)))
 	wantError(t, err, llm.KindBroken)
 }
 
 func FuzzStream(f *testing.F) {
 	f.Add([]byte(hello))
-	f.Add([]byte(events(delta(`"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}]`, "tool_calls"))))
-	f.Add([]byte(events(delta(`"tool_calls":[{"id":"a"},{"index":-1},{"index":9}]`, "length"))))
+	f.Add([]byte(sse(delta(`"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}]`, "tool_calls"))))
+	f.Add([]byte(sse(delta(`"tool_calls":[{"id":"a"},{"index":-1},{"index":9}]`, "length"))))
 	f.Add([]byte("data: {\"error\":{\"message\":[\"a\"]}}\n\n"))
 	f.Add([]byte("data: {\"error\":\n: ping\ndata:\n\ndata: null\n\ndata: [DONE]"))
 	f.Add([]byte("event: error\r\ndata: {\"error\":{\"message\":\"x\",\"code\":1e99}}\r\n"))
-	f.Add([]byte(events(delta(`"refusal":"no"`, "content_filter"))))
+	f.Add([]byte(sse(delta(`"refusal":"no"`, "content_filter"))))
 	f.Add([]byte{0xff, 0xfe, '\n', 0})
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		c := cannedCaller(t, canned{plain: plainHello, body: func() io.Reader {

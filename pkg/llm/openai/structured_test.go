@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -34,7 +35,7 @@ func grammar(bodies *[]string, free string) http.HandlerFunc {
 			message = `"content":"{\"total\": 1}"`
 		}
 		if r.Header.Get("Accept") == "text/event-stream" {
-			_, _ = io.WriteString(w, events(delta(message, "stop"), `{"choices":[],`+used+`}`, done))
+			_, _ = io.WriteString(w, sse(delta(message, "stop"), `{"choices":[],`+used+`}`, done))
 			return
 		}
 		plain := plainReply(message, "stop")
@@ -58,7 +59,7 @@ func TestSecondPass(t *testing.T) {
 		require.True(t, ok, "%T", res)
 		require.JSONEq(t, `{"total":1}`, got.Content)
 		require.Equal(t, llm.Usage{Input: 18, Output: 8, Total: 26}, got.Usage, "both are billed")
-		require.Equal(t, []llm.Adjusted{{Key: "output_schema", Sent: json.RawMessage(`"second_pass"`)}}, got.Adjusted)
+		require.Equal(t, []events.Adjusted{{Key: "output_schema", Sent: json.RawMessage(`"second_pass"`)}}, got.Adjusted)
 		require.Len(t, bodies, 2)
 		require.Contains(t, bodies[0], `"tools"`)
 		require.NotContains(t, bodies[0], "response_format")
@@ -132,7 +133,7 @@ func TestFinalTool(t *testing.T) {
 			c := serve(t, Options{Like: tt.like}, func(w http.ResponseWriter, r *http.Request) {
 				data, _ := io.ReadAll(r.Body)
 				body = string(data)
-				script(events(delta(answer, "tool_calls"), done), plainReply(answer, "tool_calls"))(w, r)
+				script(sse(delta(answer, "tool_calls"), done), plainReply(answer, "tool_calls"))(w, r)
 			})
 			var h heard
 			stream := h.add

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -29,7 +30,7 @@ func TestProviderTools(t *testing.T) {
 	res, err := c.Call(t.Context(), llm.Request{ProviderTools: []json.RawMessage{json.RawMessage(`{"type":"openrouter:web_search","n":1.0}`)}, Tools: []llm.Tool{{Name: "f"}}}, nil)
 	require.NoError(t, err)
 	require.Contains(t, string(body), `"tools":[{"type":"openrouter:web_search","n":1.0},{"type":"function","function":{"name":"f",`)
-	require.Equal(t, []llm.Citation{
+	require.Equal(t, []events.Citation{
 		{Type: "url_citation", URL: "https://example.org/a", Title: "A", Quote: "q", Start: 2, End: 4},
 		{Type: "url_citation", URL: "https://example.org/b", End: 6},
 	}, res.About().Citations)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -119,7 +120,7 @@ func TestItemsGoBack(t *testing.T) {
 				m.Content = "[image_generation_call (completed)]" // as planners log it
 			}
 			for model, want := range map[string][]string{"o3": tt.own, "o4": tt.stranger} {
-				m.Asked = llm.Asked{Model: "o3"}
+				m.Asked = events.Asked{Model: "o3"}
 				body := capture(t, llm.Request{Model: model, Messages: []llm.Message{m, user("more")}})
 				var sent struct{ Input json.RawMessage }
 				require.NoError(t, json.Unmarshal([]byte(body), &sent))
@@ -127,7 +128,7 @@ func TestItemsGoBack(t *testing.T) {
 			}
 			if m.Content != "[image_generation_call (completed)]" {
 				m.Content += " Changed."
-				m.Asked = llm.Asked{}
+				m.Asked = events.Asked{}
 				body := capture(t, llm.Request{Model: "o3", Messages: []llm.Message{m}})
 				require.Equal(t, 1, strings.Count(body, " Changed."), "a text that was changed goes as it is now: %s", body)
 			}
@@ -142,7 +143,7 @@ func TestCitations(t *testing.T) {
 	res, err := c.Call(t.Context(), llm.Request{}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "Größe.", res.(llm.Text).Content)
-	require.Equal(t, []llm.Citation{
+	require.Equal(t, []events.Citation{
 		{Type: "url_citation", URL: "https://example.org/a", Title: "A", Start: 2, End: 4},
 		{Type: "file_citation", Title: "a.pdf", End: 6},
 	}, res.About().Citations)
@@ -189,7 +190,7 @@ func TestItemsThatAreNotKept(t *testing.T) {
 	}))
 	defer server.Close()
 	_, err := open(t, server.URL).Call(t.Context(), llm.Request{Model: "o3", Messages: []llm.Message{
-		{Role: llm.RoleAssistant, Content: "two", Reasoning: []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: json.RawMessage(searchItem), ID: "ws_1"}}},
+		{Role: llm.RoleAssistant, Content: "two", Reasoning: events.Reasoning{{Kind: events.ReasoningOpaque, Data: json.RawMessage(searchItem), ID: "ws_1"}}},
 		user("three"),
 	}}, nil)
 	require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/replyitem"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -43,7 +44,7 @@ func (x *exchange) reply(m *llm.Message) []item {
 	for _, c := range m.Calls {
 		said = append(said, item{Type: typeCall, CallID: c.ID, Name: x.names.Wire(c.Name), Arguments: c.Arguments})
 	}
-	if !m.Asked.Matches(llm.Asked{Provider: x.req.Provider, Model: x.params.Model}) {
+	if !m.Asked.Matches(events.Asked{Provider: x.req.Provider, Model: x.params.Model}) {
 		return said
 	}
 	past := readReasoning(m.Reasoning)

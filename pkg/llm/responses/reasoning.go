@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -34,7 +35,7 @@ func thoughtID(id string, before int) string {
 // readReasoning returns the items that the parts of a reply come from. Reasoning without
 // encrypted content is none if it only has a summary: the server could not know it again.
 // Parts without an id are of other APIs.
-func readReasoning(parts []llm.ReasoningPart) []thought {
+func readReasoning(parts events.Reasoning) []thought {
 	var all []thought
 	for len(parts) > 0 {
 		if isItem(parts[0]) {
@@ -57,15 +58,15 @@ func readReasoning(parts []llm.ReasoningPart) []thought {
 }
 
 // isItem reports whether a part is an entire item.
-func isItem(p llm.ReasoningPart) bool {
-	return p.Kind == llm.ReasoningOpaque && p.ID != "" && bytes.HasPrefix(p.Data, []byte("{"))
+func isItem(p events.ReasoningPart) bool {
+	return p.Kind == events.ReasoningOpaque && p.ID != "" && bytes.HasPrefix(p.Data, []byte("{"))
 }
 
 // unfinished are the statuses of items that did not come to an end. They cannot go back.
 var unfinished = map[string]bool{"in_progress": true, "incomplete": true, "searching": true, "interpreting": true, "generating": true, "calling": true}
 
 // readItem reads an item of the provider's own, or a message.
-func readItem(p llm.ReasoningPart) (t thought, ok bool) {
+func readItem(p events.ReasoningPart) (t thought, ok bool) {
 	var in struct {
 		output
 		Role   string `json:"role"`
@@ -91,7 +92,7 @@ func readItem(p llm.ReasoningPart) (t thought, ok bool) {
 }
 
 // readThought makes an item of the parts of reasoning.
-func readThought(parts []llm.ReasoningPart) (thought, bool) {
+func readThought(parts events.Reasoning) (thought, bool) {
 	id, at, _ := strings.Cut(parts[0].ID, "@")
 	t := thought{item: item{Type: typeReasoning, ID: id}}
 	t.before, _ = strconv.Atoi(at) // 0 where it stands first
@@ -99,11 +100,11 @@ func readThought(parts []llm.ReasoningPart) (thought, bool) {
 	var content []part
 	for _, p := range parts {
 		switch p.Kind {
-		case llm.ReasoningSummary:
+		case events.ReasoningSummary:
 			summary = append(summary, part{Type: summaryText, Text: p.Text})
-		case llm.ReasoningText:
+		case events.ReasoningText:
 			content = append(content, part{Type: reasoningText, Text: p.Text})
-		case llm.ReasoningOpaque:
+		case events.ReasoningOpaque:
 			var encrypted string
 			if json.Unmarshal(p.Data, &encrypted) == nil && encrypted != "" {
 				t.item.Encrypted = p.Data

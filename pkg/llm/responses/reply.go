@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -208,7 +209,7 @@ func (a *assembly) Meta() llm.Meta {
 		switch {
 		case p.kind == typeMessage:
 			if kept {
-				m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: p.messageItem(text), ID: id})
+				m.Reasoning = append(m.Reasoning, events.ReasoningPart{Kind: events.ReasoningOpaque, Data: p.messageItem(text), ID: id})
 			}
 			if p.text.Len() > 0 {
 				said = 1
@@ -221,7 +222,7 @@ func (a *assembly) Meta() llm.Meta {
 			m.Reasoning = append(m.Reasoning, p.reasoning(thoughtID(p.id, said+calls))...)
 			m.ReasoningBack = m.ReasoningBack || p.encrypted == nil && len(p.thoughts) > 0
 		case p.raw != nil:
-			m.Reasoning = append(m.Reasoning, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: p.raw, ID: id})
+			m.Reasoning = append(m.Reasoning, events.ReasoningPart{Kind: events.ReasoningOpaque, Data: p.raw, ID: id})
 		}
 	}
 	m.Citations = a.citations(text)
@@ -244,7 +245,7 @@ func (a *assembly) said() string {
 }
 
 // citations are those of the messages that the text holds.
-func (a *assembly) citations(text string) (all []llm.Citation) {
+func (a *assembly) citations(text string) (all []events.Citation) {
 	from := 0 // bytes of the text
 	for _, p := range a.order {
 		if p.kind != typeMessage || p.text.Len() == 0 {
@@ -269,18 +270,18 @@ func (p *piece) cites() bool {
 }
 
 // reasoning returns the parts of a reasoning item.
-func (p *piece) reasoning(id string) (parts []llm.ReasoningPart) {
-	add := func(kind llm.ReasoningKind, all texts) {
+func (p *piece) reasoning(id string) (parts events.Reasoning) {
+	add := func(kind string, all texts) {
 		for _, text := range all {
 			if text.Len() > 0 {
-				parts = append(parts, llm.ReasoningPart{Kind: kind, Text: text.String(), ID: id})
+				parts = append(parts, events.ReasoningPart{Kind: kind, Text: text.String(), ID: id})
 			}
 		}
 	}
-	add(llm.ReasoningSummary, p.summary)
-	add(llm.ReasoningText, p.thoughts)
+	add(events.ReasoningSummary, p.summary)
+	add(events.ReasoningText, p.thoughts)
 	if p.encrypted != nil {
-		parts = append(parts, llm.ReasoningPart{Kind: llm.ReasoningOpaque, Data: p.encrypted, ID: id})
+		parts = append(parts, events.ReasoningPart{Kind: events.ReasoningOpaque, Data: p.encrypted, ID: id})
 	}
 	return parts
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/providers"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -121,7 +122,7 @@ type exchange struct {
 	caps     providers.Capabilities
 	answer   *llmhttp.AnswerTool // nil where no tool takes the answer
 	params   request
-	adjusted []llm.Adjusted
+	adjusted []events.Adjusted
 }
 
 // write writes the request in the API's words.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmhttp"
 	"github.com/moorebus/moorebus/internal/llmtest"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -129,7 +130,7 @@ func TestSampling(t *testing.T) {
 	server := llmtest.NewModel(llmtest.Responses{}, llmtest.Turn{Reply: llm.Text{Content: "x"}}).Serve(t)
 	res, err := open(t, server).Call(t.Context(), llm.Request{Model: "gpt-5.6", Sampling: all}, nil)
 	require.NoError(t, err)
-	require.Equal(t, []llm.Adjusted{
+	require.Equal(t, []events.Adjusted{
 		{Key: "temperature"}, {Key: "top_p"}, {Key: "seed"}, {Key: "stop"}, {Key: "reasoning.budget_tokens"},
 		{Key: "reasoning.effort", Sent: json.RawMessage(`"xhigh"`)},
 	}, res.About().Adjusted)
@@ -143,34 +144,34 @@ func TestReasoningGoesBack(t *testing.T) {
 	for _, stream := range []func(llm.Chunk){nil, func(llm.Chunk) {}} {
 		reply, err := c.Call(t.Context(), llmtest.Request(0), stream)
 		require.NoError(t, err)
-		require.Equal(t, []llm.ReasoningPart{
-			{Kind: llm.ReasoningSummary, Text: "Hm, <größe> 🙂", ID: "rs_1"},
-			{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`"` + llmtest.Encrypted + `"`), ID: "rs_1"},
+		require.Equal(t, events.Reasoning{
+			{Kind: events.ReasoningSummary, Text: "Hm, <größe> 🙂", ID: "rs_1"},
+			{Kind: events.ReasoningOpaque, Data: json.RawMessage(`"` + llmtest.Encrypted + `"`), ID: "rs_1"},
 		}, reply.About().Reasoning)
 	}
 	item := `{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"Hm, <größe> 🙂"}],"encrypted_content":"` + llmtest.Encrypted + `"},`
-	first := []llm.ReasoningPart{
-		{Kind: llm.ReasoningSummary, Text: "Hm, <größe> 🙂", ID: "rs_1"},
-		{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`"` + llmtest.Encrypted + `"`), ID: "rs_1"},
+	first := events.Reasoning{
+		{Kind: events.ReasoningSummary, Text: "Hm, <größe> 🙂", ID: "rs_1"},
+		{Kind: events.ReasoningOpaque, Data: json.RawMessage(`"` + llmtest.Encrypted + `"`), ID: "rs_1"},
 	}
 	said, called := `{"type":"message","role":"assistant","content":"I look."},`, `{"type":"function_call","call_id":"call_1",`
 	for name, tt := range map[string]struct {
-		reasoning []llm.ReasoningPart
-		asked     llm.Asked
+		reasoning events.Reasoning
+		asked     events.Asked
 		want      string
 	}{
-		"its own":           {first, llm.Asked{Provider: "p", Model: "o3"}, item + said + called},
-		"of an unknown":     {first, llm.Asked{}, item + said + called},
-		"another model's":   {first, llm.Asked{Provider: "p", Model: "o4"}, said + called},
-		"another provider":  {first, llm.Asked{Provider: "q", Model: "o3"}, said + called},
-		"without a summary": {first[1:], llm.Asked{}, `{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"` + llmtest.Encrypted + `"},` + said},
-		"only a summary":    {first[:1], llm.Asked{}, said + called},
-		"between":           {[]llm.ReasoningPart{{Kind: "opaque", Data: json.RawMessage(`"e"`), ID: "rs_2@1"}}, llm.Asked{}, said + `{"type":"reasoning","id":"rs_2","summary":[],"encrypted_content":"e"},` + called},
-		"after everything":  {[]llm.ReasoningPart{{Kind: "opaque", Data: json.RawMessage(`"e"`), ID: "rs_2@2"}}, llm.Asked{}, said + `{"type":"reasoning","id":"rs_2","summary":[],"encrypted_content":"e"},` + called},
-		"open text":         {[]llm.ReasoningPart{{Kind: "text", Text: "hm", ID: "rs_3"}}, llm.Asked{}, `{"type":"reasoning","id":"rs_3","summary":[],"content":[{"type":"reasoning_text","text":"hm"}]},` + said + called},
-		"of other APIs": {[]llm.ReasoningPart{
+		"its own":           {first, events.Asked{Provider: "p", Model: "o3"}, item + said + called},
+		"of an unknown":     {first, events.Asked{}, item + said + called},
+		"another model's":   {first, events.Asked{Provider: "p", Model: "o4"}, said + called},
+		"another provider":  {first, events.Asked{Provider: "q", Model: "o3"}, said + called},
+		"without a summary": {first[1:], events.Asked{}, `{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"` + llmtest.Encrypted + `"},` + said},
+		"only a summary":    {first[:1], events.Asked{}, said + called},
+		"between":           {events.Reasoning{{Kind: "opaque", Data: json.RawMessage(`"e"`), ID: "rs_2@1"}}, events.Asked{}, said + `{"type":"reasoning","id":"rs_2","summary":[],"encrypted_content":"e"},` + called},
+		"after everything":  {events.Reasoning{{Kind: "opaque", Data: json.RawMessage(`"e"`), ID: "rs_2@2"}}, events.Asked{}, said + `{"type":"reasoning","id":"rs_2","summary":[],"encrypted_content":"e"},` + called},
+		"open text":         {events.Reasoning{{Kind: "text", Text: "hm", ID: "rs_3"}}, events.Asked{}, `{"type":"reasoning","id":"rs_3","summary":[],"content":[{"type":"reasoning_text","text":"hm"}]},` + said + called},
+		"of other APIs": {events.Reasoning{
 			{Kind: "text", Text: "hm"}, {Kind: "opaque", Data: json.RawMessage(`"signature"`)}, {Kind: "opaque", Data: json.RawMessage(`{"google":{}}`), ID: "call_1"},
-		}, llm.Asked{}, said + called},
+		}, events.Asked{}, said + called},
 	} {
 		body := capture(t, llm.Request{Provider: "p", Model: "o3", Messages: []llm.Message{
 			user("go"),
@@ -400,7 +401,7 @@ func TestReasoningThatIsRefused(t *testing.T) {
 	defer server.Close()
 	_, err := open(t, server.URL).Call(t.Context(), llm.Request{Model: "o3", Messages: []llm.Message{
 		{Role: llm.RoleUser, Content: "one"},
-		{Role: llm.RoleAssistant, Content: "two", Reasoning: []llm.ReasoningPart{{Kind: llm.ReasoningOpaque, Data: json.RawMessage(`"gAAA"`), ID: "rs_1"}}},
+		{Role: llm.RoleAssistant, Content: "two", Reasoning: events.Reasoning{{Kind: events.ReasoningOpaque, Data: json.RawMessage(`"gAAA"`), ID: "rs_1"}}},
 		{Role: llm.RoleUser, Content: "three"},
 	}}, nil)
 	require.NoError(t, err)

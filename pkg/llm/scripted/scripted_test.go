@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/moorebus/moorebus/internal/llmtest"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
 )
@@ -211,8 +212,8 @@ func TestEndings(t *testing.T) {
 	whole, err := ask(t, llm.Request{Settings: settings})
 	require.Nil(t, err)
 	require.Equal(t, llm.FinishLength, whole.About().Finish)
-	require.Equal(t, []llm.ReasoningPart{
-		{Kind: llm.ReasoningText, Text: "Six times seven."}, {Kind: llm.ReasoningOpaque, Data: json.RawMessage(`{"s":1.0}`)},
+	require.Equal(t, events.Reasoning{
+		{Kind: events.ReasoningText, Text: "Six times seven."}, {Kind: events.ReasoningOpaque, Data: json.RawMessage(`{"s":1.0}`)},
 	}, whole.About().Reasoning)
 	rest, err := ask(t, llm.Request{Settings: settings, Rest: true})
 	require.Nil(t, err)
