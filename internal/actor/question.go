@@ -93,7 +93,9 @@ func (c call) unasked() string {
 	var schema struct {
 		Properties map[string]json.RawMessage `json:"properties"`
 	}
-	_ = json.Unmarshal([]byte(c.info.Schema), &schema) // what cannot be read has none
+	if toolcall.MayAnswer(c.info.Schema) { // parsing the schema for each call is dear
+		_ = json.Unmarshal([]byte(c.info.Schema), &schema) // what cannot be read has none
+	}
 	_, taken := schema.Properties[toolcall.AnswerKey]
 	switch {
 	case taken:

@@ -87,17 +87,22 @@ func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var bought []string
 		run := r.under(never, payTool, &events.LLMParallelToolCalls{ToolCallReply: calls(2)})
-		own := payTool
-		own.Schema = []byte(`{"type":"object","properties":{"answer":{"type":"string"}}}`)
-		other := r.under(never, own, &events.LLMToolCall{ToolCallReply: calls(1)})
+		var others []events.Run
+		for _, key := range []string{"answer", `\u0061nswer`} {
+			own := payTool
+			own.Schema = []byte(`{"type":"object","properties":{"` + key + `":{"type":"string"}}}`)
+			others = append(others, r.under(never, own, &events.LLMToolCall{ToolCallReply: calls(1)}))
+		}
 		r.spawn([]tool.Tool{buyer(tool.Once, &bought)})
 		batch := r.results(run)["c1"]
 		require.Equal(t, codes.InputRequired, batch.Code)
 		require.Contains(t, batch.Observation, "Make this call again, alone in a reply, and a human is asked. How many?")
-		out := r.outcome(other)
-		require.Equal(t, codes.InputRequired, out.Code)
-		require.Contains(t, out.Observation, `has an argument named "answer". How many?`)
-		require.NotContains(t, out.Observation, "again")
+		for _, other := range others {
+			out := r.outcome(other)
+			require.Equal(t, codes.InputRequired, out.Code)
+			require.Contains(t, out.Observation, `has an argument named "answer". How many?`)
+			require.NotContains(t, out.Observation, "again")
+		}
 		require.Empty(t, bought)
 	})
 }

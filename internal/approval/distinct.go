@@ -24,6 +24,9 @@ func Distinct(schema json.RawMessage, arguments string) error {
 		return nil
 	}
 	var tool shape
+	if distinct(node, tool) == nil { // nor with what the schema allows, which is not parsed for each call
+		return nil
+	}
 	_ = json.Unmarshal(schema, &tool) // what has another form has no keys of its own
 	return distinct(node, tool)
 }
