@@ -17,6 +17,7 @@ import (
 	"github.com/moorebus/moorebus/internal/callctx"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/pkg/agent"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/tool"
 	"github.com/moorebus/moorebus/pkg/tool/a2atool"
@@ -124,7 +125,7 @@ func TestFilesOfAnAgentElsewhere(t *testing.T) {
 // them too: what the object store has by its URL.
 func TestFilesOfMessages(t *testing.T) {
 	t.Parallel()
-	asked := make(chan []llm.Part, 1)
+	asked := make(chan []events.Part, 1)
 	g, url := serve(t, func(o *host.Options) {
 		o.Providers["sees"] = llm.CallerFunc(func(_ context.Context, r llm.Request, _ func(llm.Chunk)) (llm.Response, error) {
 			asked <- r.Messages[len(r.Messages)-1].Parts

@@ -22,35 +22,25 @@ const (
 )
 
 // mediaTokens is what a part counts besides its text.
-func mediaTokens(p llm.Part) int {
-	switch p.Kind {
-	case llm.PartImage:
+func mediaTokens(p events.Part) int {
+	switch p.Type {
+	case events.PartImage:
 		return imageTokens
-	case llm.PartFile:
+	case events.PartFile:
 		if media.IsText(p.MediaType) {
-			return p.Size / 4
+			return sizeOf(p) / 4
 		}
-		return imageTokens * max(1, (p.Size+fileBytes-1)/fileBytes)
+		return imageTokens * max(1, (sizeOf(p)+fileBytes-1)/fileBytes)
 	}
 	return 0
 }
 
-// parts are the parts of a message as the model's port has them. Those in the object store
-// have no data yet.
-func parts(of []events.Part) []llm.Part {
-	if len(of) == 0 {
-		return nil
+// sizeOf is the number of bytes of a part, also while they are in the object store.
+func sizeOf(p events.Part) int {
+	if p.Ref != nil {
+		return p.Ref.Size
 	}
-	parts := make([]llm.Part, len(of))
-	for i, p := range of {
-		parts[i] = llm.Part{
-			Kind: llm.PartKind(p.Type), Text: p.Text, MediaType: p.MediaType, Data: p.Data, URL: p.URL, Name: p.Name, Size: len(p.Data),
-		}
-		if p.Ref != nil {
-			parts[i].Size = p.Ref.Size
-		}
-	}
-	return parts
+	return len(p.Data)
 }
 
 // storedPart is a part of a request's message that is in the object store.
@@ -105,8 +95,10 @@ func (p *Planner) withStored(ctx context.Context, messages []llm.Message, stored
 			}
 			loaded[s.ref] = data
 		}
-		if part.Data = data; data == nil {
+		if data == nil {
 			*part = leftOut(*part, "since it is not stored any more")
+		} else {
+			part.Data, part.Ref = data, nil
 		}
 	}
 	return messages, nil
@@ -125,8 +117,8 @@ func (p *Planner) blob(ctx context.Context, ref events.Ref) ([]byte, error) {
 }
 
 // leftOut says in words that a part was omitted.
-func leftOut(p llm.Part, why string) llm.Part {
-	return llm.Part{Kind: llm.PartText, Text: fmt.Sprintf("[%s: left out, %s]", named(p), why)}
+func leftOut(p events.Part, why string) events.Part {
+	return events.Part{Type: events.PartText, Text: fmt.Sprintf("[%s: left out, %s]", named(p), why)}
 }
 
-func named(p llm.Part) string { return media.Words(string(p.Kind), p.Name, p.MediaType, "", p.Size) }
+func named(p events.Part) string { return media.Words(p.Type, p.Name, p.MediaType, "", sizeOf(p)) }

@@ -76,16 +76,16 @@ func TestTheModelIsShownImages(t *testing.T) {
 		r.AwaitEnd(run)
 		requests := r.mock.Requests()
 		require.Len(t, requests, 2)
-		task := llm.Message{Role: llm.RoleUser, Content: "What is this?", Parts: []llm.Part{
-			{Kind: llm.PartText, Text: "What is this?"},
-			{Kind: llm.PartImage, MediaType: "image/png", Data: []byte("large"), Size: 5},
-			{Kind: llm.PartFile, MediaType: "application/pdf", Name: "a.pdf", Data: []byte("%PDF"), Size: 4},
-			{Kind: llm.PartImage, MediaType: "image/png", URL: "https://example.com/a.png"},
+		task := llm.Message{Role: llm.RoleUser, Content: "What is this?", Parts: []events.Part{
+			{Type: events.PartText, Text: "What is this?"},
+			{Type: events.PartImage, MediaType: "image/png", Data: []byte("large")},
+			{Type: events.PartFile, MediaType: "application/pdf", Name: "a.pdf", Data: []byte("%PDF")},
+			{Type: events.PartImage, MediaType: "image/png", URL: "https://example.com/a.png"},
 		}}
 		require.Equal(t, task, requests[0].Messages[1])
 		require.Equal(t, task, requests[1].Messages[1], "each request has them")
-		require.Equal(t, []llm.Part{
-			{Kind: llm.PartText, Text: "drawn"}, {Kind: llm.PartImage, MediaType: "image/png", Data: []byte("chart"), Size: 5},
+		require.Equal(t, []events.Part{
+			{Type: events.PartText, Text: "drawn"}, {Type: events.PartImage, MediaType: "image/png", Data: []byte("chart")},
 		}, requests[1].Messages[3].Parts)
 	}, ask(call("c", "alpha", "{}")), say("It is a chart."))
 }
@@ -96,9 +96,9 @@ func TestWhatIsNotStoredAnyMoreIsLeftOut(t *testing.T) {
 	clear(store)
 	seen(t, store, func(t *testing.T, r *rig) {
 		require.Equal(t, events.Done, r.AwaitEnd(r.begin(withParts(text("What is this?"), gone))).State)
-		require.Equal(t, []llm.Part{
-			{Kind: llm.PartText, Text: "What is this?"},
-			{Kind: llm.PartText, Text: "[image image/png 12 kB: left out, since it is not stored any more]"},
+		require.Equal(t, []events.Part{
+			{Type: events.PartText, Text: "What is this?"},
+			{Type: events.PartText, Text: "[image image/png 12 kB: left out, since it is not stored any more]"},
 		}, r.mock.Requests()[0].Messages[1].Parts)
 	}, say("I cannot see it."))
 }

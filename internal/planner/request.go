@@ -39,6 +39,7 @@ func request(mem *reducer.Memory, ref events.ModelRef) llm.Request {
 func message(m *reducer.ViewMessage) llm.Message {
 	message := llm.Message{
 		Role: llm.Role(m.Role), Content: m.Content, CallID: m.CallID, Name: m.Name, Failed: m.Failed, Reasoning: reasoningOf(m), Raw: m.Raw,
+		Parts: m.Parts,
 	}
 	if m.Asked != nil {
 		message.Asked = *m.Asked
@@ -49,7 +50,6 @@ func message(m *reducer.ViewMessage) llm.Message {
 	for i, c := range m.Calls {
 		message.Calls[i] = llm.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments}
 	}
-	message.Parts = parts(m.Parts)
 	return message
 }
 

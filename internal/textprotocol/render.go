@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 )
 
@@ -23,7 +24,7 @@ func render(req *llm.Request) []llm.Message {
 	}
 	messages := []llm.Message{{Role: llm.RoleSystem, Content: systemPrompt(system, req, memory)}}
 	for _, m := range rest {
-		var media []llm.Part
+		var media []events.Part
 		m.Content, media = contentOf(m)
 		switch m.Role {
 		case llm.RoleAssistant:
@@ -37,20 +38,20 @@ func render(req *llm.Request) []llm.Message {
 	messages = add(messages, llm.RoleUser, remembered(memory), nil)
 	for i := range messages {
 		if m := &messages[i]; len(m.Parts) > 0 {
-			m.Parts = append([]llm.Part{{Kind: llm.PartText, Text: m.Content}}, m.Parts...)
+			m.Parts = append([]events.Part{{Type: events.PartText, Text: m.Content}}, m.Parts...)
 		}
 	}
 	return messages
 }
 
 // contentOf returns a message's text, and its images and files.
-func contentOf(m llm.Message) (text string, media []llm.Part) {
+func contentOf(m llm.Message) (text string, media []events.Part) {
 	if len(m.Parts) == 0 {
 		return m.Content, nil
 	}
 	var texts []string
 	for _, p := range m.Parts {
-		if p.Kind == llm.PartText {
+		if p.Type == events.PartText {
 			texts = append(texts, p.Text)
 		} else {
 			media = append(media, p)
@@ -59,7 +60,7 @@ func contentOf(m llm.Message) (text string, media []llm.Part) {
 	return strings.Join(texts, "\n"), media
 }
 
-func add(messages []llm.Message, role llm.Role, text string, media []llm.Part) []llm.Message {
+func add(messages []llm.Message, role llm.Role, text string, media []events.Part) []llm.Message {
 	if last := &messages[len(messages)-1]; last.Role == role {
 		last.Content += "\n\n" + text
 		last.Parts = append(last.Parts, media...)

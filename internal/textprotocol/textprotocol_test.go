@@ -13,6 +13,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/llmtest"
 	"github.com/moorebus/moorebus/internal/textprotocol"
+	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/openai"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
@@ -225,20 +226,20 @@ func TestTheProviderSeesPlainText(t *testing.T) {
 // Images go along with the text that they belong to, also those of results.
 func TestTheProviderSeesImages(t *testing.T) {
 	mock := scripted.NewMock(scripted.Say(answer("ok")))
-	image := llm.Part{Kind: llm.PartImage, MediaType: "image/png", Data: []byte("a")}
-	chart := llm.Part{Kind: llm.PartImage, MediaType: "image/png", Data: []byte("b")}
+	image := events.Part{Type: events.PartImage, MediaType: "image/png", Data: []byte("a")}
+	chart := events.Part{Type: events.PartImage, MediaType: "image/png", Data: []byte("b")}
 	req := llmtest.Request(1)
 	req.Memory = &llm.Memory{State: "executing"}
 	req.Messages = []llm.Message{
-		{Role: llm.RoleUser, Content: "What is this?", Parts: []llm.Part{{Kind: llm.PartText, Text: "What is this?"}, image, {Kind: llm.PartText, Text: "[gone]"}}},
+		{Role: llm.RoleUser, Content: "What is this?", Parts: []events.Part{{Type: events.PartText, Text: "What is this?"}, image, {Type: events.PartText, Text: "[gone]"}}},
 		{Role: llm.RoleAssistant, Calls: []llm.Call{{ID: "c", Name: "draw", Arguments: "{}"}}},
-		{Role: llm.RoleTool, CallID: "c", Name: "draw", Content: "drawn", Parts: []llm.Part{{Kind: llm.PartText, Text: "drawn"}, chart}},
+		{Role: llm.RoleTool, CallID: "c", Name: "draw", Content: "drawn", Parts: []events.Part{{Type: events.PartText, Text: "drawn"}, chart}},
 	}
 	_, err := textprotocol.Wrap(mock).Call(t.Context(), req, nil)
 	require.NoError(t, err)
 	sent := mock.Requests()[0].Messages
-	require.Equal(t, []llm.Part{{Kind: llm.PartText, Text: "What is this?\n[gone]"}, image}, sent[1].Parts)
+	require.Equal(t, []events.Part{{Type: events.PartText, Text: "What is this?\n[gone]"}, image}, sent[1].Parts)
 	last := sent[len(sent)-1]
 	require.Contains(t, last.Content, "<value>drawn</value>")
-	require.Equal(t, []llm.Part{{Kind: llm.PartText, Text: last.Content}, chart}, last.Parts)
+	require.Equal(t, []events.Part{{Type: events.PartText, Text: last.Content}, chart}, last.Parts)
 }

@@ -41,7 +41,7 @@ func TestImages(t *testing.T) {
 	requests := mock.Requests()
 	for _, m := range requests[len(requests)-1].Messages {
 		for _, p := range m.Parts {
-			if p.Kind == llm.PartImage {
+			if p.Type == events.PartImage {
 				images = append(images, string(m.Role)+" "+string(p.Data))
 			}
 		}

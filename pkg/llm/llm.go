@@ -57,8 +57,9 @@ type Message struct {
 	Failed bool
 	// Parts are, in a user or tool message, its content where that is more than text:
 	// text, images and files in order. Content is then the text alone. A Caller whose
-	// model does not take a part says in words that it was omitted.
-	Parts []Part
+	// model does not take a part says in words that it was omitted. Parts with a Ref are
+	// loaded before a Caller gets them.
+	Parts []events.Part
 	// Reasoning is, in an assistant message, the [Meta] Reasoning of the reply, and Asked
 	// who was asked for it. A Caller sends back what its provider wants back, and
 	// nothing of another provider or model.
@@ -67,30 +68,6 @@ type Message struct {
 	// Raw marks an assistant message that could not be read: Content is the model's
 	// text as it came.
 	Raw bool
-}
-
-// PartKind says what a [Part] is.
-type PartKind string
-
-// The kinds of a part.
-const (
-	PartText  PartKind = "text"
-	PartImage PartKind = "image"
-	PartFile  PartKind = "file"
-)
-
-// Part is one part of a message that is more than text. An image or a file has a media
-// type, and either its bytes or an address.
-type Part struct {
-	Kind      PartKind
-	Text      string
-	MediaType string
-	Data      []byte
-	URL       string
-	// Name is a file's name, or empty.
-	Name string
-	// Size is the number of bytes where that is known, also while Data is not loaded yet.
-	Size int
 }
 
 // Call is one tool call of the model. Arguments is the model's own text, byte for byte

@@ -101,13 +101,13 @@ func (w *writer) content(m llm.Message) []block {
 	for _, p := range m.Parts {
 		b := block{Type: kindText, Text: p.Text}
 		switch {
-		case p.Kind == llm.PartText && blank(p.Text):
+		case p.Type == events.PartText && blank(p.Text):
 			continue
-		case p.Kind == llm.PartText:
+		case p.Type == events.PartText:
 		case llmhttp.Takes(w.caps, m.Role, p):
 			p = inline(p)
 			b.Text, b.Type, b.Source = "", "image", image(p)
-			if p.Kind == llm.PartFile {
+			if p.Type == events.PartFile {
 				b.Type, b.Title, b.Source = "document", p.Name, document(p)
 			}
 		}
@@ -120,7 +120,7 @@ func (w *writer) content(m llm.Message) []block {
 }
 
 // inline returns a part with a data URL as one with data.
-func inline(p llm.Part) llm.Part {
+func inline(p events.Part) events.Part {
 	rest, ok := strings.CutPrefix(p.URL, "data:")
 	media, data, encoded := strings.Cut(rest, ";base64,")
 	if !ok || !encoded {
@@ -133,7 +133,7 @@ func inline(p llm.Part) llm.Part {
 }
 
 // image returns nil for an image in a format that the API does not take.
-func image(p llm.Part) *source {
+func image(p events.Part) *source {
 	switch {
 	case p.URL != "":
 		return &source{Type: "url", URL: p.URL}
@@ -144,7 +144,7 @@ func image(p llm.Part) *source {
 }
 
 // document returns nil for a file that is neither PDF nor text.
-func document(p llm.Part) *source {
+func document(p events.Part) *source {
 	written := strings.HasPrefix(p.MediaType, "text/") || p.MediaType == "application/json"
 	switch {
 	case p.MediaType == "application/pdf" && p.URL != "":

@@ -12,17 +12,17 @@ import (
 
 // Images and files are sent to models that take them, and named in words to others.
 func TestPartsOfMessages(t *testing.T) {
-	parts := []llm.Part{
-		{Kind: llm.PartText, Text: "See:"},
-		{Kind: llm.PartImage, MediaType: "image/png", Data: []byte("png")},
-		{Kind: llm.PartImage, MediaType: "image/jpeg", URL: "https://example.com/a.jpg"},
-		{Kind: llm.PartImage, URL: "data:image/gif;base64,Z2lm"},
-		{Kind: llm.PartImage, MediaType: "image/tiff", Data: []byte("tiff"), Name: "scan"},
-		{Kind: llm.PartFile, MediaType: "application/pdf", Data: []byte("%PDF"), Name: "report.pdf"},
-		{Kind: llm.PartFile, MediaType: "application/pdf", URL: "https://example.com/r.pdf"},
-		{Kind: llm.PartFile, MediaType: "text/csv", Data: []byte("a,b\n"), Name: "t.csv"},
-		{Kind: llm.PartFile, MediaType: "application/zip", Data: []byte("PK"), Name: "z.zip"},
-		{Kind: llm.PartText, Text: " "},
+	parts := []events.Part{
+		{Type: events.PartText, Text: "See:"},
+		{Type: events.PartImage, MediaType: "image/png", Data: []byte("png")},
+		{Type: events.PartImage, MediaType: "image/jpeg", URL: "https://example.com/a.jpg"},
+		{Type: events.PartImage, URL: "data:image/gif;base64,Z2lm"},
+		{Type: events.PartImage, MediaType: "image/tiff", Data: []byte("tiff"), Name: "scan"},
+		{Type: events.PartFile, MediaType: "application/pdf", Data: []byte("%PDF"), Name: "report.pdf"},
+		{Type: events.PartFile, MediaType: "application/pdf", URL: "https://example.com/r.pdf"},
+		{Type: events.PartFile, MediaType: "text/csv", Data: []byte("a,b\n"), Name: "t.csv"},
+		{Type: events.PartFile, MediaType: "application/zip", Data: []byte("PK"), Name: "z.zip"},
+		{Type: events.PartText, Text: " "},
 	}
 	const sent = `{"type":"text","text":"See:"},
 		{"type":"image","source":{"type":"base64","media_type":"image/png","data":"cG5n"}},

@@ -99,9 +99,9 @@ func ofTools(images []part) message {
 
 // parted parts the images and files of a tool result that the model takes in a user message
 // from what its own message can hold.
-func (x *exchange) parted(all []llm.Part) (own []llm.Part, others []part) {
+func (x *exchange) parted(all []events.Part) (own []events.Part, others []part) {
 	for _, p := range all {
-		if w, ok := x.part(p); ok && p.Kind != llm.PartText && llmhttp.Takes(x.caps, llm.RoleUser, p) {
+		if w, ok := x.part(p); ok && p.Type != events.PartText && llmhttp.Takes(x.caps, llm.RoleUser, p) {
 			others = append(others, w)
 			continue
 		}
@@ -112,7 +112,7 @@ func (x *exchange) parted(all []llm.Part) (own []llm.Part, others []part) {
 
 // content is a text, or a list of parts if the message holds an image or a file. A part that
 // cannot be sent becomes words.
-func (x *exchange) content(m llm.Message, parts []llm.Part) any {
+func (x *exchange) content(m llm.Message, parts []events.Part) any {
 	if len(m.Parts) == 0 {
 		return m.Content
 	}
@@ -121,7 +121,7 @@ func (x *exchange) content(m llm.Message, parts []llm.Part) any {
 	plain := true
 	for _, p := range parts {
 		w, ok := x.part(p)
-		if !ok || !llmhttp.Takes(x.caps, llm.RoleUser, p) || m.Role == llm.RoleTool && p.Kind != llm.PartText {
+		if !ok || !llmhttp.Takes(x.caps, llm.RoleUser, p) || m.Role == llm.RoleTool && p.Type != events.PartText {
 			w = part{Type: "text", Text: llmhttp.LeftOut(p)}
 		}
 		plain = plain && w.Type == "text"
@@ -135,13 +135,13 @@ func (x *exchange) content(m llm.Message, parts []llm.Part) any {
 }
 
 // part returns the part as it is sent, and whether the API has a form for it.
-func (x *exchange) part(p llm.Part) (part, bool) {
+func (x *exchange) part(p events.Part) (part, bool) {
 	switch {
-	case p.Kind == llm.PartText:
+	case p.Type == events.PartText:
 		return part{Type: "text", Text: p.Text}, true
-	case p.Kind == llm.PartImage:
+	case p.Type == events.PartImage:
 		return part{Type: "image_url", ImageURL: &imageURL{llmhttp.DataURL(p)}}, true
-	case p.Kind == llm.PartFile && len(p.Data) > 0:
+	case p.Type == events.PartFile && len(p.Data) > 0:
 		return part{Type: "file", File: &file{p.Name, llmhttp.DataURL(p)}}, true
 	}
 	return part{}, false

@@ -207,15 +207,15 @@ func TestTextThatGoesBack(t *testing.T) {
 }
 
 func TestImagesAndFiles(t *testing.T) {
-	picture := llm.Part{Kind: llm.PartImage, MediaType: "image/png", Data: []byte("png")}
+	picture := events.Part{Type: events.PartImage, MediaType: "image/png", Data: []byte("png")}
 	messages := []llm.Message{
-		{Role: llm.RoleUser, Content: "look", Parts: []llm.Part{
-			{Kind: llm.PartText, Text: "look"}, picture,
-			{Kind: llm.PartFile, MediaType: "application/pdf", Name: "a.pdf", Data: []byte("pdf")},
-			{Kind: llm.PartFile, MediaType: "application/pdf", URL: "https://example.org/b.pdf"},
+		{Role: llm.RoleUser, Content: "look", Parts: []events.Part{
+			{Type: events.PartText, Text: "look"}, picture,
+			{Type: events.PartFile, MediaType: "application/pdf", Name: "a.pdf", Data: []byte("pdf")},
+			{Type: events.PartFile, MediaType: "application/pdf", URL: "https://example.org/b.pdf"},
 		}},
 		{Role: llm.RoleAssistant, Calls: []llm.Call{{ID: "a", Name: "f", Arguments: "{}"}, {ID: "b", Name: "f", Arguments: "{}"}}},
-		{Role: llm.RoleTool, CallID: "a", Name: "f", Content: "seen", Parts: []llm.Part{{Kind: llm.PartText, Text: "seen"}, picture}},
+		{Role: llm.RoleTool, CallID: "a", Name: "f", Content: "seen", Parts: []events.Part{{Type: events.PartText, Text: "seen"}, picture}},
 		{Role: llm.RoleTool, CallID: "b", Name: "f", Content: "none"},
 	}
 	const png = `{"type":"image_url","image_url":{"url":"data:image/png;base64,cG5n"}}`

@@ -299,13 +299,13 @@ func (x *exchange) content(m *llm.Message) any {
 	return parts
 }
 
-func (x *exchange) part(role llm.Role, p llm.Part) part {
+func (x *exchange) part(role llm.Role, p events.Part) part {
 	switch {
-	case p.Kind == llm.PartText:
+	case p.Type == events.PartText:
 		return part{Type: inputText, Text: p.Text}
 	case !llmhttp.Takes(x.caps, role, p):
 		return part{Type: inputText, Text: llmhttp.LeftOut(p)}
-	case p.Kind == llm.PartImage:
+	case p.Type == events.PartImage:
 		return part{Type: "input_image", Detail: "auto", ImageURL: llmhttp.DataURL(p)}
 	case len(p.Data) == 0:
 		return part{Type: "input_file", FileURL: p.URL}

@@ -209,12 +209,12 @@ func TestWhereReasoningStood(t *testing.T) {
 }
 
 func TestImagesAndFiles(t *testing.T) {
-	parts := []llm.Part{
-		{Kind: llm.PartText, Text: "See"},
-		{Kind: llm.PartImage, MediaType: "image/png", Data: []byte("abc")},
-		{Kind: llm.PartImage, MediaType: "image/png", URL: "https://h/i.png"},
-		{Kind: llm.PartFile, MediaType: "application/pdf", Name: "a.pdf", Data: []byte("abc")},
-		{Kind: llm.PartFile, MediaType: "application/pdf", URL: "https://h/a.pdf"},
+	parts := []events.Part{
+		{Type: events.PartText, Text: "See"},
+		{Type: events.PartImage, MediaType: "image/png", Data: []byte("abc")},
+		{Type: events.PartImage, MediaType: "image/png", URL: "https://h/i.png"},
+		{Type: events.PartFile, MediaType: "application/pdf", Name: "a.pdf", Data: []byte("abc")},
+		{Type: events.PartFile, MediaType: "application/pdf", URL: "https://h/a.pdf"},
 	}
 	req := llm.Request{Messages: []llm.Message{
 		{Role: llm.RoleUser, Content: "See", Parts: parts},
