@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,6 +25,26 @@ func TestEveryFeatureHasItsRow(t *testing.T) {
 		}
 	}
 	require.Equal(t, rows.All(), of)
+}
+
+// A feature that is in no list is in no program.
+func TestEveryFeatureIsInAList(t *testing.T) {
+	gateways, err := os.ReadFile("all.go")
+	require.NoError(t, err)
+	commands, err := os.ReadFile("../../../cmd/moorebus/main.go")
+	require.NoError(t, err)
+	files, err := filepath.Glob("../*/*.go")
+	require.NoError(t, err)
+	found := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		if strings.Contains(string(text), "\nfunc Feature() feature.Feature {") {
+			found++
+			require.Contains(t, string(gateways)+string(commands), filepath.Base(filepath.Dir(file))+".Feature()")
+		}
+	}
+	require.Greater(t, found, len(all.Features()))
 }
 
 // A metric that is in no row is in no registry, so counting it would fail.
