@@ -129,7 +129,6 @@ var lower = map[string][]string{
 	"internal/worker":           {"internal/codes", "internal/meter", "internal/ports", "pkg/events", "pkg/reducer", "internal/effects", "pkg/journal", "internal/runlog", "internal/retry"},
 	"internal/providers":        {"internal/codec"},
 	"internal/script":           {"pkg/events", "pkg/llm"},
-	"internal/keycommand":       {},
 	"internal/llmhttp":          {"internal/codec", "internal/media", "pkg/events", "pkg/llm", "internal/providers", "internal/retry", "internal/tracecontext"},
 	"internal/agentfile":        {"pkg/events", "pkg/tool", "internal/agentfile/strict", "internal/providers"},
 	"internal/agentfile/strict": {},

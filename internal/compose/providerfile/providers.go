@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
-	"github.com/moorebus/moorebus/internal/keycommand"
 	"github.com/moorebus/moorebus/internal/prices"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/llm"
@@ -90,9 +89,9 @@ func keysOf(name string, e agentfile.Provider) keys {
 	if len(e.APIKeyCommand) == 0 {
 		return nil
 	}
-	source := keycommand.New(e.APIKeyCommand, time.Duration(e.APIKeyTTL))
+	command := newKeyCommand(e.APIKeyCommand, time.Duration(e.APIKeyTTL))
 	return func(ctx context.Context, refused string) (string, error) {
-		key, err := source.Key(ctx, refused)
+		key, err := command.get(ctx, refused)
 		if err != nil {
 			return "", fmt.Errorf("provider %s: %w", name, err)
 		}

@@ -1,9 +1,8 @@
-// Package keycommand gets API keys that expire from a command. It reads no environment
-// variables; the command gets those of the process.
-package keycommand
+package providerfile
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,16 +13,17 @@ import (
 )
 
 const (
-	// DefaultTTL is how long a key is kept by default.
-	DefaultTTL = 5 * time.Minute
-	// timeout bounds a run of the command.
-	timeout = 30 * time.Second
+	// keyTTL is how long a key is kept by default.
+	keyTTL = 5 * time.Minute
+	// keyTimeout bounds a run of the command.
+	keyTimeout = 30 * time.Second
 	// maxOutput bounds the standard output, and maxStderr what an error repeats, in bytes.
 	maxOutput, maxStderr = 64 << 10, 500
 )
 
-// Source keeps the key that a command printed. It is safe for concurrent use.
-type Source struct {
+// keyCommand gets API keys that expire from a command, which has the environment of the process. It keeps the
+// key that the command printed. It is safe for concurrent use.
+type keyCommand struct {
 	argv         []string
 	ttl, timeout time.Duration
 
@@ -31,36 +31,32 @@ type Source struct {
 	// key is used until the time; run is the run of the command, or nil.
 	key   string
 	until time.Time
-	run   *run
+	run   *keyRun
 }
 
-// run is one run of the command, whose result is there once done is closed.
-type run struct {
+// keyRun is one run of the command, whose result is there once done is closed.
+type keyRun struct {
 	done chan struct{}
 	key  string
 	err  error
 }
 
-// New returns a source that runs the command, which has at least a name. A ttl of 0 is
-// [DefaultTTL].
-func New(argv []string, ttl time.Duration) *Source {
-	if ttl <= 0 {
-		ttl = DefaultTTL
-	}
-	return &Source{argv: argv, ttl: ttl, timeout: timeout}
+// newKeyCommand runs the command, which has at least a name. A ttl of 0 is [keyTTL].
+func newKeyCommand(argv []string, ttl time.Duration) *keyCommand {
+	return &keyCommand{argv: argv, ttl: cmp.Or(max(ttl, 0), keyTTL), timeout: keyTimeout}
 }
 
-// Key returns the key that is kept, or runs the command. It does not return the refused
+// get returns the key that is kept, or runs the command. It does not return the refused
 // key again unless the command prints it again. Concurrent calls share one run, which a
 // call that ends does not end.
-func (s *Source) Key(ctx context.Context, refused string) (string, error) {
+func (s *keyCommand) get(ctx context.Context, refused string) (string, error) {
 	s.mu.Lock()
 	if s.key != "" && s.key != refused && time.Now().Before(s.until) {
 		defer s.mu.Unlock()
 		return s.key, nil
 	}
 	if s.run == nil {
-		s.run = &run{done: make(chan struct{})}
+		s.run = &keyRun{done: make(chan struct{})}
 		go s.renew(s.run)
 	}
 	r := s.run
@@ -73,7 +69,7 @@ func (s *Source) Key(ctx context.Context, refused string) (string, error) {
 	}
 }
 
-func (s *Source) renew(r *run) {
+func (s *keyCommand) renew(r *keyRun) {
 	begun := time.Now()
 	r.key, r.err = s.execute()
 	s.mu.Lock()
@@ -84,7 +80,7 @@ func (s *Source) renew(r *run) {
 
 // execute runs the command without a shell. Errors name only the command: its arguments
 // may hold secrets.
-func (s *Source) execute() (string, error) {
+func (s *keyCommand) execute() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	stdout, stderr := &limited{most: maxOutput, full: cancel}, &limited{most: maxStderr}
@@ -115,7 +111,7 @@ func (s *Source) execute() (string, error) {
 }
 
 // said is what the command wrote to stderr, without its arguments and its output.
-func (s *Source) said(text, key string) string {
+func (s *keyCommand) said(text, key string) string {
 	for _, secret := range append(strings.Fields(key), s.argv[1:]...) {
 		if len(secret) >= 8 {
 			text = strings.ReplaceAll(text, secret, "[secret]")
