@@ -82,6 +82,20 @@ func TestMessagesPerTransition(t *testing.T) {
 	}
 }
 
+// Alone, since it measures the process: the CPU of a transition stays near that of a bare one.
+func TestCPUPerTransition(t *testing.T) {
+	measures(t)
+	figures, _, err := cost(t.Context(), terms{slots: defaultSlots}, 100, 10)
+	require.NoError(t, err)
+	for _, f := range figures {
+		if f.What == computed {
+			t.Logf("%.0f µs, %.1f of the bare loop's", f.Value, f.Ratio)
+			require.Positive(t, f.Value)
+			require.True(t, f.Met, "%.1f: %s", f.Ratio, f.verdict())
+		}
+	}
+}
+
 func TestProfile(t *testing.T) {
 	measures(t)
 	path := filepath.Join(t.TempDir(), "cpu.out")

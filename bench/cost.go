@@ -49,7 +49,14 @@ func costBench() *benchmark {
 	}
 }
 
-// cost measures what a crowd allocates and stores.
+// computed is the CPU of a transition. computedMost holds it to that of a bare one, so generously
+// that only a new piece of work in each transition breaks it, on any machine.
+const (
+	computed     = "CPU, server included"
+	computedMost = 4.5
+)
+
+// cost measures what a crowd computes, allocates and stores.
 func cost(ctx context.Context, t terms, runs, steps int) (figures []figure, records []journal.Record, err error) {
 	in, err := startInstallation(ctx, t)
 	if err != nil {
@@ -86,6 +93,7 @@ func cost(ctx context.Context, t terms, runs, steps int) (figures []figure, reco
 	}
 	row := rows("cost", fmt.Sprintf("%d runs, relaxed, per transition", runs))
 	return []figure{
+		row(computed, "µs", did.cpu/n).beside(bareDid.cpu/n, "bare deliver, append, ack").most(computedMost),
 		row("allocations, server included", "", did.objects/n).beside(bareDid.objects/n, "bare deliver, append, ack"),
 		row("allocated, server included", "B", did.bytes/n).beside(bareDid.bytes/n, "bare deliver, append, ack"),
 		row("body", "B", body),

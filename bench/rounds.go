@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"time"
 
@@ -58,6 +59,7 @@ func positive(numbers ...int) error {
 type spent struct {
 	took           time.Duration
 	objects, bytes float64 // allocated
+	cpu            float64 // microseconds of this process, 0 where they are not known
 }
 
 // meter measures work, on a heap without the garbage of what was before.
@@ -65,13 +67,16 @@ func meter(work func() error) (spent, error) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
+	computed, unknown := cpuTime(os.Getpid())
 	begin := time.Now()
 	err := work()
-	took := time.Since(begin)
+	did := spent{took: time.Since(begin)}
+	if until, _ := cpuTime(os.Getpid()); unknown == nil {
+		did.cpu = float64((until - computed).Microseconds())
+	}
 	runtime.ReadMemStats(&after)
-	return spent{
-		took: took, objects: float64(after.Mallocs - before.Mallocs), bytes: float64(after.TotalAlloc - before.TotalAlloc),
-	}, err
+	did.objects, did.bytes = float64(after.Mallocs-before.Mallocs), float64(after.TotalAlloc-before.TotalAlloc)
+	return did, err
 }
 
 // perSecond is the rate of n things in that time.
