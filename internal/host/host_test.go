@@ -198,6 +198,11 @@ func (c *counting) Append(ctx context.Context, run events.Run, last uint64, entr
 	return c.Bus.Append(ctx, run, last, entries...)
 }
 
+func (c *counting) AppendThen(ctx context.Context, run events.Run, last uint64, then func(uint64), entries ...journal.Entry) (uint64, error) {
+	c.appends.Add(1)
+	return c.Bus.AppendThen(ctx, run, last, then, entries...)
+}
+
 // withholding is a bus that delivers nothing to the observer.
 type withholding struct{ *counting }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/journalcheck"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -43,6 +44,15 @@ type pubAck struct {
 // not answered and that the log does not hold. With group commit it may wait before
 // that for what is in flight in its shard.
 func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries ...journal.Entry) (uint64, error) {
+	return b.AppendThen(ctx, run, last, func(uint64) {}, entries...)
+}
+
+var _ ports.Early = (*Bus)(nil)
+
+// AppendThen is Append, and calls then before the flush if this process has the server. Another
+// process may outlive a power loss, after which the number of a lost record is given again. What
+// it then appends would follow a record that it has not seen.
+func (b *Bus) AppendThen(ctx context.Context, run events.Run, last uint64, then func(seq uint64), entries ...journal.Entry) (uint64, error) {
 	if err := journalcheck.Append(b.shards, run, entries); err != nil {
 		return 0, err
 	}
@@ -61,8 +71,15 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 	if err != nil {
 		return seq, err
 	}
+	own := b.opts.Flush != nil
+	if own {
+		then(seq)
+	}
 	if err := proof.wait(ctx, seq); err != nil {
 		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, api.Join(journal.ErrUnknownOutcome, err))
+	}
+	if !own {
+		then(seq)
 	}
 	return seq, nil
 }

@@ -105,6 +105,51 @@ func TestNothingLeavesBeforeItsFlush(t *testing.T) {
 	require.NoError(t, <-consumed)
 }
 
+// TestWhatFollowsSharesTheFlush: in the process that has the server, what follows from an append is
+// appended before the flush, and neither is acknowledged before it. Other processes wait first.
+func TestWhatFollowsSharesTheFlush(t *testing.T) {
+	t.Parallel()
+	var flushes atomic.Uint64
+	gate := make(chan struct{})
+	bus := gatedBus(t, patience, func(context.Context, string, uint64) error {
+		flushes.Add(1)
+		<-gate
+		return nil
+	})
+	run := journaltest.NewRun(t, bus)
+	entry := func(text string) journal.Entry {
+		return journaltest.Entry(run, events.Nobody, events.DefaultPool, text)
+	}
+	ctx, before := t.Context(), flushes.Load()
+	stored, early := make(chan uint64, 1), make(chan uint64, 1)
+	done := make(chan error, 2)
+	go func() {
+		_, err := bus.AppendThen(ctx, run, 0, func(seq uint64) {
+			early <- flushes.Load()
+			stored <- seq
+			_, err := bus.Append(ctx, run, seq, entry("2"))
+			done <- err
+		}, entry("1"))
+		done <- err
+	}()
+	require.Equal(t, before, <-early)
+	first := <-stored
+	require.Eventually(t, func() bool { return flushes.Load() > before }, time.Minute, time.Millisecond)
+	require.Empty(t, done)
+	close(gate)
+	require.NoError(t, <-done)
+	require.NoError(t, <-done)
+	require.Equal(t, before+1, flushes.Load())
+	require.GreaterOrEqual(t, bus.flushing.Load().groups[0].Flushed(), first+1)
+
+	other, err := Open(ctx, bus.Conn(), Options{Logger: quiet, RequestTimeout: patience})
+	require.NoError(t, err)
+	_, err = other.AppendThen(ctx, run, first+1, func(seq uint64) {
+		require.GreaterOrEqual(t, other.flushing.Load().groups[0].Flushed(), seq)
+	}, entry("3"))
+	require.NoError(t, err)
+}
+
 func TestFailedFlushIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	bus := gatedBus(t, patience, func(context.Context, string, uint64) error { return errors.New("the disk failed") })

@@ -22,6 +22,14 @@ type Fetcher interface {
 	Fetch(ctx context.Context, run events.Run, seq uint64) (journal.Record, error)
 }
 
+// Early is a [journal.Log] that says that it has entries before they are on the disk.
+type Early interface {
+	// AppendThen is Append, and calls then as soon as no other append to the run can take the
+	// entries' place. Until AppendThen returns nil the disk may not have them, so then may append
+	// what follows from them, and must let nothing of it leave the process.
+	AppendThen(ctx context.Context, run events.Run, last uint64, then func(seq uint64), entries ...journal.Entry) (uint64, error)
+}
+
 // Snapshot is a run's memory after one of its records. It saves reading the
 // records before, and proves nothing: its user checks it against the log, and can
 // do without it.

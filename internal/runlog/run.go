@@ -2,6 +2,7 @@ package runlog
 
 import (
 	"bytes"
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -259,6 +260,10 @@ type Stamp struct {
 	Source      string
 	Cause       string
 	TraceParent string
+	// Then, unless nil, is called when the events are in the log and in the memory. It may
+	// commit what follows from them, which then shares their flush to the disk, and must let
+	// nothing else leave the process.
+	Then func()
 	// IDs are the events' ids; missing ones are made. To repeat a commit of unknown
 	// outcome, give the same ids, so that nothing is stored twice.
 	IDs []string
@@ -381,12 +386,33 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 		}
 		ready, entries[i] = append(ready, p), journal.Entry{Subject: p.subject, Body: body}
 	}
-	began := r.store.startTime()
-	seq, err := r.store.log.Append(ctx, r.ID, r.seq, entries...)
-	meter.Since(r.store.meter, meter.AppendTime, began)
-	if err != nil {
-		return err
+	return c.append(ctx, ready, entries)
+}
+
+// append appends the events and folds them.
+func (c *commit) append(ctx context.Context, ready []prepared, entries []journal.Entry) (err error) {
+	r, began, before, folded := c.run, c.run.store.startTime(), c.run.seq, error(nil)
+	stored := func(seq uint64) {
+		if folded = c.fold(ready, entries, seq); folded == nil && c.stamp.Then != nil {
+			c.stamp.Then()
+		}
 	}
+	seq := uint64(0)
+	if log, early := r.store.log.(ports.Early); early && c.stamp.Then != nil {
+		_, err = log.AppendThen(ctx, r.ID, r.seq, stored, entries...)
+	} else if seq, err = r.store.log.Append(ctx, r.ID, r.seq, entries...); err == nil {
+		stored(seq)
+	}
+	meter.Since(r.store.meter, meter.AppendTime, began)
+	if err != nil && r.seq != before {
+		r.forget() // the disk may not have it
+	}
+	return cmp.Or(err, folded)
+}
+
+// fold folds events that are in the log, the last one as record seq.
+func (c *commit) fold(ready []prepared, entries []journal.Entry, seq uint64) error {
+	r := c.run
 	if r.seq == 0 {
 		r.first.Store(ready[0].event)
 	}

@@ -161,6 +161,46 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
+// early says once that it has an append, and then that nobody knows whether it is on the disk.
+type early struct {
+	journal.Log
+	stored, doubted bool
+}
+
+func (l *early) AppendThen(ctx context.Context, run events.Run, last uint64, then func(uint64), entries ...journal.Entry) (uint64, error) {
+	if l.stored || l.doubted {
+		if _, err := l.Append(ctx, run, last, entries...); err != nil {
+			return 0, err
+		}
+	}
+	then(last + uint64(len(entries)))
+	if !l.doubted {
+		l.doubted = true
+		return 0, journal.ErrUnknownOutcome
+	}
+	return last + uint64(len(entries)), nil
+}
+
+// What is folded before it is on the disk is forgotten if the disk may not have it.
+func TestUnknownFlush(t *testing.T) {
+	for _, stored := range []bool{true, false} {
+		t.Run(fmt.Sprintf("stored=%v", stored), func(t *testing.T) {
+			bench := workertest.New(t, simtest.Options{}, nil)
+			id := bench.Start(start())
+			r := open(t, bench.NewStore(&early{Log: bench.Journal, stored: stored}), id)
+			then := stamp
+			var seen []uint64
+			then.Then = func() { seen = append(seen, r.Memory().N, r.Written().N) }
+			appended, err := r.Commit(t.Context(), then, appending(message("a")))
+			require.NoError(t, err)
+			require.True(t, appended)
+			require.Equal(t, map[bool][]uint64{true: {2, 2}, false: {2, 2, 2, 2}}[stored], seen)
+			require.Equal(t, []string{"Start", "UserMessage"}, bench.Types(id))
+			require.Equal(t, reducertest.Canonical(bench.Memory(id)), reducertest.Canonical(r.Memory()))
+		})
+	}
+}
+
 // A batch that shrinks after a lost race and then has an unknown outcome is found by what
 // it holds, not by what the first try held.
 func TestUnknownOutcomeAfterTheBatchShrank(t *testing.T) {

@@ -58,7 +58,7 @@ func (j *delivery) commitOnce(ctx context.Context, e effects.Effect, r Result, i
 	case r.elsewhere || r.held:
 		return nil, j.readOutcome(ctx, e, r.delay)
 	}
-	appended, err := j.append(ctx, e, addition{payloads: r.payloads, ids: ids, begins: r.next != nil || r.handsOn})
+	appended, err := j.append(ctx, e, addition{payloads: r.payloads, ids: ids, begins: r.next != nil || r.handsOn, then: j.followUps(ctx)})
 	switch {
 	case isOutage(err):
 		return nil, err
@@ -67,9 +67,18 @@ func (j *delivery) commitOnce(ctx context.Context, e effects.Effect, r Result, i
 	case !appended:
 		return nil, j.leaveBehind(ctx, e, r.leaves, ids)
 	}
-	for j.followUp(ctx) {
-	}
 	return r.next, nil
+}
+
+// followUps returns what appends everything that follows, nil if this process decides nothing.
+func (j *delivery) followUps(ctx context.Context) func() {
+	if j.w.follow == nil {
+		return nil
+	}
+	return func() {
+		for j.followUp(ctx) {
+		}
+	}
 }
 
 // followUp appends what follows from the event that this process has just appended, if
@@ -77,7 +86,7 @@ func (j *delivery) commitOnce(ctx context.Context, e effects.Effect, r Result, i
 // so no error counts, and a lost race is not run again.
 func (j *delivery) followUp(ctx context.Context) bool {
 	last, mem := j.run.Written(), j.run.Memory()
-	if j.w.follow == nil || last == nil || mem.Control.Paused || ctx.Err() != nil {
+	if last == nil || mem.Control.Paused || ctx.Err() != nil {
 		return false
 	}
 	due := j.run.Effects()
@@ -177,6 +186,8 @@ type addition struct {
 	// begins says that work continues after it. Then nothing is appended if the run was
 	// paused meanwhile, another worker was faster, or a newer delivery is responsible for the effect.
 	begins bool
+	// then is that of [runlog.Stamp].
+	then func()
 }
 
 // append appends payloads if the effect is still due under the same key. A payload that the
@@ -198,7 +209,7 @@ func (j *delivery) append(ctx context.Context, e effects.Effect, a addition) (bo
 
 func (j *delivery) tryAppend(ctx context.Context, e effects.Effect, a addition) (bool, error) {
 	defer j.w.inFlight.cancelUnwanted(j.run)
-	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: a.ids}
+	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: a.ids, Then: a.then}
 	appended, err := j.run.Commit(ctx, stamp, func(*reducer.Memory) ([]runlog.Draft, error) {
 		now, still := j.run.Effect(e.Key)
 		if !still || (a.begins && (now.Held || now.Started != e.Started || now.Wake != e.Wake)) {
