@@ -14,7 +14,6 @@ import (
 	"github.com/moorebus/moorebus/internal/groupflush"
 	"github.com/moorebus/moorebus/internal/meter"
 	"github.com/moorebus/moorebus/internal/natsbus/api"
-	"github.com/moorebus/moorebus/internal/retry"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/nats-io/nats.go"
@@ -56,15 +55,13 @@ type proof struct {
 
 func (b *Bus) prove(shard int) proof { return proof{b, shard, b.Breaks(), b.flushing.Load()} }
 
-// wait returns nil when the shard is on the disk up to the record, for RequestTimeout at most.
-// It costs a few atomic loads if it is known to be. 0: up to its end.
+// wait returns nil when the shard is on the disk up to the record. Each flush takes RequestTimeout at
+// most, so it needs no timer. It costs a few atomic loads if it is known to be. 0: up to its end.
 func (p proof) wait(ctx context.Context, seq uint64) error {
 	b := p.bus
 	if f := b.flushing.Load(); f.breaks == p.breaks && (f.groups == nil || seq > 0 && seq <= f.groups[p.shard].Flushed() && b.Breaks() == p.breaks) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, b.Timeout, nats.ErrTimeout)
-	defer cancel()
 	if err := b.flush(ctx, p.shard, seq); err != nil {
 		return fmt.Errorf("record %d of shard %d is not known to be on the disk: %w", seq, p.shard, err)
 	}
@@ -118,7 +115,7 @@ func (b *Bus) end(ctx context.Context, shard int) (uint64, error) {
 
 // flush returns nil when the server has flushed the shard.
 func (b *Bus) flush(ctx context.Context, shard int, seq uint64) error {
-	for {
+	for deadline := time.Now().Add(b.Timeout); ; {
 		f, err := b.flushingNow(ctx)
 		if err == nil && f.groups == nil {
 			return nil
@@ -126,7 +123,7 @@ func (b *Bus) flush(ctx context.Context, shard int, seq uint64) error {
 		if err == nil {
 			err = f.groups[shard].Wait(ctx, seq)
 		}
-		if err == nil || b.opts.Flush != nil || errors.Is(err, groupflush.ErrMissing) || errors.Is(err, journal.ErrDenied) || !retry.Wait(ctx, flushRetry) {
+		if err == nil || b.opts.Flush != nil || errors.Is(err, groupflush.ErrMissing) || errors.Is(err, journal.ErrDenied) || !pauseUntil(ctx, deadline, flushRetry) {
 			return err
 		}
 	}
@@ -166,7 +163,9 @@ func (b *Bus) setFlushing(sync Sync, breaks uint64) *flushing {
 func (b *Bus) flushShard(shard int, wanted uint64) (uint64, error) {
 	if b.opts.Flush != nil {
 		// 0: its own flush, whatever was flushed. A purge changes records that were.
-		return wanted, b.flushServer(context.Background(), shard, wanted)
+		ctx, cancel := context.WithTimeoutCause(context.Background(), b.Timeout, nats.ErrTimeout)
+		defer cancel()
+		return wanted, b.flushServer(ctx, shard, wanted)
 	}
 	msg := &nats.Msg{Subject: flushSubject + strconv.Itoa(shard), Data: strconv.AppendUint(nil, wanted, 10)}
 	answer, err := b.Request(context.Background(), 0, msg)
