@@ -71,6 +71,23 @@ func TestClientCallTimesOut(t *testing.T) {
 	})
 }
 
+// A client may repeat the arguments of its call in another spelling, and no other ones.
+func TestClientRepeatsItsArguments(t *testing.T) {
+	inTime(t, func(t *testing.T, r *timed) {
+		g, _ := r.serve(nil)
+		run := r.start(g, asksClient(0))
+		call := events.Call{ID: "a", Name: "pick", Arguments: `{"n":9007199254740993}`}
+		r.Append(run, events.Planning, &events.LLMToolCall{ToolCallReply: events.ToolCallReply{Calls: []events.Call{call}}})
+		sleep(time.Second)
+		begins := func(arguments string) error {
+			_, err := g.Inputs(t.Context(), "", run.ID, []control.Input{control.ToolCallStarted{CallID: "a", Arguments: arguments}})
+			return err
+		}
+		require.True(t, refusal.Is(begins(`{"n":9007199254740992}`), row.CodeCallDiffers))
+		require.NoError(t, begins(`{ "n": 9007199254740993.0 }`))
+	})
+}
+
 // TestClientsBatchTimesOut: each call of a batch has its own end, and the batch is joined.
 func TestClientsBatchTimesOut(t *testing.T) {
 	inTime(t, func(t *testing.T, r *timed) {

@@ -1,8 +1,6 @@
 package clienttools
 
 import (
-	"encoding/json"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/moorebus/moorebus/internal/control/pools"
 	"github.com/moorebus/moorebus/internal/effects"
 	"github.com/moorebus/moorebus/internal/feature/clienttools/row"
+	"github.com/moorebus/moorebus/internal/jsondiff"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolcall"
@@ -42,7 +41,7 @@ func (a *answers) started(id, name, arguments string) (events.Payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	if name != "" && name != record.Name || arguments != "" && !sameJSON(arguments, record.Parameters) {
+	if name != "" && name != record.Name || arguments != "" && jsondiff.Canonical(arguments) != jsondiff.Canonical(record.Parameters) {
 		return nil, a.refuse(refusal.Unprocessable, id, row.CodeCallDiffers, "call %q is of %s with the parameters %s; the input names others", id, record.Name, record.Parameters)
 	}
 	call := a.mem.Call(id)
@@ -171,15 +170,6 @@ func textOf(r *reducer.CallResult) string {
 		return strings.TrimPrefix(r.Failed.Error, codes.ErrorPrefix)
 	}
 	return r.Text()
-}
-
-// sameJSON reports whether two texts are the same JSON.
-func sameJSON(a, b string) bool {
-	var x, y any
-	if a == b || json.Unmarshal([]byte(a), &x) != nil || json.Unmarshal([]byte(b), &y) != nil {
-		return a == b
-	}
-	return reflect.DeepEqual(x, y)
 }
 
 // latency is how long ago the call went out, in milliseconds.

@@ -1,19 +1,13 @@
 package compare
 
-import (
-	"encoding/json"
-
-	"github.com/cockroachdb/apd/v3"
-
-	"github.com/moorebus/moorebus/internal/jsondiff"
-)
+import "github.com/moorebus/moorebus/internal/jsondiff"
 
 // align returns the steps from the calls a to the calls b: the longest common subsequence of
 // names and canonical arguments is the same, and between two calls of it the longest common
 // subsequence of names is changed. What is removed comes before what is added.
 func align(a, b []Call) []Op {
 	ops := []Op{}
-	same := ids(a, b, func(c Call) string { return c.Name + "\x00" + canonical(c.Arguments) })
+	same := ids(a, b, func(c Call) string { return c.Name + "\x00" + jsondiff.Canonical(c.Arguments) })
 	eachGap(same, func(from, to [2]int, matched bool) {
 		gapA, gapB := a[from[0]:to[0]], b[from[1]:to[1]]
 		eachGap(ids(gapA, gapB, func(c Call) string { return c.Name }), func(from, to [2]int, matched bool) {
@@ -60,48 +54,4 @@ func eachGap(lists [2][]int, fn func(from, to [2]int, matched bool)) {
 		from = [2]int{pair[0] + 1, pair[1] + 1}
 	}
 	fn(from, [2]int{len(lists[0]), len(lists[1])}, false)
-}
-
-// canonical returns JSON with its keys in order, no white space and each number in one spelling.
-// What is not JSON stays as it is, and so do very long numbers.
-func canonical(text string) string {
-	if !json.Valid([]byte(text)) {
-		return text
-	}
-	data, err := json.Marshal(numbers(jsondiff.Document([]byte(text))))
-	if err != nil {
-		return text
-	}
-	return string(data)
-}
-
-// maxNumber is the length of numbers that get one spelling: that takes time for its square.
-const maxNumber = 1000
-
-// numbers gives each number in a document one spelling.
-func numbers(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		for k := range v {
-			v[k] = numbers(v[k])
-		}
-	case []any:
-		for i := range v {
-			v[i] = numbers(v[i])
-		}
-	case json.Number:
-		if len(v) > maxNumber {
-			return v
-		}
-		d, _, err := apd.NewFromString(string(v))
-		if err != nil {
-			return v
-		}
-		if d.IsZero() {
-			return json.Number("0")
-		}
-		d.Reduce(d)
-		return json.Number(d.Text('E'))
-	}
-	return v
 }
