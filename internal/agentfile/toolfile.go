@@ -263,7 +263,7 @@ func (t *ToolEntry) problems() []error {
 	if t.Effect != "" && !slices.Contains([]tool.Effect{tool.Pure, tool.Idempotent, tool.Once}, t.Effect) {
 		bad(".effect", "%q is not a class; use pure, idempotent or once", t.Effect)
 	}
-	if t.Risk != "" && t.Risk.Level() < 0 {
+	if _, known := events.RiskRank(string(t.Risk)); !known {
 		bad(".risk", "%q is not a risk; use low, medium, high or critical", t.Risk)
 	}
 	if t.Pool != "" && !events.ValidToken(t.Pool) {

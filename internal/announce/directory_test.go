@@ -162,7 +162,7 @@ func testDirectory(t *testing.T, dir, other *announce.Directory) {
 	})
 	t.Run("claims", func(t *testing.T) {
 		ctx, name := t.Context(), journaltest.NewToken(t)
-		claim := func(kind journal.ClaimKind, digest string) journal.Claim {
+		claim := func(kind, digest string) journal.Claim {
 			return journal.Claim{Kind: kind, Name: name, Digest: digest}
 		}
 		claims := func() (own []journal.Claim, seqs []uint64) {

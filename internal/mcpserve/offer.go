@@ -52,7 +52,7 @@ func hints(a *events.Agent, announced []events.ToolSpec) *mcp.ToolAnnotations {
 			effect := tool.Effect(t.Effect)
 			readOnly = readOnly && (effect == tool.Pure || effect == tool.Idempotent && tool.Risk(t.Risk) == tool.Low)
 			idempotent = idempotent && effect.Repeatable()
-			destructive = destructive || tool.Risk(t.Risk).Level() >= tool.High.Level()
+			destructive = destructive || t.Risk == string(tool.High) || t.Risk == string(tool.Critical)
 			open = open || effect != tool.Pure
 		}
 		if !known {

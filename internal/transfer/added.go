@@ -44,7 +44,7 @@ func (m *importer) add(ctx context.Context, a *arrival) (begun int, err error) {
 			return 0, err
 		}
 		if held {
-			payloads = append(payloads, &events.Paused{By: events.By{Reason: events.ReasonRestored}, Restored: true})
+			payloads = append(payloads, &events.Paused{By: events.By{Reason: reasonRestored}, Restored: true})
 			origins = append(origins, events.Control)
 		}
 	}
@@ -117,3 +117,6 @@ func (m *importer) resume(ctx context.Context, result *ImportedRun, fresh bool) 
 	result.Resumed, result.Held = resumed && err == nil, control.Paused && control.Restored && !run.Terminal()
 	return err
 }
+
+// reasonRestored is the reason of the [events.Paused] that a restore appends.
+const reasonRestored = "restored"

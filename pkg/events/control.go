@@ -84,9 +84,6 @@ type Paused struct {
 	Restored bool `json:"restored,omitempty"`
 }
 
-// ReasonRestored is the reason of a [Paused] that a restore appends.
-const ReasonRestored = "restored"
-
 func (*Paused) eventType() Type { return TypePaused }
 
 // Resumed lets work start again, and delivers the work of the current state again.

@@ -221,8 +221,8 @@ type Queue interface {
 
 // Claim is what an instance means by a name.
 type Claim struct {
-	Kind ClaimKind `json:"kind"`
-	Name string    `json:"name"`
+	Kind string `json:"kind"`
+	Name string `json:"name"`
 	// Digest is equal if the meaning is. It does not reveal the meaning.
 	Digest string `json:"digest"`
 	// Instance makes the claim, and Seq grows whenever it is announced again. Both are
@@ -231,13 +231,10 @@ type Claim struct {
 	Seq      uint64 `json:"-"`
 }
 
-// ClaimKind says what a claimed name is the name of.
-type ClaimKind string
-
-// The kinds of names.
+// The kinds of a [Claim]: what its name is the name of.
 const (
-	ClaimAgent    ClaimKind = "agent"
-	ClaimProvider ClaimKind = "provider"
+	ClaimAgent    = "agent"
+	ClaimProvider = "provider"
 )
 
 // NameTakenError says that another live process uses a name for something else.

@@ -37,11 +37,6 @@ const (
 	Critical Risk = "critical"
 )
 
-// Level returns the rank of r, from 0 for low to 3 for critical, and -1 for an unknown risk.
-func (r Risk) Level() int {
-	return slices.Index([]Risk{Low, Medium, High, Critical}, r)
-}
-
 // Definition is what others know of a tool: an actor announces it, and a run pins it
 // when it starts.
 type Definition struct {
@@ -147,7 +142,7 @@ func (d Definition) Validate() error {
 	if !slices.Contains([]Effect{Pure, Idempotent, Once}, d.Effect) {
 		bad("effect %q must be pure, idempotent or once", d.Effect)
 	}
-	if d.Risk.Level() < 0 {
+	if !slices.Contains([]Risk{Low, Medium, High, Critical}, d.Risk) {
 		bad("risk %q must be low, medium, high or critical", d.Risk)
 	}
 	if !namePattern.MatchString(d.Pool) {

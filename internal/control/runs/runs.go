@@ -246,7 +246,7 @@ type RunState struct {
 	Updated time.Time `json:"updated,omitzero"`
 	Queued  bool      `json:"queued,omitempty" jsonschema:"The run waits until its quotas admit it."`
 	Paused  bool      `json:"paused,omitempty" jsonschema:"No new work of the run starts until it is resumed."`
-	// PauseReason is what was said when the run was paused; [events.ReasonRestored] by a restore.
+	// PauseReason is what was said when the run was paused; "restored" by a restore.
 	PauseReason string `json:"pause_reason,omitempty" jsonschema:"Why the run is paused. restored: a restore paused it."`
 	// WaitsFor is the pool whose actors are missing; nil: none is, as far as is known.
 	WaitsFor *WaitsFor       `json:"waits_for,omitempty" jsonschema:"A call of the run waits until an actor of this pool comes."`

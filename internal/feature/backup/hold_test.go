@@ -58,13 +58,13 @@ func TestHold(t *testing.T) {
 		state, err := gateway.State(t.Context(), "", run.ID, 0)
 		require.NoError(t, err)
 		require.True(t, state.Paused)
-		require.Equal(t, events.ReasonRestored, state.PauseReason)
+		require.Equal(t, "restored", state.PauseReason)
 	}
 	require.Len(t, two.Bodies(planning), 2, "its Start and the pause")
 	page, err := gateway.Runs(t.Context(), "", list.Query{Filters: list.Filters{"paused": "restored"}})
 	require.NoError(t, err)
 	require.Len(t, page.Runs, 2)
-	require.True(t, page.Runs[0].Paused && page.Runs[0].PauseReason == events.ReasonRestored)
+	require.True(t, page.Runs[0].Paused && page.Runs[0].PauseReason == "restored")
 	page, err = gateway.Runs(t.Context(), "", list.Query{Filters: list.Filters{"paused": "any"}})
 	require.NoError(t, err)
 	require.Len(t, page.Runs, 3)
@@ -127,7 +127,7 @@ func TestHoldAll(t *testing.T) {
 	waiting, err := gateway.Waiting(t.Context(), "", 0, "")
 	require.NoError(t, err)
 	require.Len(t, waiting.Runs, len(runs))
-	require.Equal(t, events.ReasonRestored, waiting.Runs[0].PauseReason)
+	require.Equal(t, "restored", waiting.Runs[0].PauseReason)
 	two.Verified()
 }
 
