@@ -24,6 +24,29 @@ func Append(b []byte, v any) ([]byte, error) {
 	return w.append(b, v)
 }
 
+// Size returns how many bytes [Append] appends, 0 for what has no JSON.
+func Size(v any) int {
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	defer func() { w.sizing = false }()
+	w.sizing, w.size = true, 0
+	if w.json.Encode(v) != nil {
+		return 0
+	}
+	return w.size - len("\n")
+}
+
+// AppendString is [Append] for a text, which always has a JSON string.
+func AppendString(b []byte, text string) []byte {
+	for i := range len(text) {
+		if c := text[i]; c < 0x20 || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			b, _ = Append(b, text)
+			return b
+		}
+	}
+	return append(append(append(b, '"'), text...), '"')
+}
+
 func (w *writer) append(b []byte, v any) ([]byte, error) {
 	defer func() { w.text = nil }() // the pool keeps no buffer of the caller's
 	w.text = b
@@ -37,10 +60,17 @@ func (w *writer) append(b []byte, v any) ([]byte, error) {
 type writer struct {
 	json *json.Encoder
 	text []byte
+	// sizing says that only the size is wanted.
+	sizing bool
+	size   int
 }
 
 func (w *writer) Write(p []byte) (int, error) {
-	w.text = append(w.text, p...)
+	if w.sizing {
+		w.size += len(p)
+	} else {
+		w.text = append(w.text, p...)
+	}
 	return len(p), nil
 }
 
@@ -53,7 +83,7 @@ var writers = sync.Pool{New: func() any {
 
 // Unmarshal is [json.Unmarshal] for a value that is zero, and that points to no part
 // of itself. The strings of the value share memory with each other, and nothing with
-// the text, except for the text of a [Raw].
+// the text.
 func Unmarshal(text []byte, into any) error {
 	if Canonical(text, into) {
 		return nil
@@ -80,7 +110,3 @@ func Canonical(text []byte, into any) bool {
 }
 
 var readers = sync.Pool{New: func() any { return new(reader) }}
-
-// Raw is the text of a value as it stands in the text that is read: the same bytes,
-// not a copy. Only its end was looked for, so it may be no JSON.
-type Raw []byte

@@ -179,18 +179,6 @@ func TestMemoriesAreCanonical(t *testing.T) {
 	})
 }
 
-func TestRawIsAPartOfTheText(t *testing.T) {
-	var v struct {
-		A codec.Raw `json:"a"`
-		B codec.Raw `json:"b"`
-	}
-	text := []byte(`{"a":{"x":[1,"}"]},"b":tru}`)
-	require.True(t, codec.Canonical(text, &v))
-	require.Equal(t, `{"x":[1,"}"]}`, string(v.A))
-	require.Equal(t, `tru`, string(v.B), "it is not checked")
-	require.Same(t, &text[5], &v.A[0])
-}
-
 // Whatever strings a text has, those that were read take little more memory than they
 // are long.
 func TestStringsTakeLittleMemory(t *testing.T) {

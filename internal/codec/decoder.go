@@ -47,8 +47,6 @@ func compileType(of reflect.Type, known map[reflect.Type]*decoder) decoder {
 		return readTime
 	case of == reflect.TypeFor[json.RawMessage]():
 		return func(r *reader, v reflect.Value) { v.SetBytes(slices.Clone(r.valid())) }
-	case of == reflect.TypeFor[Raw]():
-		return func(r *reader, v reflect.Value) { v.SetBytes(r.value()) }
 	case hasMethods(of):
 		return readOther
 	}

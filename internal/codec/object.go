@@ -97,6 +97,9 @@ func skipString(b []byte, i int) int {
 	if at(b, i) != '"' {
 		return i
 	}
+	if end := i + 1 + plainEnd(b[i+1:]); at(b, end) == '"' {
+		return end + 1
+	}
 	for j := i + 1; ; {
 		k := bytes.IndexByte(b[j:], '"')
 		if k < 0 {

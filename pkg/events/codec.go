@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,36 +77,29 @@ func NewCodec(specs ...TypeSpec) (*Codec, error) {
 	return c, nil
 }
 
-func (c *Codec) schema(p Payload) string {
-	t, version := TypeOf(p), c.version(TypeOf(p))
-	if r := rowOf[t]; r != nil && r.next != nil && r.next(p) {
+// schema returns the dataschema of a payload of a type with that row, nil for an
+// application's own.
+func (c *Codec) schema(t Type, r *row, p Payload) string {
+	version := c.version(t, r)
+	if r != nil && r.next != nil && r.next(p) {
 		version++
 	}
-	if s := firstSchema[t]; s != "" && version == 1 {
-		return s
+	if r != nil && version == 1 {
+		return r.first
 	}
 	return schemaRoot + string(t) + "/" + strconv.Itoa(version)
 }
 
-// firstSchema has the dataschema of version 1 of every built-in type.
-var firstSchema = func() map[Type]string {
-	all := make(map[Type]string, len(rowOf))
-	for t := range rowOf {
-		all[t] = schemaRoot + string(t) + "/1"
-	}
-	return all
-}()
-
 // lifts returns the upcasters of a type: those that the codec was given, else the
 // type's own.
-func (c *Codec) lifts(t Type) []Upcaster {
-	if own, ok := c.upcasters[t]; ok || rowOf[t] == nil {
+func (c *Codec) lifts(t Type, r *row) []Upcaster {
+	if own, ok := c.upcasters[t]; ok || r == nil {
 		return own
 	}
-	return rowOf[t].upcasters
+	return r.upcasters
 }
 
-func (c *Codec) version(t Type) int { return len(c.lifts(t)) + 1 }
+func (c *Codec) version(t Type, r *row) int { return len(c.lifts(t, r)) + 1 }
 
 // Encode returns the event's body. Equal events give equal bytes. A decoded event gives the
 // bytes it was decoded from, if this package wrote them.
@@ -116,67 +108,70 @@ func (c *Codec) Encode(e *Event) ([]byte, error) {
 		return nil, errors.New("event has no data")
 	}
 	t := e.Type()
-	if rowOf[t] == nil && !c.custom[t] {
+	r := rowOf[t]
+	if r == nil && !c.custom[t] {
 		return nil, unknownType(t)
 	}
-	head, err := codec.Append(make([]byte, 0, usualBody), &envelope{
-		SpecVersion: specVersion, ID: e.ID, Type: string(t), Source: e.Source, Subject: e.Run,
-		Time: e.Time.UTC().Format(TimeFormat), ContentType: contentType, Schema: c.schema(e.Data),
-		N: e.N, From: string(e.From), To: string(e.To), Step: e.Step, Cause: e.Cause, Prev: e.Prev, TraceParent: e.TraceParent,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("event %s: %w", t, err)
-	}
-	body := head[:len(head)-1] // the brace comes last
+	body := appendAttributes(make([]byte, 0, usualBody), e, c.schema(t, r, e.Data))
 	for _, m := range e.extra {
-		body, _ = codec.Append(append(body, ','), string(m.key)) // every text has a JSON string
+		body = codec.AppendString(append(body, ','), string(m.key))
 		body = append(append(body, ':'), m.value...)
 	}
 	body = append(body, `,"data":`...)
 	if e.raw != nil && e.Data == e.decoded {
 		body = append(body, e.raw...)
-	} else if body, err = appendPayload(body, e.Data); err != nil {
+		return append(body, '}'), nil
+	}
+	body, err := appendPayload(body, e.Data)
+	if err != nil {
 		return nil, fmt.Errorf("event %s: %w", t, err)
 	}
 	return append(body, '}'), nil
 }
 
+// appendAttributes appends the opening brace and the attributes before the data.
+func appendAttributes(b []byte, e *Event, schema string) []byte {
+	b = append(b, `{"specversion":"`+specVersion+`"`...)
+	b = appendText(b, attrID, e.ID)
+	b = appendText(b, attrType, string(e.Type()))
+	b = appendText(b, attrSource, e.Source)
+	b = appendText(b, attrSubject, e.Run)
+	b = e.Time.UTC().AppendFormat(append(b, `,"time":"`...), TimeFormat)
+	b = append(b, `","datacontenttype":"`+contentType+`"`...)
+	b = appendText(b, attrSchema, schema)
+	b = strconv.AppendUint(append(b, `,"n":`...), e.N, 10)
+	b = appendText(b, attrFrom, string(e.From))
+	b = appendText(b, attrTo, string(e.To))
+	b = strconv.AppendInt(append(b, `,"step":`...), int64(e.Step), 10)
+	b = appendOptional(b, attrCause, e.Cause)
+	b = appendOptional(b, attrPrev, e.Prev)
+	return appendOptional(b, attrTrace, e.TraceParent)
+}
+
+func appendText(b []byte, attr int, text string) []byte {
+	b = append(append(append(b, `,"`...), attributes[attr]...), `":`...)
+	return codec.AppendString(b, text)
+}
+
+func appendOptional(b []byte, attr int, text string) []byte {
+	if text == "" {
+		return b
+	}
+	return appendText(b, attr, text)
+}
+
 // usualBody is the size that most bodies do not exceed, in bytes.
 const usualBody = 768
-
-// envelope is a body as it stands on the wire. Attributes that this version does not
-// know stand between the others and the data.
-type envelope struct {
-	SpecVersion string    `json:"specversion"`
-	ID          string    `json:"id"`
-	Type        string    `json:"type"`
-	Source      string    `json:"source"`
-	Subject     string    `json:"subject"`
-	Time        string    `json:"time"`
-	ContentType string    `json:"datacontenttype"`
-	Schema      string    `json:"dataschema"`
-	N           uint64    `json:"n"`
-	From        string    `json:"from"`
-	To          string    `json:"to"`
-	Step        int       `json:"step"`
-	Cause       string    `json:"cause,omitempty"`
-	Prev        string    `json:"prev,omitempty"`
-	TraceParent string    `json:"traceparent,omitempty"`
-	Data        codec.Raw `json:"data,omitempty"`
-}
 
 // Decode reads a body. Every attribute that CONTRACT names must be there and well formed.
 // Package reducer checks whether the event is legal in its run. The event may keep parts of
 // body, which must not be changed afterwards.
 func (c *Codec) Decode(body []byte) (*Event, error) {
-	d := canonical(body)
-	if d == nil {
-		var err error
-		if d, err = decodeEnvelope(body); err != nil {
-			return nil, fmt.Errorf("event: %w", err)
-		}
+	d := new(decoder)
+	if err := d.attributes(body); err != nil {
+		return nil, fmt.Errorf("event: %w", err)
 	}
-	data, err := c.lift(d.typ, d.schema, d.data)
+	data, err := c.lift(d)
 	if newer := (*NewerVersionError)(nil); errors.As(err, &newer) {
 		newer.Event = &d.event
 		newer.Event.Data = &Custom{Name: d.typ, Data: d.data}
@@ -184,7 +179,7 @@ func (c *Codec) Decode(body []byte) (*Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	payload, err := c.payload(d.typ, data)
+	payload, err := c.payload(d, data)
 	if err != nil {
 		return nil, err
 	}
@@ -195,69 +190,33 @@ func (c *Codec) Decode(body []byte) (*Event, error) {
 	return e, nil
 }
 
-// canonical reads the attributes of a body in the form that [Codec.Encode] writes, with the
-// same result as [decodeEnvelope]. It returns nil for every other body.
-func canonical(body []byte) *decoder {
-	var in envelope
-	if !codec.Canonical(body, &in) || in.N == 0 || in.Step < 0 || in.Step > math.MaxInt32 || len(in.Data) == 0 || in.Data[0] != '{' {
-		return nil
-	}
-	d := &decoder{data: json.RawMessage(in.Data)}
-	d.event.N, d.event.Step = in.N, in.Step
-	for attr, text := range [...]string{
-		attrSpec: in.SpecVersion, attrID: in.ID, attrType: in.Type, attrSource: in.Source, attrSubject: in.Subject,
-		attrTime: in.Time, attrContent: in.ContentType, attrSchema: in.Schema, attrFrom: in.From, attrTo: in.To,
-		attrCause: in.Cause, attrPrev: in.Prev, attrTrace: in.TraceParent,
-	} {
-		if text == "" && (attr == attrN || attr >= attrStep) {
-			continue // a number, or omitted
-		}
-		if d.setText(attr, text) != nil {
-			return nil
-		}
-	}
-	return d
-}
-
-// decodeEnvelope reads the attributes of a body in any form, and says what is wrong with it.
-func decodeEnvelope(body []byte) (*decoder, error) {
-	d := new(decoder)
-	if err := codec.Members(body, d.member); err != nil {
-		return nil, err
-	}
-	return d, d.complete()
-}
-
-func (c *Codec) payload(t Type, data json.RawMessage) (Payload, error) {
-	var p Payload
-	if r := rowOf[t]; r != nil {
-		p = r.fresh()
-	} else if c.custom[t] {
-		p = &Custom{Name: t}
-	} else {
-		return nil, unknownType(t)
+func (c *Codec) payload(d *decoder, data json.RawMessage) (Payload, error) {
+	var p Payload = &Custom{Name: d.typ}
+	if d.row != nil {
+		p = d.row.fresh()
 	}
 	if err := unmarshalPayload(data, p); err != nil {
-		return nil, fmt.Errorf("event %s: data: %w", t, err)
+		return nil, fmt.Errorf("event %s: data: %w", d.typ, err)
 	}
 	return p, nil
 }
 
-func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessage, error) {
-	if schema == firstSchema[t] && c.version(t) == 1 {
-		return data, nil
-	}
-	if rowOf[t] == nil && !c.custom[t] {
+// lift returns the data in the current version of its type.
+func (c *Codec) lift(d *decoder) (json.RawMessage, error) {
+	t, data, schema, current := d.typ, d.data, d.schema, c.version(d.typ, d.row)
+	switch {
+	case d.row == nil && !c.custom[t]:
 		return nil, unknownType(t)
+	case d.row != nil && schema == d.row.first && current == 1:
+		return data, nil
 	}
 	text, ok := strings.CutPrefix(schema, schemaRoot+string(t)+"/")
 	v, err := strconv.Atoi(text)
 	if !ok || err != nil || v < 1 || strconv.Itoa(v) != text {
 		return nil, fmt.Errorf("event %s: dataschema %q is not %s%s/<version>", t, schema, schemaRoot, t)
 	}
-	current := c.version(t)
 	known := current
-	if r := rowOf[t]; r != nil && r.next != nil {
+	if d.row != nil && d.row.next != nil {
 		known++
 	}
 	if v > known {
@@ -267,7 +226,7 @@ func (c *Codec) lift(t Type, schema string, data json.RawMessage) (json.RawMessa
 		return nil, fmt.Errorf("event %s: data: %w", t, codec.Invalid(data))
 	}
 	for ; v < current; v++ {
-		if data, err = c.lifts(t)[v-1](data); err != nil {
+		if data, err = c.lifts(t, d.row)[v-1](data); err != nil {
 			return nil, fmt.Errorf("event %s: lifting version %d: %w", t, v, err)
 		}
 		if data, err = compactObject(data); err != nil {
@@ -290,15 +249,23 @@ func compactObject(text []byte) ([]byte, error) {
 
 // decoder gathers the members of an envelope.
 type decoder struct {
-	event  Event
-	typ    Type
+	event Event
+	typ   Type
+	// row is that of a built-in type, nil for any other.
+	row    *row
 	schema string
 	data   json.RawMessage
 	seen   uint32
+	// next is the attribute that is expected.
+	next int
+	// words holds the texts of the event: they come and go together.
+	words strings.Builder
 }
 
-// The attributes by their bit in decoder.seen; those before attrCause are
-// required.
+// usualWords is how many bytes the texts of most events have at most.
+const usualWords = 208
+
+// The attributes by their bit in decoder.seen, in the order in which they are written.
 const (
 	attrSpec = iota
 	attrID
@@ -312,11 +279,14 @@ const (
 	attrFrom
 	attrTo
 	attrStep
-	attrData
 	attrCause
 	attrPrev
 	attrTrace
+	attrData
 )
+
+// optional has the bits of the attributes that an event may lack.
+const optional = 1<<attrCause | 1<<attrPrev | 1<<attrTrace
 
 // attributes names the attributes at their bits.
 var attributes = [...]string{
@@ -326,7 +296,10 @@ var attributes = [...]string{
 }
 
 func (d *decoder) member(key, value []byte) error {
-	attr := slices.Index(attributes[:], string(key))
+	attr := d.next // which it is in what Encode writes
+	if attributes[attr] != string(key) {
+		attr = slices.Index(attributes[:], string(key))
+	}
 	if attr < 0 {
 		if slices.ContainsFunc(d.event.extra, func(m member) bool { return bytes.Equal(m.key, key) }) {
 			return fmt.Errorf("%s: stands there twice", key)
@@ -341,6 +314,7 @@ func (d *decoder) member(key, value []byte) error {
 		return fmt.Errorf("%s: stands there twice", key)
 	}
 	d.seen |= 1 << attr
+	d.next = (attr + 1) % len(attributes)
 	if err := d.set(attr, value); err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
@@ -378,76 +352,94 @@ func (d *decoder) set(attr int, value []byte) error {
 	if err != nil {
 		return err
 	}
-	return d.setText(attr, string(text))
+	return d.setText(attr, text)
 }
 
-func (d *decoder) setText(attr int, s string) error {
+func (d *decoder) setText(attr int, text []byte) error {
 	e := &d.event
 	switch attr {
 	case attrSpec:
-		return want(s, specVersion)
+		return want(text, specVersion)
 	case attrContent:
-		return want(s, contentType)
+		return want(text, contentType)
 	case attrID:
-		e.ID = s
-		return CheckID(s)
+		e.ID = d.keep(text)
+		return CheckID(e.ID)
 	case attrSubject:
-		e.Run = s
-		return CheckID(s)
+		e.Run = d.keep(text)
+		return CheckID(e.Run)
 	case attrCause:
-		e.Cause = s
-		return CheckID(s)
+		e.Cause = d.keep(text)
+		return CheckID(e.Cause)
 	case attrTime:
-		t, err := time.Parse(time.RFC3339Nano, s)
+		t, err := time.Parse(time.RFC3339Nano, string(text))
 		if err != nil {
-			return fmt.Errorf("%q is not an RFC 3339 time", s)
+			return fmt.Errorf("%q is not an RFC 3339 time", text)
 		}
 		e.Time = t.UTC()
 		if y := e.Time.Year(); y < 0 || y > 9999 {
-			return fmt.Errorf("%q is out of range in UTC", s)
+			return fmt.Errorf("%q is out of range in UTC", text)
 		}
 	case attrType:
-		d.typ = Type(s)
+		if d.row = rowOf[Type(text)]; d.row != nil {
+			d.typ = d.row.typ
+		} else {
+			d.typ = Type(text)
+		}
 	case attrSource:
-		e.Source = s
-		if s == "" {
+		e.Source = d.keep(text)
+		if len(text) == 0 {
 			return errors.New("is empty")
 		}
 	case attrSchema:
-		d.schema = s
+		if d.row != nil && d.row.first == string(text) {
+			d.schema = d.row.first
+		} else {
+			d.schema = string(text)
+		}
 	case attrFrom:
-		e.From = stateOf(s)
-		return checkState(s)
+		e.From = stateNamed(text)
+		return checkState(e.From)
 	case attrTo:
-		e.To = stateOf(s)
-		return checkState(s)
+		e.To = stateNamed(text)
+		return checkState(e.To)
 	case attrPrev:
-		e.Prev = s
-		return checkHash(s)
+		e.Prev = d.keep(text)
+		return checkHash(e.Prev)
 	case attrTrace:
-		e.TraceParent = s
+		e.TraceParent = d.keep(text)
 	}
 	return nil
 }
 
-func want(got, want string) error {
-	if got != want {
+// keep returns a text of the event.
+func (d *decoder) keep(text []byte) string {
+	if d.words.Cap() == 0 {
+		d.words.Grow(usualWords)
+	}
+	start := d.words.Len()
+	d.words.Write(text)
+	return d.words.String()[start:]
+}
+
+func want(got []byte, want string) error {
+	if string(got) != want {
 		return fmt.Errorf("%q is not %q", got, want)
 	}
 	return nil
 }
 
-// stateOf returns the state of that name. A built-in one shares no memory with it.
-func stateOf(name string) State {
+// stateNamed returns the state of that name.
+func stateNamed(name []byte) State {
 	if i := slices.Index(builtinStates[:], State(name)); i >= 0 {
 		return builtinStates[i]
 	}
 	return State(name)
 }
 
-func checkState(s string) error {
-	if !ValidToken(s) {
-		return fmt.Errorf("%.80q is not a state in lower snake case", s)
+func checkState(s State) error {
+	if !ValidToken(string(s)) {
+		return fmt.Errorf("%.80q is not a state in lower snake case", string(s))
 	}
 	return nil
 }
@@ -459,9 +451,13 @@ func checkHash(s string) error {
 	return nil
 }
 
-func (d *decoder) complete() error {
-	for attr, name := range attributes[:attrCause] {
-		if d.seen&(1<<attr) == 0 {
+// attributes reads the attributes of a body, and says what is wrong with it.
+func (d *decoder) attributes(body []byte) error {
+	if err := codec.Members(body, d.member); err != nil {
+		return err
+	}
+	for attr, name := range attributes {
+		if (d.seen|optional)&(1<<attr) == 0 {
 			return fmt.Errorf("%s: is missing", name)
 		}
 	}

@@ -332,7 +332,7 @@ func (c *Custom) UnmarshalJSON(data []byte) error {
 }
 
 // MarshalJSON writes the single call's outcome, or `{}` after a batch.
-func (p *ToolSuccess) MarshalJSON() ([]byte, error) { return appendOutcome(nil, p.Outcome) }
+func (p *ToolSuccess) MarshalJSON() ([]byte, error) { return appendPayload(nil, p) }
 
 // UnmarshalJSON reads either form.
 func (p *ToolSuccess) UnmarshalJSON(data []byte) (err error) {
@@ -341,7 +341,7 @@ func (p *ToolSuccess) UnmarshalJSON(data []byte) (err error) {
 }
 
 // MarshalJSON writes the single call's outcome, or `{}` after a batch.
-func (p *ToolFailure) MarshalJSON() ([]byte, error) { return appendOutcome(nil, p.Outcome) }
+func (p *ToolFailure) MarshalJSON() ([]byte, error) { return appendPayload(nil, p) }
 
 // UnmarshalJSON reads either form.
 func (p *ToolFailure) UnmarshalJSON(data []byte) (err error) {
@@ -352,14 +352,23 @@ func (p *ToolFailure) UnmarshalJSON(data []byte) (err error) {
 // appendPayload and unmarshalPayload spare the payloads that have a form of their
 // own the second pass that package json makes over it.
 
-func appendPayload(b []byte, p Payload) ([]byte, error) {
+func appendPayload(b []byte, p Payload) ([]byte, error) { return codec.Append(b, written(p)) }
+
+// written returns the value that is written for a payload.
+func written(p Payload) any {
+	var o *ToolOutcome
 	switch p := p.(type) {
 	case *ToolSuccess:
-		return appendOutcome(b, p.Outcome)
+		o = p.Outcome
 	case *ToolFailure:
-		return appendOutcome(b, p.Outcome)
+		o = p.Outcome
+	default:
+		return p
 	}
-	return codec.Append(b, p)
+	if o == nil {
+		return struct{}{}
+	}
+	return o
 }
 
 func unmarshalPayload(data []byte, p Payload) error {
@@ -376,20 +385,7 @@ func unmarshalPayload(data []byte, p Payload) error {
 
 // PayloadSize is the length of a payload as it stands in an event's body, in bytes;
 // 0 for one that has no JSON, which [Codec.Encode] refuses.
-func PayloadSize(p Payload) int {
-	data, err := appendPayload(nil, p)
-	if err != nil {
-		return 0
-	}
-	return len(data)
-}
-
-func appendOutcome(b []byte, o *ToolOutcome) ([]byte, error) {
-	if o == nil {
-		return append(b, "{}"...), nil
-	}
-	return codec.Append(b, o)
-}
+func PayloadSize(p Payload) int { return codec.Size(written(p)) }
 
 func unmarshalOutcome(data []byte) (*ToolOutcome, error) {
 	var o ToolOutcome

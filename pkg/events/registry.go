@@ -11,7 +11,9 @@ type Type string
 // row is all that this package knows of an event type. A new type needs a row in the file
 // of its theme, and one in the file of the same name in package reducer.
 type row struct {
-	typ   Type
+	typ Type
+	// first is the dataschema of version 1.
+	first string
 	fresh func() Payload
 	// sentence says in plain words what happened, for the documentation; summary says
 	// what the data is about, for the console, and is empty where the type says it all.
@@ -31,8 +33,9 @@ func define[T any, P interface {
 	*T
 	Payload
 }](sentence string, summary func(P) string) row {
+	typ := P(new(T)).eventType()
 	return row{
-		typ: P(new(T)).eventType(), fresh: func() Payload { return P(new(T)) }, sentence: sentence,
+		typ: typ, first: schemaRoot + string(typ) + "/1", fresh: func() Payload { return P(new(T)) }, sentence: sentence,
 		summary: func(p Payload) string { return summary(p.(P)) }, since: 1,
 	}
 }
