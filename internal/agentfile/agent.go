@@ -1,7 +1,6 @@
 package agentfile
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile/strict"
+	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/providers"
 	"github.com/moorebus/moorebus/pkg/events"
 )
@@ -114,13 +114,11 @@ func definition(node *strict.Node, path string, o Options) (events.Agent, error)
 // and without what is left to the mode. Reading it with [ParseDefinition] gives
 // the same definition.
 func Marshal(a events.Agent) []byte {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(a); err != nil {
+	text, err := codec.Append(nil, a)
+	if err != nil {
 		panic("an agent definition does not marshal: " + err.Error())
 	}
-	node, err := strict.ParseJSON(buf.Bytes())
+	node, err := strict.ParseJSON(text)
 	if err != nil {
 		panic("an agent definition is not JSON: " + err.Error())
 	}
@@ -158,7 +156,7 @@ func canonical(b []byte, n *strict.Node) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(strict.AppendText(b, m.Key), ':')
+			b = append(codec.AppendString(b, m.Key), ':')
 			b = canonical(b, m.Value)
 		}
 		return append(b, '}')
@@ -172,7 +170,7 @@ func canonical(b []byte, n *strict.Node) []byte {
 		}
 		return append(b, ']')
 	case strict.String:
-		return strict.AppendText(b, n.Text)
+		return codec.AppendString(b, n.Text)
 	}
 	return append(b, n.JSON()...)
 }

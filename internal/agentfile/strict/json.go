@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/moorebus/moorebus/internal/codec"
 )
 
 // maxDepth bounds how deep a document goes.
@@ -22,7 +24,7 @@ func ParseJSON(data []byte) (*Node, error) {
 		return nil, syntaxError(data)
 	}
 	s := scanner{data: data, line: 1}
-	node, err := s.value("")
+	node, err := s.value()
 	if err != nil {
 		return nil, err
 	}
@@ -86,6 +88,36 @@ type scanner struct {
 	pos   int
 	line  int
 	depth int
+	// within are the members and items that the scanner is in, for the paths of errors.
+	within []step
+}
+
+// step leads into a value: by the key of a member, or by the index of an item.
+type step struct {
+	key   string
+	index int
+	item  bool
+}
+
+// errorf returns an error about the value that the scanner is in.
+func (s *scanner) errorf(line int, format string, args ...any) error {
+	path := ""
+	for _, w := range s.within {
+		if w.item {
+			path = index(path, w.index)
+		} else {
+			path = join(path, w.key)
+		}
+	}
+	return (&Node{Line: line}).Errorf(path, format, args...)
+}
+
+// inner reads the value that a step leads to.
+func (s *scanner) inner(w step) (*Node, error) {
+	s.within = append(s.within, w)
+	n, err := s.value()
+	s.within = s.within[:len(s.within)-1]
+	return n, err
 }
 
 func (s *scanner) space() {
@@ -100,7 +132,7 @@ func (s *scanner) space() {
 	}
 }
 
-func (s *scanner) value(path string) (*Node, error) {
+func (s *scanner) value() (*Node, error) {
 	s.space()
 	n := &Node{Line: s.line}
 	start := s.pos
@@ -112,13 +144,13 @@ func (s *scanner) value(path string) (*Node, error) {
 	switch c := s.data[s.pos]; c {
 	case '{':
 		n.Kind = Object
-		err = s.object(n, path)
+		err = s.object(n)
 	case '[':
 		n.Kind = Array
-		err = s.array(n, path)
+		err = s.array(n)
 	case '"':
 		n.Kind = String
-		n.Text, err = s.text(path)
+		n.Text, err = s.text()
 	case 'n':
 		s.pos += len("null")
 	case 't', 'f':
@@ -143,7 +175,7 @@ func (s *scanner) word() string {
 
 // text reads a string. A surrogate without its other half is refused: it would
 // silently become another character.
-func (s *scanner) text(path string) (string, error) {
+func (s *scanner) text() (string, error) {
 	start := s.pos
 	for s.pos++; s.data[s.pos] != '"'; s.pos++ {
 		if s.data[s.pos] == '\\' {
@@ -156,11 +188,11 @@ func (s *scanner) text(path string) (string, error) {
 		return string(quoted[1 : len(quoted)-1]), nil
 	}
 	if loneSurrogate(quoted) {
-		return "", &Error{Line: s.line, Path: path, Reason: `half of a surrogate pair (\ud800 to \udfff) is not valid Unicode`}
+		return "", s.errorf(s.line, `half of a surrogate pair (\ud800 to \udfff) is not valid Unicode`)
 	}
 	var text string
 	if err := json.Unmarshal(quoted, &text); err != nil {
-		return "", &Error{Line: s.line, Path: path, Reason: err.Error()}
+		return "", s.errorf(s.line, "%s", err.Error())
 	}
 	return text, nil
 }
@@ -196,22 +228,23 @@ func codeUnit(digits []byte) uint64 {
 	return unit
 }
 
-func (s *scanner) object(n *Node, path string) error {
+func (s *scanner) object(n *Node) error {
 	seen := map[string]int{}
 	s.pos++
 	for s.space(); s.data[s.pos] != '}'; s.space() {
 		line := s.line
-		key, err := s.text(path)
+		key, err := s.text()
 		if err != nil {
 			return err
 		}
 		if first, twice := seen[key]; twice {
-			return &Error{Line: line, Path: join(path, key), Reason: "the key stands there twice, first in line " + strconv.Itoa(first)}
+			s.within = append(s.within, step{key: key})
+			return s.errorf(line, "the key stands there twice, first in line %d", first)
 		}
 		seen[key] = line
 		s.space()
 		s.pos++ // the colon
-		value, err := s.value(join(path, key))
+		value, err := s.inner(step{key: key})
 		if err != nil {
 			return err
 		}
@@ -224,10 +257,10 @@ func (s *scanner) object(n *Node, path string) error {
 	return nil
 }
 
-func (s *scanner) array(n *Node, path string) error {
+func (s *scanner) array(n *Node) error {
 	s.pos++
 	for s.space(); s.data[s.pos] != ']'; s.space() {
-		item, err := s.value(index(path, len(n.Items)))
+		item, err := s.inner(step{index: len(n.Items), item: true})
 		if err != nil {
 			return err
 		}
@@ -257,7 +290,7 @@ func (n *Node) appendJSON(b []byte) []byte {
 	case Bool, Number:
 		return append(b, n.Text...)
 	case String:
-		return AppendText(b, n.Text)
+		return codec.AppendString(b, n.Text)
 	case Array:
 		b = append(b, '[')
 		for i, item := range n.Items {
@@ -273,22 +306,10 @@ func (n *Node) appendJSON(b []byte) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(AppendText(b, m.Key), ':')
+			b = append(codec.AppendString(b, m.Key), ':')
 			b = m.Value.appendJSON(b)
 		}
 		return append(b, '}')
 	}
 	return append(b, "null"...)
-}
-
-// AppendText appends a text as a JSON string, without the escapes that only HTML
-// needs.
-func AppendText(b []byte, text string) []byte {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(text); err != nil {
-		panic("a string does not marshal: " + err.Error())
-	}
-	return append(b, bytes.TrimSuffix(buf.Bytes(), []byte("\n"))...)
 }
