@@ -1,7 +1,8 @@
 // Command peers carries agent-10 with other systems, for the script beside it:
 //
 //	peers dbos DATABASE-URL     in this process, with DBOS on that database
-//	peers load URL ANSWER       over HTTP: each POST starts a run and is answered at its end
+//	peers restate ADDRESS       serves the handler that Restate calls there, until it is ended
+//	peers load URL              over HTTP: each POST starts a run and is answered at its end
 //
 // The environment has RUNS, AT_ONCE and WARM_UP. It prints the runs per second.
 package main
@@ -35,6 +36,9 @@ func main() {
 }
 
 func run(args []string) error {
+	if len(args) == 2 && args[0] == "restate" {
+		return serveRestate(context.Background(), args[1])
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	switch {
@@ -44,7 +48,7 @@ func run(args []string) error {
 		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1024}}
 		return measure(func() error { return post(ctx, client, args[1]) })
 	}
-	return fmt.Errorf("usage: peers dbos DATABASE-URL | peers load URL")
+	return fmt.Errorf("usage: peers dbos DATABASE-URL | peers restate ADDRESS | peers load URL")
 }
 
 // measure carries runs to get warm, then those that count.
