@@ -49,9 +49,9 @@ func (b *Bus) Append(ctx context.Context, run events.Run, last uint64, entries .
 
 var _ ports.Early = (*Bus)(nil)
 
-// AppendThen is Append, and calls then before the flush if this process has the server. Another
-// process may outlive a power loss, after which the number of a lost record is given again. What
-// it then appends would follow a record that it has not seen.
+// AppendThen is Append, and calls then before the flush if this process has the server and flushes
+// it in groups. Another process may outlive a power loss, after which the number of a lost record is
+// given again. What it then appends would follow a record that it has not seen.
 func (b *Bus) AppendThen(ctx context.Context, run events.Run, last uint64, then func(seq uint64), entries ...journal.Entry) (uint64, error) {
 	if err := journalcheck.Append(b.shards, run, entries); err != nil {
 		return 0, err
@@ -71,15 +71,11 @@ func (b *Bus) AppendThen(ctx context.Context, run events.Run, last uint64, then 
 	if err != nil {
 		return seq, err
 	}
-	own := b.opts.Flush != nil
-	if own {
+	if b.opts.Flush != nil && proof.was.groups != nil {
 		then(seq)
 	}
 	if err := proof.wait(ctx, seq); err != nil {
 		return 0, fmt.Errorf("append to run %s after %d: %w", run.ID, last, api.Join(journal.ErrUnknownOutcome, err))
-	}
-	if !own {
-		then(seq)
 	}
 	return seq, nil
 }

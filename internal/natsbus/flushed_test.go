@@ -14,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -144,10 +145,9 @@ func TestWhatFollowsSharesTheFlush(t *testing.T) {
 
 	other, err := Open(ctx, bus.Conn(), Options{Logger: quiet, RequestTimeout: patience})
 	require.NoError(t, err)
-	_, err = other.AppendThen(ctx, run, first+1, func(seq uint64) {
-		require.GreaterOrEqual(t, other.flushing.Load().groups[0].Flushed(), seq)
-	}, entry("3"))
+	seq, err := other.AppendThen(ctx, run, first+1, func(uint64) { require.Fail(t, "it was called early") }, entry("3"))
 	require.NoError(t, err)
+	require.GreaterOrEqual(t, other.flushing.Load().groups[0].Flushed(), seq)
 }
 
 func TestFailedFlushIsNoAnswer(t *testing.T) {
@@ -171,6 +171,21 @@ func TestFailedFlushIsNoAnswer(t *testing.T) {
 	require.ErrorContains(t, err, "the disk failed")
 	cancel()
 	require.NoError(t, <-consumed)
+}
+
+// TestStalledFlush: a flush that does not end leaves the outcome unknown after RequestTimeout.
+func TestStalledFlush(t *testing.T) {
+	t.Parallel()
+	bus := gatedBus(t, 200*time.Millisecond, func(ctx context.Context, _ string, _ uint64) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	run := journaltest.NewRun(t, bus)
+	_, err := bus.AppendThen(t.Context(), run, 0, func(uint64) {}, journaltest.Entry(run, events.Observing, events.DefaultPool, "1"))
+	require.ErrorIs(t, err, journal.ErrUnknownOutcome)
+	require.ErrorIs(t, err, nats.ErrTimeout)
+	_, err = journaltest.Collect(bus.Read(t.Context(), run, 0))
+	require.ErrorIs(t, err, nats.ErrTimeout)
 }
 
 // TestNobodyFlushes: where the process that has the server does not answer, nothing counts as

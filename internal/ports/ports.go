@@ -24,9 +24,10 @@ type Fetcher interface {
 
 // Early is a [journal.Log] that says that it has entries before they are on the disk.
 type Early interface {
-	// AppendThen is Append, and calls then as soon as no other append to the run can take the
-	// entries' place. Until AppendThen returns nil the disk may not have them, so then may append
-	// what follows from them, and must let nothing of it leave the process.
+	// AppendThen is Append. It may call then before the entries are on the disk, if no other
+	// append to the run can take their place any more. Until AppendThen returns nil the disk may
+	// not have them, so then may append what follows from them, and must let nothing of it leave
+	// the process.
 	AppendThen(ctx context.Context, run events.Run, last uint64, then func(seq uint64), entries ...journal.Entry) (uint64, error)
 }
 

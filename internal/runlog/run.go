@@ -1,7 +1,6 @@
 package runlog
 
 import (
-	"bytes"
 	"cmp"
 	"container/list"
 	"context"
@@ -41,6 +40,10 @@ type Run struct {
 	// effects are what mem wants. They are valid if asked is set.
 	effects []effects.Effect
 	asked   bool
+
+	// doubtful is set while mem may end with events that the disk does not have, and nothing may be
+	// acknowledged because of them. It is read without the lock.
+	doubtful atomic.Bool
 
 	// ended is set when mem is terminal. The store reads it without the lock.
 	ended atomic.Bool
@@ -88,6 +91,10 @@ func (r *Run) Written() *events.Event { return r.written }
 
 // Seq returns the sequence number of the last record that was read.
 func (r *Run) Seq() uint64 { return r.seq }
+
+// Doubtful reports whether the memory may hold what the disk does not: a flush failed, and the log
+// could not be read since. The lock need not be held.
+func (r *Run) Doubtful() bool { return r.doubtful.Load() }
 
 // Terminal reports whether the run has ended.
 func (r *Run) Terminal() bool { return r.store.machine.Table().Terminal(r.mem.State) }
@@ -138,6 +145,7 @@ func (r *Run) forget() {
 	r.fold, r.mem, r.seq = fold, fold.mem, 0
 	r.effects, r.asked, r.written = nil, false, nil
 	r.first.Store(nil)
+	r.doubtful.Store(false)
 	r.ended.Store(false)
 	r.size.Store(0)
 }
@@ -145,19 +153,31 @@ func (r *Run) forget() {
 // readOn reads the log from the last known record to its head.
 func (r *Run) readOn(ctx context.Context) error { return r.readUntil(ctx, nil) }
 
-// readUntil is readOn, and calls seen for each event.
+// readUntil is readOn, and calls seen for each event. A doubtful run is read from the beginning, and
+// stays as it is if that fails: without its memory nothing would seem due.
 func (r *Run) readUntil(ctx context.Context, seen func(*events.Event)) error {
-	for rec, err := range r.store.log.Read(ctx, r.ID, r.seq) {
+	into := r
+	if r.Doubtful() {
+		into = &Run{ID: r.ID, store: r.store}
+		into.forget()
+	}
+	for rec, err := range r.store.log.Read(ctx, r.ID, into.seq) {
 		if err != nil {
 			return fmt.Errorf("reading run %s: %w", r.ID.ID, err)
 		}
-		e, err := r.apply(ctx, rec)
+		e, err := into.apply(ctx, rec)
 		if err != nil {
 			return err
 		}
 		if e != nil && seen != nil {
 			seen(e)
 		}
+	}
+	if into != r {
+		r.forget()
+		r.fold, r.mem, r.seq = into.fold, into.mem, into.seq
+		r.ended.Store(into.ended.Load())
+		r.size.Store(into.size.Load())
 	}
 	return nil
 }
@@ -199,6 +219,11 @@ func (r *Run) advance(seq uint64, bytes int) {
 // before, it reads nothing; else it fills the gap or reads to the head. It returns the
 // record's event, nil if it cannot be decoded.
 func (r *Run) Extend(ctx context.Context, rec journal.Record) (*events.Event, error) {
+	if r.Doubtful() {
+		if err := r.Refresh(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if r.written != nil && rec.Seq == r.seq {
 		return r.written, nil
 	}
@@ -276,6 +301,12 @@ type Stamp struct {
 // earlier attempt may still be stored.
 func (r *Run) Commit(ctx context.Context, stamp Stamp, decide Decide) (bool, error) {
 	c := commit{run: r, stamp: stamp, ids: slices.Clip(stamp.IDs)}
+	if c.told = r.Doubtful(); c.told {
+		if mine, err := c.resolve(ctx); mine || err != nil {
+			return mine, err
+		}
+		c.told = false
+	}
 	open := false // an earlier try may still be stored
 	for range maxRaces {
 		drafts, err := decide(r.mem)
@@ -326,6 +357,8 @@ type commit struct {
 	run   *Run
 	stamp Stamp
 	ids   []string
+	// told says that [Options.Appended] was called for them.
+	told bool
 }
 
 type prepared struct {
@@ -399,14 +432,15 @@ func (c *commit) append(ctx context.Context, ready []prepared, entries []journal
 	}
 	seq := uint64(0)
 	if log, early := r.store.log.(ports.Early); early && c.stamp.Then != nil {
-		_, err = log.AppendThen(ctx, r.ID, r.seq, stored, entries...)
-	} else if seq, err = r.store.log.Append(ctx, r.ID, r.seq, entries...); err == nil {
-		stored(seq)
+		seq, err = log.AppendThen(ctx, r.ID, before, stored, entries...)
+	} else {
+		seq, err = r.store.log.Append(ctx, r.ID, before, entries...)
 	}
 	meter.Since(r.store.meter, meter.AppendTime, began)
-	if err != nil && r.seq != before {
-		r.forget() // the disk may not have it
+	if err == nil && r.seq == before && folded == nil {
+		stored(seq)
 	}
+	r.doubtful.Store(err != nil && r.seq != before)
 	return cmp.Or(err, folded)
 }
 
@@ -418,7 +452,9 @@ func (c *commit) fold(ready []prepared, entries []journal.Entry, seq uint64) err
 	}
 	bytes := 0
 	for i, p := range ready {
-		r.appended(p.event)
+		if !c.told {
+			r.appended(p.event)
+		}
 		// An event that the application's own fold refuses now is in the log all the same,
 		// and in the memory as poison.
 		if err := r.store.machine.ApplyEvent(r.mem, p.subject, p.event, p.hash); err != nil && !Refused(err) {
@@ -426,6 +462,7 @@ func (c *commit) fold(ready []prepared, entries []journal.Entry, seq uint64) err
 		}
 		bytes += len(entries[i].Body)
 	}
+	c.told = true
 	r.advance(seq, bytes)
 	r.written = ready[len(ready)-1].event
 	return nil
@@ -460,109 +497,10 @@ func (c *commit) resolve(ctx context.Context) (bool, error) {
 	err := c.run.readUntil(ctx, func(e *events.Event) {
 		if slices.Contains(c.ids, e.ID) {
 			mine = true
-			c.run.appended(e)
+			if !c.told {
+				c.run.appended(e)
+			}
 		}
 	})
 	return mine, err
-}
-
-const (
-	// maxFetched is how many records of a known run are fetched one by one, back from a
-	// delivered record, before the tail is read instead. A read of the tail makes the server
-	// look through the records of all runs since, for each record that it finds.
-	maxFetched = 32
-	// maxTraced is how many are fetched back to the first record of an unknown run. A read
-	// from the log's beginning finds the run's records by their subjects.
-	maxTraced = 4
-)
-
-// next is a decoded record of this run.
-type next struct {
-	rec     journal.Record
-	subject events.Subject
-	event   *events.Event
-	hash    string
-}
-
-// nextOf returns a decoded record. It returns false if the record is of another run.
-func (r *Run) nextOf(rec journal.Record, e *events.Event) (next, bool) {
-	s, err := events.ParseSubject(rec.Subject)
-	return next{rec: rec, subject: s, event: e, hash: events.Hash(rec.Body)}, err == nil && s.Run == r.ID
-}
-
-// fillGap folds a delivered record and the few before it that other processes appended
-// since. It reports whether it did; if not, the run is unchanged.
-//
-// Each record names the one before it by its hash. The condition under which it was
-// appended says where that one is. The place is only the writer's word: it says which
-// record to fetch. What is folded comes from the log, and the hashes connect the delivered
-// record with the last known one. If nothing of the run is known, they have to reach the
-// record that the log took as the run's first. The delivered record then has to be the
-// run's head, since a server that was killed may deliver a record again, or lose one that
-// it had delivered.
-func (r *Run) fillGap(ctx context.Context, rec journal.Record, e *events.Event) (bool, error) {
-	gap, ok := r.gap(ctx, rec, e)
-	if !ok {
-		return false, nil
-	}
-	for _, n := range slices.Backward(gap) {
-		if err := r.applyNext(ctx, n); err != nil {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// gap returns the records from the delivered one back to the first unknown one. It returns
-// false if there are too many, or they cannot be found in this way.
-func (r *Run) gap(ctx context.Context, rec journal.Record, e *events.Event) ([]next, bool) {
-	log, can := r.store.log.(ports.Fetcher)
-	most := uint64(maxFetched)
-	if r.seq == 0 {
-		most = maxTraced
-	}
-	if !can || e.N <= r.mem.N+1 || e.N-r.mem.N-1 > most {
-		return nil, false
-	}
-	if r.seq == 0 {
-		head, err := r.store.log.Head(ctx, r.ID)
-		if err != nil || head.Seq != rec.Seq || head.Subject != rec.Subject || !bytes.Equal(head.Body, rec.Body) {
-			return nil, false
-		}
-	}
-	last, own := r.nextOf(rec, e)
-	gap := []next{last}
-	for own {
-		if last.event.N == r.mem.N+1 {
-			return gap, last.event.Prev == r.mem.Control.Head && (r.seq > 0 || last.rec.First)
-		}
-		if last.rec.After <= r.seq || last.rec.After >= last.rec.Seq {
-			return nil, false
-		}
-		before, err := log.Fetch(ctx, r.ID, last.rec.After)
-		if err != nil {
-			return nil, false // whatever it is, reading says so as well
-		}
-		event, err := r.store.machine.Codec().Decode(before.Body)
-		if err != nil || event.N != last.event.N-1 {
-			return nil, false
-		}
-		prev := last.event.Prev
-		if last, own = r.nextOf(before, event); last.hash != prev {
-			return nil, false
-		}
-		gap = append(gap, last)
-	}
-	return nil, false
-}
-
-// applyNext folds a record that directly follows the last known one, by its number in the
-// run and by its hash.
-func (r *Run) applyNext(ctx context.Context, n next) error {
-	// An illegal record is poison, which the memory then holds.
-	if err := r.fold.ApplyEvent(ctx, n.subject, n.event, n.hash); err != nil && !Refused(err) {
-		return err
-	}
-	r.advance(n.rec.Seq, len(n.rec.Body))
-	return nil
 }

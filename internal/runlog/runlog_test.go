@@ -181,13 +181,17 @@ func (l *early) AppendThen(ctx context.Context, run events.Run, last uint64, the
 	return last + uint64(len(entries)), nil
 }
 
-// What is folded before it is on the disk is forgotten if the disk may not have it.
+// What is folded before it is on the disk is read again if the disk may not have it.
 func TestUnknownFlush(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stored=%v", stored), func(t *testing.T) {
 			bench := workertest.New(t, simtest.Options{}, nil)
 			id := bench.Start(start())
-			r := open(t, bench.NewStore(&early{Log: bench.Journal, stored: stored}), id)
+			told := 0
+			r := open(t, runlog.New(runlog.Options{
+				Log: &early{Log: bench.Journal, stored: stored}, Machine: bench.Machine,
+				Appended: func(*reducer.Memory, *events.Event) { told++ },
+			}), id)
 			then := stamp
 			var seen []uint64
 			then.Then = func() { seen = append(seen, r.Memory().N, r.Written().N) }
@@ -195,6 +199,8 @@ func TestUnknownFlush(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, appended)
 			require.Equal(t, map[bool][]uint64{true: {2, 2}, false: {2, 2, 2, 2}}[stored], seen)
+			require.Equal(t, 1, told)
+			require.False(t, r.Doubtful())
 			require.Equal(t, []string{"Start", "UserMessage"}, bench.Types(id))
 			require.Equal(t, reducertest.Canonical(bench.Memory(id)), reducertest.Canonical(r.Memory()))
 		})

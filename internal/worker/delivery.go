@@ -57,6 +57,9 @@ var errHeld = errors.New("the work was lent")
 // errAgain says that an effect which was lent is to be prepared again.
 var errAgain = errors.New("the effect is to be planned again")
 
+// errDoubtful says that what was done under a delivery may not be on the disk.
+var errDoubtful = errors.New("the end of the run may not be on the disk")
+
 // handle works on a delivery. It returns when the delivery has its verdict. If the delivery
 // only waits for other workers, it returns earlier, as long as few do so.
 func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender, out *unslotted) {
@@ -139,7 +142,11 @@ func (j *delivery) release(held *extender) {
 
 // conclude gives the delivery its verdict.
 func (j *delivery) conclude(ctx context.Context, err error) {
-	if (err == nil || errors.Is(err, errOutside)) && ctx.Err() == nil {
+	done := err == nil || errors.Is(err, errOutside)
+	if done && j.run.Doubtful() {
+		done, err = false, errDoubtful
+	}
+	if done && ctx.Err() == nil {
 		_ = j.d.Ack()
 		j.acknowledged()
 		return
