@@ -314,7 +314,7 @@ func (c *checker) compareKept(rec journal.Record, e *events.Event) {
 }
 
 // equal reports whether everything that two memories show is equal. Their JSON is then
-// the same.
+// the same, but for the sign of a zero.
 func equal(a, b *reducer.Memory) bool {
 	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
 	for i := range x.NumField() {

@@ -209,6 +209,8 @@ func (c *Codec) lift(d *decoder) (json.RawMessage, error) {
 		return nil, unknownType(t)
 	case d.row != nil && schema == d.row.first && current == 1:
 		return data, nil
+	case d.row == nil && schema == "" && current == 1: // logs may hold it, since earlier builds read it
+		return data, nil
 	}
 	text, ok := strings.CutPrefix(schema, schemaRoot+string(t)+"/")
 	v, err := strconv.Atoi(text)

@@ -263,6 +263,17 @@ func TestCustomTypes(t *testing.T) {
 	require.Equal(t, string(body("OrderShipped", `{}`)), string(empty))
 	_, err = codec.Encode(event(&events.Custom{Name: "OrderShipped", Data: json.RawMessage(`{"x":`)}))
 	require.ErrorContains(t, err, "OrderShipped")
+
+	unversioned := strings.Replace(string(in), "moorebus/OrderShipped/1", "", 1)
+	e, err = codec.Decode([]byte(unversioned))
+	require.NoError(t, err, "an empty dataschema is the first version's, only here")
+	out, err = codec.Encode(e)
+	require.NoError(t, err)
+	require.Equal(t, string(in), string(out))
+	lifted, err := events.NewCodec(events.TypeSpec{Type: "OrderShipped", Upcasters: upcasters()})
+	require.NoError(t, err)
+	_, err = lifted.Decode([]byte(unversioned))
+	require.ErrorContains(t, err, "dataschema")
 }
 
 func TestNewCodecRefuses(t *testing.T) {
