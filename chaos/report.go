@@ -179,7 +179,11 @@ func (r *report) listen(h *history) {
 	paused, deadline := false, ""
 	for i, e := range h.events {
 		if i > 0 && !paused {
-			if took := quiet(h.events[i-1], e, deadline) - explained; took > r.silence.took {
+			took := quiet(h.events[i-1], e, deadline) - explained
+			if e.Type == "Admitted" {
+				took -= r.o.faultTime // a gateway that is killed keeps the queue for 12 s, so several leave no time to admit runs
+			}
+			if took > r.silence.took {
 				r.silence = silence{took, h.run, h.events[i-1]}
 			}
 		}
