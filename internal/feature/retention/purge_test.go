@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/moorebus/moorebus/internal/control"
+	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/feature/retention"
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/host"
@@ -27,6 +28,7 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/llm"
 	"github.com/moorebus/moorebus/pkg/llm/scripted"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 )
 
@@ -317,6 +319,37 @@ func TestKeep(t *testing.T) {
 			require.Contains(t, []events.Run{run, later}, r)
 		}
 	}
+}
+
+// The bus and the data directory are there only after the flags were checked.
+func TestKeepFlags(t *testing.T) {
+	t.Parallel()
+	made := func(at *feature.Place, args ...string) feature.New {
+		flags := pflag.NewFlagSet("dev", pflag.ContinueOnError)
+		check := retention.Feature().Flags(flags)
+		require.NoError(t, flags.Parse(args))
+		create, err := check(at)
+		require.NoError(t, err)
+		return create
+	}
+	require.Nil(t, made(&feature.Place{}), "nobody asked for it")
+	w := newWorld(t, 1)
+	run := w.Quick()
+	at := &feature.Place{}
+	create := made(at, "--keep-bytes", "1B")
+	at.Bus, at.Dir = w.Bus, t.TempDir()
+	part := create(w.Host.Gateway())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- part.Run(ctx) }()
+	var files []string
+	require.Eventually(t, func() bool {
+		files, _ = filepath.Glob(filepath.Join(at.Dir, "archive", "purged-*.jsonl"))
+		return len(files) == 1
+	}, transfertest.Patience, tick)
+	cancel()
+	require.NoError(t, <-ended)
+	require.Equal(t, []events.Run{run}, transfertest.OpenFile(t, files[0]).Runs())
 }
 
 // A gateway that knew the run before it ended elsewhere does not show it once it is
