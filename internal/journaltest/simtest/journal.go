@@ -81,6 +81,8 @@ type Process struct {
 	groups []*groupcommit.Group
 	// atOnce counts the appends of a run that are in flight.
 	atOnce map[events.Run]int
+	// stalled are the runs whose next read fails, see AppendThen.
+	stalled sync.Map
 }
 
 // New returns an empty journal.
@@ -306,6 +308,10 @@ func (p *Process) Read(ctx context.Context, run events.Run, after uint64) iter.S
 	return func(yield func(journal.Record, error) bool) {
 		if err := p.readable(ctx, journalcheck.Run(p.Shards(), run)); err != nil {
 			yield(journal.Record{}, fmt.Errorf("read run %s: %w", run.ID, err))
+			return
+		}
+		if _, stalled := p.stalled.LoadAndDelete(run); stalled {
+			yield(journal.Record{}, fmt.Errorf("read run %s: the disk stalls", run.ID))
 			return
 		}
 		for _, rec := range p.j.run(run) {
