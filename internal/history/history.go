@@ -1,0 +1,94 @@
+// Package history has what Moorebus keeps of runs beside the log, so that they are found: a row for each
+// run, its texts, and sums by hour. All of it is made of the log, of the archive and of notes, and can be
+// made again at any time.
+package history
+
+import (
+	"time"
+
+	"github.com/moorebus/moorebus/pkg/events"
+)
+
+// Run is a run's row. It is of the run's own events: of a fork only what came after the fork, but for
+// Task and Agent, which a fork has from its parent.
+type Run struct {
+	Namespace, ID string
+	Shard         int
+	State         events.State
+	// N is the number of the last event, Head its hash.
+	N    uint64
+	Head string
+	Mode events.Mode
+	// Agent is the last agent, Task the entire task.
+	Agent, Task string
+	// Started, Updated and Ended are the times of the first event, the last one, and the one that ended
+	// the run. Ended is zero for a run that has not ended.
+	Started, Updated, Ended time.Time
+	// Parent is the run whose call Call the run answers, ForkOf the run that it was forked from, after
+	// event ForkAt.
+	Parent, Call string
+	ForkOf       string
+	ForkAt       uint64
+	// Experiment is the experiment that the fork belongs to, By who started the run.
+	Experiment, By string
+	// Model is the model that was asked last, Models all of them, as provider/model. Tools are those that
+	// were called; refused calls do not count.
+	Model         string
+	Models, Tools []string
+	// Steps counts the replies of models. CostUSD, Input, Output, Cached and Tokens are what the run's events
+	// used. Tokens is the sum of the totals that the models reported. Priced says that a price was known.
+	Steps                         int
+	CostUSD                       float64
+	Input, Output, Cached, Tokens int
+	Priced                        bool
+	// Waiting is for whom the run waits, by its events alone; empty: for nobody. Entered is when it came to
+	// its state, Deadline until when it waits for a decision.
+	Waiting           string
+	Entered, Deadline time.Time
+	// Outside says that a reply is asked of the run's client, Pools in which pools its calls wait.
+	Outside bool
+	Pools   []string
+	// Paused says that no new work starts, PauseReason why, Restored that a restore paused it.
+	Paused, Restored bool
+	PauseReason      string
+	Queued           bool
+	Priority         events.Priority
+	// Error is the code of the error that the run ended with, CallErrors those of its failed calls.
+	Error      string
+	CallErrors []string
+	HandOffs   []HandOff
+	// Labels are those of the run's first event. Notes change what is shown.
+	Labels map[string]string
+	// Open is what the fold needs to go on, in its own form. It is nil once the run has ended.
+	Open []byte
+}
+
+// HandOff is the event by which a run went over to another agent.
+type HandOff struct {
+	N  uint64 `json:"n"`
+	To string `json:"to"`
+}
+
+// Kind is what a text is.
+type Kind string
+
+// The kinds of texts.
+const (
+	Task      Kind = "task"
+	Message   Kind = "message"
+	Call      Kind = "call"
+	Result    Kind = "result"
+	Answer    Kind = "answer"
+	Error     Kind = "error"
+	CallError Kind = "call_error"
+	Reasoning Kind = "reasoning"
+)
+
+// Text is a text of a run: of the event N, at its time. Code is an error's code.
+type Text struct {
+	N    uint64
+	Kind Kind
+	Code string
+	Text string
+	At   time.Time
+}
