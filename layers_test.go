@@ -151,6 +151,9 @@ var lower = map[string][]string{
 	"internal/recordline":       {"internal/codec", "pkg/journal"},
 	"internal/buildinfo":        {"pkg/events", "pkg/reducer"},
 	"internal/feature/row":      {"internal/kv", "internal/meter", "internal/refusal"},
+	"internal/history":          {"pkg/events"},
+	"internal/history/fold":     {"pkg/events", "pkg/reducer", "internal/history"},
+	"internal/history/follow":   {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/history", "internal/history/fold"},
 	// What actors and observers know of a feature.
 	"internal/feature/storage/entrystore": {"internal/buckets", "pkg/events", "pkg/journal"},
 }

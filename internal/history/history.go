@@ -59,7 +59,7 @@ type Run struct {
 	HandOffs   []HandOff
 	// Labels are those of the run's first event. Notes change what is shown.
 	Labels map[string]string
-	// Open is what the fold needs to go on, in its own form. It is nil once the run has ended.
+	// Open is what the fold needs to go on, in its own form. It is empty once the run has ended.
 	Open []byte
 }
 
@@ -72,7 +72,8 @@ type HandOff struct {
 // Kind is what a text is.
 type Kind string
 
-// The kinds of texts.
+// The kinds of texts. A CallError is the result of a call that failed or was refused. An Error is of the
+// run's end, or of a failed attempt.
 const (
 	Task      Kind = "task"
 	Message   Kind = "message"
@@ -84,11 +85,13 @@ const (
 	Reasoning Kind = "reasoning"
 )
 
-// Text is a text of a run: of the event N, at its time. Code is an error's code.
+// Text is a text of a run: of the event N, at its time. Code is an error's code. Ref is where the rest of
+// it is that was too large for the log, until it was read.
 type Text struct {
 	N    uint64
 	Kind Kind
 	Code string
 	Text string
 	At   time.Time
+	Ref  *events.Ref
 }
