@@ -154,6 +154,7 @@ var lower = map[string][]string{
 	"internal/history":          {"pkg/events"},
 	"internal/history/fold":     {"pkg/events", "pkg/reducer", "internal/history"},
 	"internal/history/follow":   {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/history", "internal/history/fold"},
+	"internal/history/words":    {},
 	// What actors and observers know of a feature.
 	"internal/feature/storage/entrystore": {"internal/buckets", "pkg/events", "pkg/journal"},
 }
