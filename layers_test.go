@@ -106,6 +106,7 @@ var lower = map[string][]string{
 	"internal/runid":            {"pkg/events"},
 	"internal/callname":         {"pkg/events", "pkg/reducer"},
 	"internal/retry":            {},
+	"internal/blobs":            {},
 	"internal/conceal":          {},
 	"internal/confine":          {},
 	"internal/tracecontext":     {},
@@ -203,6 +204,7 @@ var suites = map[string]string{
 	"internal/llmtest":             "internal/llmhttp",
 	"internal/tooltest":            "internal/toolset",
 	"internal/reducertest":         "pkg/reducer",
+	"internal/blobs/blobstest":     "internal/blobs",
 	"internal/worker/workertest":   "internal/worker",
 }
 
