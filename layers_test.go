@@ -155,6 +155,7 @@ var lower = map[string][]string{
 	"internal/history":          {"pkg/events"},
 	"internal/history/fold":     {"pkg/events", "pkg/reducer", "internal/history"},
 	"internal/history/follow":   {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/history", "internal/history/fold"},
+	"internal/history/query":    {"internal/history", "internal/history/words"},
 	"internal/history/words":    {},
 	// What actors and observers know of a feature.
 	"internal/feature/storage/entrystore": {"internal/buckets", "pkg/events", "pkg/journal"},
@@ -206,6 +207,7 @@ var suites = map[string]string{
 	"internal/reducertest":         "pkg/reducer",
 	"internal/blobs/blobstest":     "internal/blobs",
 	"internal/worker/workertest":   "internal/worker",
+	"internal/history/historytest": "internal/history/query",
 }
 
 // formats are libraries that turn bytes into bytes and stand for nothing outside,
