@@ -15,7 +15,7 @@ import (
 // created is nil.
 func (o *InitOptions) putStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
 	c := Change{Action: "create", Thing: "stream " + cfg.Name}
-	stream, err := js.Stream(ctx, cfg.Name)
+	stream, err := o.stream(ctx, js, cfg.Name)
 	if err == nil {
 		c.Action, c.Settings = "update", changed(stream.CachedInfo().Config, cfg)
 	}
@@ -28,7 +28,20 @@ func (o *InitOptions) putStream(ctx context.Context, js jetstream.JetStream, cfg
 		o.plan(c)
 		return stream, nil
 	}
-	return js.CreateOrUpdateStream(ctx, cfg)
+	if stream == nil {
+		if stream, err = js.CreateStream(ctx, cfg); !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			return stream, err
+		}
+	}
+	return js.UpdateStream(ctx, cfg)
+}
+
+// stream returns a stream that existed at the start.
+func (o *InitOptions) stream(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
+	if !o.existing[name] {
+		return nil, jetstream.ErrStreamNotFound
+	}
+	return js.Stream(ctx, name)
 }
 
 // putConsumer creates a consumer of a stream, or updates one that is not as it is declared.
@@ -51,9 +64,9 @@ func (o *InitOptions) putConsumer(ctx context.Context, stream jetstream.Stream, 
 	return err
 }
 
-// consumerOf returns a consumer. A stream that would be created has none.
+// consumerOf returns a consumer. A stream that would be created, or just was, has none.
 func consumerOf(ctx context.Context, stream jetstream.Stream, name string) (jetstream.Consumer, error) {
-	if stream == nil {
+	if stream == nil || stream.CachedInfo().State.Consumers == 0 {
 		return nil, jetstream.ErrConsumerNotFound
 	}
 	return stream.Consumer(ctx, name)

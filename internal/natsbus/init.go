@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/buckets"
@@ -83,6 +84,8 @@ type InitOptions struct {
 
 	// plan gets what would be done instead; nil: it is done.
 	plan func(Change)
+	// existing has the streams that existed at the start.
+	existing map[string]bool
 }
 
 // Sync says whether a server flushes each message to its disk before it acknowledges it.
@@ -165,7 +168,7 @@ func (o *InitOptions) run(ctx context.Context, js jetstream.JetStream) error {
 			return err
 		}
 	}
-	// The first stream comes last: it is the one that says that all are there.
+	// The first stream of the log comes after the others: it is the one that says that all are there.
 	for shard := o.Shards - 1; shard >= 0; shard-- {
 		if err := o.initShard(ctx, js, shard); err != nil {
 			return err
@@ -208,7 +211,7 @@ func (o *InitOptions) resolve(ctx context.Context, js jetstream.JetStream) error
 		return err
 	}
 	// What is said of consumers holds for those of every pool that there is.
-	if err := o.addExistingPools(ctx, js); err != nil {
+	if err := o.addExisting(ctx, js); err != nil {
 		return err
 	}
 	if o.Shards == 0 {
@@ -228,9 +231,12 @@ func (o *InitOptions) resolve(ctx context.Context, js jetstream.JetStream) error
 	return nil
 }
 
-func (o *InitOptions) addExistingPools(ctx context.Context, js jetstream.JetStream) error {
+// addExisting notes which streams exist, and adds the pools that they are for.
+func (o *InitOptions) addExisting(ctx context.Context, js jetstream.JetStream) error {
+	o.existing = map[string]bool{}
 	names := js.StreamNames(ctx)
 	for name := range names.Name() {
+		o.existing[name] = true
 		if pool, ok := strings.CutPrefix(name, kvStreamPrefix+buckets.ToolsPrefix); ok && events.ValidToken(pool) {
 			o.Pools = append(o.Pools, pool)
 		}
@@ -296,7 +302,7 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 	cfg := streamConfig(shard, o.Shards, o.Replicas, o.storage())
 	var old *jetstream.StreamInfo
 	var was map[string]string
-	if stream, err := js.Stream(ctx, cfg.Name); err == nil {
+	if stream, err := o.stream(ctx, js, cfg.Name); err == nil {
 		old = stream.CachedInfo()
 		// What a stream denies it denies forever: an update that lifts it fails.
 		cfg.DenyPurge = old.Config.DenyPurge
@@ -321,7 +327,7 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 			return err
 		}
 	}
-	for _, d := range o.durables() {
+	return each(ctx, o.together(), o.durables(), func(ctx context.Context, d durable) error {
 		ackWait, maxAckPending, limited, err := o.terms(ctx, stream, d, shard)
 		if err != nil {
 			return fmt.Errorf("consumer %s of %s: %w", d.name, cfg.Name, err)
@@ -333,8 +339,39 @@ func (o *InitOptions) initShard(ctx context.Context, js jetstream.JetStream, sha
 		if err := o.putConsumer(ctx, stream, cfg.Name, wanted); err != nil {
 			return fmt.Errorf("consumer %s of %s: %w", d.name, cfg.Name, err)
 		}
+		return nil
+	})
+}
+
+// atOnce is how many streams or consumers are made at the same time: most of the time the server
+// waits for the disk.
+const atOnce = 4
+
+// together returns how many streams or consumers are made at the same time. A plan has an order.
+func (o *InitOptions) together() int {
+	if o.plan != nil {
+		return 1
 	}
-	return nil
+	return atOnce
+}
+
+// each calls do for all items, up to n at a time. The first error ends the context of the others.
+func each[T any](ctx context.Context, n int, items []T, do func(context.Context, T) error) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var all sync.WaitGroup
+	slots := make(chan struct{}, n)
+	for _, item := range items {
+		slots <- struct{}{}
+		all.Go(func() {
+			if err := do(ctx, item); err != nil {
+				fail(err)
+			}
+			<-slots
+		})
+	}
+	all.Wait()
+	return context.Cause(ctx)
 }
 
 func (o *InitOptions) storage() jetstream.StorageType {
@@ -395,17 +432,21 @@ func isLimited(cfg jetstream.ConsumerConfig) bool { return cfg.Metadata[metaLimi
 
 func (o *InitOptions) initBuckets(ctx context.Context, js jetstream.JetStream) error {
 	all, stores := allBuckets(o.Pools, o.Replicas)
-	for _, cfg := range stores {
+	err := each(ctx, o.together(), stores, func(ctx context.Context, cfg jetstream.ObjectStoreConfig) error {
 		if _, err := o.putStream(ctx, js, objectStream(cfg)); err != nil {
 			return fmt.Errorf("object store %s: %w", cfg.Bucket, err)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	for _, of := range append(all, o.Buckets...) {
+	return each(ctx, o.together(), append(all, o.Buckets...), func(ctx context.Context, of kv.Bucket) error {
 		if _, err := o.putStream(ctx, js, bucketStream(of, o.Replicas)); err != nil {
 			return fmt.Errorf("bucket %s: %w", of.Name, err)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // A server that starts keeps the deliveries that were outstanding, and waits for each
@@ -444,7 +485,7 @@ func reclaim(ctx context.Context, js jetstream.JetStream) error {
 		switch {
 		case name == kvStreamPrefix+buckets.Providers.Name, name == kvStreamPrefix+buckets.Offers.Name, strings.HasPrefix(name, kvStreamPrefix+buckets.ToolsPrefix):
 			stream, err := js.Stream(ctx, name)
-			if err == nil {
+			if err == nil && stream.CachedInfo().State.Msgs > 0 {
 				err = stream.Purge(ctx)
 			}
 			if err != nil {
