@@ -10,6 +10,15 @@ type Batch struct {
 	Runs     []Change
 	Uses     []Use
 	Periods  []Period
+	Notes    []Note
+}
+
+// Note is what was noted about a run. Its labels replace those of the run's first event unless they are nil,
+// its scores those that were noted before. The run may be unknown yet.
+type Note struct {
+	Namespace, ID string
+	Labels        map[string]string
+	Scores        []Score
 }
 
 // Change is what a batch changes of a run.

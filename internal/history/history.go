@@ -12,55 +12,67 @@ import (
 // Run is a run's row. It is of the run's own events: of a fork only what came after the fork, but for
 // Task and Agent, which a fork has from its parent.
 type Run struct {
-	Namespace, ID string
-	Shard         int
-	State         events.State
+	Namespace string       `json:"namespace,omitzero"`
+	ID        string       `json:"id,omitzero"`
+	Shard     int          `json:"shard,omitzero"`
+	State     events.State `json:"state,omitzero"`
 	// N is the number of the last event, Head its hash.
-	N    uint64
-	Head string
-	Mode events.Mode
+	N    uint64      `json:"n,omitzero"`
+	Head string      `json:"head,omitzero"`
+	Mode events.Mode `json:"mode,omitzero"`
 	// Agent is the last agent, Task the entire task.
-	Agent, Task string
+	Agent string `json:"agent,omitzero"`
+	Task  string `json:"task,omitzero"`
 	// Started, Updated and Ended are the times of the first event, the last one, and the one that ended
 	// the run. Ended is zero for a run that has not ended.
-	Started, Updated, Ended time.Time
+	Started time.Time `json:"started,omitzero"`
+	Updated time.Time `json:"updated,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
 	// Parent is the run whose call Call the run answers, ForkOf the run that it was forked from, after
 	// event ForkAt.
-	Parent, Call string
-	ForkOf       string
-	ForkAt       uint64
+	Parent string `json:"parent,omitzero"`
+	Call   string `json:"call,omitzero"`
+	ForkOf string `json:"fork_of,omitzero"`
+	ForkAt uint64 `json:"fork_at,omitzero"`
 	// Experiment is the experiment that the fork belongs to, By who started the run.
-	Experiment, By string
+	Experiment string `json:"experiment,omitzero"`
+	By         string `json:"by,omitzero"`
 	// Model is the model that was asked last, Models all of them, as provider/model. Tools are those that
 	// were called; refused calls do not count.
-	Model         string
-	Models, Tools []string
+	Model  string   `json:"model,omitzero"`
+	Models []string `json:"models,omitzero"`
+	Tools  []string `json:"tools,omitzero"`
 	// Steps counts the replies of models. CostUSD, Input, Output, Cached and Tokens are what the run's events
 	// used. Tokens is the sum of the totals that the models reported. Priced says that a price was known.
-	Steps                         int
-	CostUSD                       float64
-	Input, Output, Cached, Tokens int
-	Priced                        bool
+	Steps   int     `json:"steps,omitzero"`
+	CostUSD float64 `json:"cost_usd,omitzero"`
+	Input   int     `json:"input,omitzero"`
+	Output  int     `json:"output,omitzero"`
+	Cached  int     `json:"cached,omitzero"`
+	Tokens  int     `json:"tokens,omitzero"`
+	Priced  bool    `json:"priced,omitzero"`
 	// Waiting is for whom the run waits, by its events alone; empty: for nobody. Entered is when it came to
 	// its state, Deadline until when it waits for a decision.
-	Waiting           string
-	Entered, Deadline time.Time
+	Waiting  string    `json:"waiting,omitzero"`
+	Entered  time.Time `json:"entered,omitzero"`
+	Deadline time.Time `json:"deadline,omitzero"`
 	// Outside says that a reply is asked of the run's client, Pools in which pools its calls wait.
-	Outside bool
-	Pools   []string
+	Outside bool     `json:"outside,omitzero"`
+	Pools   []string `json:"pools,omitzero"`
 	// Paused says that no new work starts, PauseReason why, Restored that a restore paused it.
-	Paused, Restored bool
-	PauseReason      string
-	Queued           bool
-	Priority         events.Priority
+	Paused      bool            `json:"paused,omitzero"`
+	Restored    bool            `json:"restored,omitzero"`
+	PauseReason string          `json:"pause_reason,omitzero"`
+	Queued      bool            `json:"queued,omitzero"`
+	Priority    events.Priority `json:"priority,omitzero"`
 	// Error is the code of the error that the run ended with, CallErrors those of its failed calls.
-	Error      string
-	CallErrors []string
-	HandOffs   []HandOff
+	Error      string    `json:"error,omitzero"`
+	CallErrors []string  `json:"call_errors,omitzero"`
+	HandOffs   []HandOff `json:"hand_offs,omitzero"`
 	// Labels are those of the run's first event. Notes change what is shown.
-	Labels map[string]string
+	Labels map[string]string `json:"labels,omitzero"`
 	// Open is what the fold needs to go on, in its own form. It is empty once the run has ended.
-	Open []byte
+	Open []byte `json:"open,omitzero"`
 }
 
 // HandOff is the event by which a run went over to another agent.
