@@ -156,6 +156,7 @@ var lower = map[string][]string{
 	"internal/history/fold":     {"pkg/events", "pkg/reducer", "internal/history"},
 	"internal/history/follow":   {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/history", "internal/history/fold"},
 	"internal/history/query":    {"internal/history", "internal/history/words"},
+	"internal/history/store":    {"pkg/events", "internal/history", "internal/history/follow", "internal/history/query", "internal/history/words"},
 	"internal/history/words":    {},
 	// What actors and observers know of a feature.
 	"internal/feature/storage/entrystore": {"internal/buckets", "pkg/events", "pkg/journal"},
