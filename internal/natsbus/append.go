@@ -64,7 +64,7 @@ func (b *Bus) AppendThen(ctx context.Context, run events.Run, last uint64, then 
 	}
 	a, p, proof := b.appenders[run.Shard], groupcommit.Pending{Run: run, Last: last, Entries: entries}, b.prove(run.Shard)
 	store := a.One
-	if b.grouped {
+	if b.grouped.Load() {
 		store = a.group.Append
 	}
 	seq, err := store(ctx, p)

@@ -117,7 +117,7 @@ type Bus struct {
 	probing sync.Mutex
 	// appenders has one for each shard. grouped says that they use group commit.
 	appenders []*appender
-	grouped   bool
+	grouped   atomic.Bool
 	// recent has records at hand that other processes stored.
 	recent *recent.Reader
 	flushes
@@ -187,7 +187,7 @@ func (b *Bus) discover(ctx context.Context) error {
 	}
 	b.shards, b.Replicas = shards, max(1, first.Config.Replicas)
 	b.sync = Sync(first.Config.Metadata[metaSync])
-	b.grouped = b.grouping(b.sync)
+	b.grouped.Store(b.grouping(b.sync))
 	b.lastFlushed = make([]atomic.Uint64, shards)
 	b.setFlushing(b.sync, breaks)
 	return nil

@@ -143,7 +143,7 @@ func groupFlushed(t testing.TB, shards int) (*Bus, *embedded.Server) {
 	require.NoError(t, Init(context.Background(), conn, InitOptions{Shards: shards, AckWait: testAckWait, Pools: []string{"web"}, Sync: SyncGroup}))
 	bus, err := Open(context.Background(), conn, Options{Logger: quiet, AckWait: testAckWait, RequestTimeout: patience, Flush: srv.Flush})
 	require.NoError(t, err)
-	require.False(t, bus.grouped)
+	require.False(t, bus.grouped.Load())
 	return bus, srv
 }
 

@@ -81,6 +81,9 @@ func (b *Bus) grouping(sync Sync) bool {
 	return sync == SyncAlways
 }
 
+// Gather implements [ports.Archive].
+func (b *Bus) Gather() { b.grouped.Store(true) }
+
 // Batch stores the appends of several runs as one atomic batch.
 func (a *appender) Batch(all []groupcommit.Pending, join func() []groupcommit.Pending) (uint64, error) {
 	b := a.bus

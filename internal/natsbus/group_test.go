@@ -267,7 +267,7 @@ func TestGroupCommitAuto(t *testing.T) {
 	conn := connectTo(t, natstest.Start(t, natstest.Options{}))
 	open := func(sync Sync, group GroupCommit) bool {
 		require.NoError(t, Init(t.Context(), conn, InitOptions{Sync: sync}))
-		return reopenBus(t, conn, group).grouped
+		return reopenBus(t, conn, group).grouped.Load()
 	}
 	require.False(t, open(SyncUnknown, GroupCommitAuto), "nobody has said it")
 	require.True(t, open(SyncAlways, GroupCommitAuto))

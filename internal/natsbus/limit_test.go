@@ -192,7 +192,7 @@ func TestMonitor(t *testing.T) {
 		require.Contains(t, texts(findings, Warning), `the log says "unknown" of how its server flushes`)
 		require.NoError(t, Init(t.Context(), conn, InitOptions{Sync: SyncOf(said.SyncAlways)}))
 		require.NotContains(t, texts(Check(t.Context(), conn, Options{Logger: quiet, Monitor: at}), Warning), "how its server flushes")
-		require.Equal(t, always, reopenBus(t, conn, GroupCommitAuto).grouped)
+		require.Equal(t, always, reopenBus(t, conn, GroupCommitAuto).grouped.Load())
 		elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(`{"server_id":"X","config":{"sync_always":true}}`))
 		}))

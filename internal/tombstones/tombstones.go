@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/buckets"
@@ -62,6 +63,20 @@ func get(ctx context.Context, store kv.Store, run events.Run) (t Tombstone, revi
 		err = json.Unmarshal(it.Value, &t)
 	}
 	return t, it.Revision, of(run, buckets.OrNone(err))
+}
+
+// Runs returns the runs that have a tombstone, in a log of so many shards. Some may have been deleted.
+func Runs(ctx context.Context, store kv.Store, shards int) (map[events.Run]bool, error) {
+	keys, err := store.Keys(ctx, buckets.Purged, ">")
+	runs := make(map[events.Run]bool, len(keys))
+	for _, key := range keys {
+		namespace, id, _ := strings.Cut(key, ".")
+		runs[events.NewRun(namespace, id, shards)] = true
+	}
+	if err = buckets.OrNone(err); errors.Is(err, journal.ErrNotFound) {
+		err = nil
+	}
+	return runs, err
 }
 
 // Delete removes the run's tombstone, if there is one.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -129,10 +130,13 @@ func (x *exporter) ancestor(ctx context.Context, run events.Run, wanted []events
 	return err == nil && !ends(head.Subject), notThere(run, err)
 }
 
+// builtIn is the built-in table, which takes long to make.
+var builtIn = sync.OnceValue(reducer.DefaultTable)
+
 // ends reports whether a subject is that of a run's end.
 func ends(subject string) bool {
 	s, err := events.ParseSubject(subject)
-	return err == nil && reducer.DefaultTable().Terminal(s.To)
+	return err == nil && builtIn().Terminal(s.To)
 }
 
 // putToSleep returns the subject of a record such that it wakes nobody.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -52,8 +54,13 @@ type ImportOptions struct {
 	// Orphans imports forks whose parent is neither in the source nor in the target, too.
 	// None of their events wakes anybody: nobody can read them without the parent.
 	Orphans bool
-	// Parallel is how many runs are imported at once; 0: 1.
+	// Entire says that the target has little else than the source's runs: then it is read once, in the
+	// beginning, and not for each run.
+	Entire bool
+	// Parallel is how many runs are imported at once; 0: 1. With Size, which says how many bytes a run of
+	// the source has, they are fewer if they have more than 64 MiB together.
 	Parallel int
+	Size     func(events.Run) int64
 	// Source names the importer in the events that it appends itself.
 	Source string
 	// Machine folds runs that have not ended; nil for the default one.
@@ -83,8 +90,8 @@ type ImportedRun struct {
 	Events int
 	// Resumed says that work on it was started again.
 	Resumed bool
-	// fork says that it was forked from another run.
-	fork bool
+	// fork says that it was forked from another run, settled that nothing is to be done.
+	fork, settled bool
 	// Begun is how many calls count as begun, see [ImportOptions].CallsMayHaveRun.
 	Begun int
 	// Held says that an import paused it, this one or one before.
@@ -134,12 +141,17 @@ func Import(ctx context.Context, from Source, to Target, o ImportOptions) ([]Imp
 	if err != nil {
 		return nil, err
 	}
+	if o.Entire {
+		if m.known, err = m.survey(ctx); err != nil {
+			return nil, err
+		}
+	}
 	results := make([]ImportedRun, len(runs))
 	var forks, others []int
 	for i := range runs {
 		others = append(others, i)
 	}
-	err = m.each(ctx, others, func(ctx context.Context, i int) (err error) {
+	err = m.each(ctx, runs, others, func(ctx context.Context, i int) (err error) {
 		results[i], err = m.check(ctx, runs[i])
 		return err
 	})
@@ -161,7 +173,7 @@ func Import(ctx context.Context, from Source, to Target, o ImportOptions) ([]Imp
 		}
 		return nil
 	}
-	if err := m.each(ctx, others, bring); err != nil {
+	if err := m.each(ctx, runs, others, bring); err != nil {
 		return results, err
 	}
 	for _, i := range forks { // each comes behind its parent
@@ -172,21 +184,25 @@ func Import(ctx context.Context, from Source, to Target, o ImportOptions) ([]Imp
 	return results, nil
 }
 
-// each calls fn for each number, several at once, until one fails.
-func (m *importer) each(ctx context.Context, numbers []int, fn func(ctx context.Context, i int) error) error {
+// each calls fn for each number of a run, several at once, until one fails.
+func (m *importer) each(ctx context.Context, runs []events.Run, numbers []int, fn func(ctx context.Context, i int) error) error {
 	queue := make(chan int, len(numbers))
 	for _, i := range numbers {
 		queue <- i
 	}
 	close(queue)
+	room := semaphore.NewWeighted(maxBatchBytes)
 	g := logwalk.NewGroup(ctx)
 	for range max(1, m.o.Parallel) {
 		g.Go(func(ctx context.Context) error {
 			for i := range queue {
-				if ctx.Err() != nil {
-					return ctx.Err()
+				size := m.size(runs[i])
+				if err := room.Acquire(ctx, size); err != nil {
+					return err
 				}
-				if err := fn(ctx, i); err != nil {
+				err := fn(ctx, i)
+				room.Release(size)
+				if err != nil {
 					return err
 				}
 			}
@@ -194,6 +210,14 @@ func (m *importer) each(ctx context.Context, numbers []int, fn func(ctx context.
 		})
 	}
 	return g.Wait()
+}
+
+// size returns how much of the room for runs in memory a run takes.
+func (m *importer) size(run events.Run) int64 {
+	if m.o.Size == nil {
+		return 0
+	}
+	return min(m.o.Size(run), maxBatchBytes)
 }
 
 // importer is one import.
@@ -205,6 +229,8 @@ type importer struct {
 	store *runlog.Store
 	// wanted are the runs that are imported for their own sake.
 	wanted []events.Run
+	// known is what the target has, as far as it was surveyed.
+	known *survey
 }
 
 // target returns where a run of the source goes.
@@ -247,11 +273,16 @@ func (m *importer) compare(ctx context.Context, run events.Run) (*arrival, error
 	if a.records, _, err = read(ctx, m.from, run); err != nil {
 		return nil, err
 	}
-	if a.there, a.last, err = read(ctx, m.to, m.target(run)); err != nil {
-		return nil, err
+	if m.known.has(m.target(run)) {
+		if a.there, a.last, err = read(ctx, m.to, m.target(run)); err != nil {
+			return nil, err
+		}
 	}
 	head := a.records[len(a.records)-1]
 	a.dormant = !ends(head.Subject) && (asleep(a.records) || !slices.Contains(m.wanted, run))
+	if !m.known.buried(m.target(run)) {
+		return a, nil
+	}
 	stone, err := tombstones.Get(ctx, m.to, m.target(run))
 	switch {
 	case err == nil:
@@ -302,6 +333,7 @@ func (m *importer) check(ctx context.Context, run events.Run) (ImportedRun, erro
 	switch {
 	case a.isThere():
 		result.Fate, result.Reason = FateSkipped, "it is there already"
+		result.settled = a.stone == nil && (m.o.NoResume || ends(there[len(there)-1].Subject))
 	case !asleep(there):
 		return refuse(records[len(there)].Seq, fmt.Sprintf("the run is there already with %d events, and may go on by itself", len(there)))
 	case a.stone != nil && !a.buried(records) && (!a.dormant || a.stone.Events <= uint64(len(records))):
@@ -351,9 +383,9 @@ func asleep(records []journal.Record) bool {
 	return true
 }
 
-// bring imports a run that was not refused. What an earlier import that was cut off
+// bringNow imports a run that was not refused. What an earlier import that was cut off
 // left to be done for a run that is there is done too.
-func (m *importer) bring(ctx context.Context, result *ImportedRun) error {
+func (m *importer) bringNow(ctx context.Context, result *ImportedRun) error {
 	a, err := m.compare(ctx, result.Run)
 	if err != nil {
 		return err

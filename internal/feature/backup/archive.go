@@ -243,6 +243,16 @@ func (a *Archive) Read(ctx context.Context, run events.Run, after uint64) iter.S
 	}
 }
 
+// size returns how many bytes the lines of a run have.
+func (a *Archive) size(run events.Run) (bytes int64) {
+	if e := a.runs[run]; e != nil {
+		for _, at := range e.places {
+			bytes += int64(at.size)
+		}
+	}
+	return bytes
+}
+
 func (a *Archive) record(at place) (journal.Record, error) {
 	line, err := a.blocks.line(at)
 	if err != nil {

@@ -126,8 +126,8 @@ const (
 // ErrNotEmpty says that a bus has something already.
 var ErrNotEmpty = errors.New("a backup is restored into an empty bus only")
 
-// importers is how many runs are restored at once.
-const importers = 32
+// importers is how many runs are restored at once: enough to fill a batch of the log with short runs.
+const importers = 256
 
 // Verify folds every run of a backup that was opened.
 func Verify(ctx context.Context, a *Archive, machine *reducer.Machine) (*verify.Report, error) {
@@ -331,8 +331,9 @@ func (r *restorer) objects(ctx context.Context) error {
 // runs imports the runs.
 func (r *restorer) runs(ctx context.Context) error {
 	if len(r.a.order) > 0 {
+		r.to.Gather()
 		results, err := transfer.Import(ctx, r.a, r.to, transfer.ImportOptions{
-			Hold: r.holder(), CallsMayHaveRun: !r.o.CallsMayRunAgain, Orphans: true, Parallel: importers, Source: r.o.Source, Machine: r.o.Machine,
+			Hold: r.holder(), CallsMayHaveRun: !r.o.CallsMayRunAgain, Orphans: true, Entire: true, Size: r.a.size, Parallel: importers, Source: r.o.Source, Machine: r.o.Machine,
 		})
 		for _, result := range results {
 			if result.Fate == transfer.FateRefused {
