@@ -153,10 +153,10 @@ var lower = map[string][]string{
 	"internal/buildinfo":        {"pkg/events", "pkg/reducer"},
 	"internal/feature/row":      {"internal/kv", "internal/meter", "internal/refusal"},
 	"internal/history":          {"pkg/events"},
-	"internal/history/fold":     {"pkg/events", "pkg/reducer", "internal/history"},
-	"internal/history/follow":   {"pkg/events", "pkg/reducer", "pkg/journal", "internal/runlog", "internal/history", "internal/history/fold"},
 	"internal/history/query":    {"internal/history", "internal/history/words"},
 	"internal/history/store":    {"pkg/events", "internal/history", "internal/history/follow", "internal/history/query", "internal/history/words"},
+	"internal/history/fold":     {"pkg/events", "pkg/reducer", "internal/history", "internal/history/words"},
+	"internal/history/follow":   {"pkg/events", "pkg/reducer", "pkg/journal", "internal/logwalk", "internal/retry", "internal/runlog", "internal/history", "internal/history/fold"},
 	"internal/history/words":    {},
 	// What actors and observers know of a feature.
 	"internal/feature/storage/entrystore": {"internal/buckets", "pkg/events", "pkg/journal"},
@@ -201,14 +201,15 @@ var inner = map[string][]string{
 // A suite may import what that package may, the package, other suites and the
 // simulated log.
 var suites = map[string]string{
-	"internal/journaltest":         "pkg/journal",
-	"internal/journaltest/simtest": "pkg/journal",
-	"internal/llmtest":             "internal/llmhttp",
-	"internal/tooltest":            "internal/toolset",
-	"internal/reducertest":         "pkg/reducer",
-	"internal/blobs/blobstest":     "internal/blobs",
-	"internal/worker/workertest":   "internal/worker",
-	"internal/history/historytest": "internal/history/query",
+	"internal/journaltest":               "pkg/journal",
+	"internal/journaltest/simtest":       "pkg/journal",
+	"internal/llmtest":                   "internal/llmhttp",
+	"internal/tooltest":                  "internal/toolset",
+	"internal/reducertest":               "pkg/reducer",
+	"internal/blobs/blobstest":           "internal/blobs",
+	"internal/worker/workertest":         "internal/worker",
+	"internal/history/historytest":       "internal/history/query",
+	"internal/history/follow/followtest": "internal/history/follow",
 }
 
 // formats are libraries that turn bytes into bytes and stand for nothing outside,

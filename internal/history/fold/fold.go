@@ -40,6 +40,8 @@ type open struct {
 	Step int `json:",omitempty"`
 	// Poisoned says that the log has a record of the run that is no event.
 	Poisoned bool `json:",omitempty"`
+	// Counted is the event up to which the run's events were counted, before it was purged.
+	Counted uint64 `json:",omitempty"`
 }
 
 // sent is a call that waits in a pool. Without an id it is every call of a single or of a batch that one
@@ -75,9 +77,13 @@ func Resume(table *reducer.Table, row history.Run) (*Fold, error) {
 	return f, nil
 }
 
-// Inherit gives a fork the memory of its parent after the event that it was forked from. It comes before the
-// fork's first event, and without it the fork has no agent and no task but its own.
-func (f *Fold) Inherit(parent *reducer.Memory) { f.parent = parent }
+// Inherit gives a fork the memory that it begins with: its parent's after the event that it was forked from, or
+// its own after its first event, before which it comes. Without it the fork has no agent and task but its own.
+func (f *Fold) Inherit(begin *reducer.Memory) { f.parent = begin }
+
+// Counted says that the run's events up to number n were counted before it was purged and came back. They add
+// only texts.
+func (f *Fold) Counted(n uint64) { f.open.Counted = n }
 
 // Add folds the run's next event: hash is that of its body, stored when the log took it. It reports whether
 // the record follows those before it. If not, or if it is none (e is nil), nothing was folded, and only a fold
@@ -104,14 +110,23 @@ func (f *Fold) Add(s events.Subject, e *events.Event, hash string, stored time.T
 	f.found(c.Texts)
 	f.clients(e)
 	f.sends(s, e)
-	if r.Ended.IsZero() && f.table.Terminal(r.State) {
-		r.Ended, r.Paused, r.PauseReason, r.Restored, c.Period.Ended = e.Time, false, "", false, 1
-		if r.State == events.Errored {
-			c.Period.Failed = 1
-		}
+	f.end(&c)
+	if f.uses(e.Data, &c); e.N <= f.open.Counted {
+		c.Uses, c.Period = nil, history.Period{Namespace: r.Namespace, Hour: c.Period.Hour}
 	}
-	f.uses(e.Data, &c)
 	return c, true
+}
+
+// end takes it if the run has ended.
+func (f *Fold) end(c *Change) {
+	r := &f.run
+	if !r.Ended.IsZero() || !f.table.Terminal(r.State) {
+		return
+	}
+	r.Ended, r.Paused, r.PauseReason, r.Restored, c.Period.Ended = r.Updated, false, "", false, 1
+	if r.State == events.Errored {
+		c.Period.Failed = 1
+	}
 }
 
 // clockSkew is how far the clock of a worker may be ahead of the server's.
@@ -123,6 +138,23 @@ func (f *Fold) Poison(hash string, stored time.Time) {
 	if f.run.Started.IsZero() { // the list needs a place for it
 		f.run.Started, f.run.Updated, f.run.Entered = stored, stored, stored
 	}
+}
+
+// Unread takes what a record says itself, of a run that only another build can fold.
+func (f *Fold) Unread(body []byte, hash string, stored time.Time) Change {
+	var e struct {
+		N    uint64       `json:"n"`
+		To   events.State `json:"to"`
+		Time time.Time    `json:"time"`
+	}
+	_ = json.Unmarshal(body, &e) // what cannot be read says nothing
+	f.Poison(hash, stored)
+	if e.N > 0 && e.To != "" && !e.Time.IsZero() {
+		f.run.State, f.run.N, f.run.Updated = e.To, e.N, e.Time
+	}
+	c := Change{Period: history.Period{Namespace: f.run.Namespace, Hour: f.run.Updated.UTC().Truncate(time.Hour)}}
+	f.end(&c)
+	return c
 }
 
 // Row returns the run's row as it is now.

@@ -1,13 +1,30 @@
 package fold
 
 import (
+	"encoding/json"
 	"strings"
 
 	"github.com/moorebus/moorebus/internal/history"
+	"github.com/moorebus/moorebus/internal/history/words"
 	"github.com/moorebus/moorebus/pkg/events"
 )
 
-// Texts returns the texts of an event in its own words. A fork's task that is its parent's is not one of them.
+// maxOffloaded is how much is kept of a text that was too large for the log, in bytes.
+const maxOffloaded = 1 << 20
+
+// Offloaded returns a text with what its Ref points to, as far as that is kept.
+func Offloaded(t history.Text, data []byte) history.Text {
+	var reasoning events.Reasoning
+	t.Ref = nil
+	if t.Kind == history.Reasoning && json.Unmarshal(data, &reasoning) == nil {
+		data = []byte(reasoning.Text())
+	}
+	t.Text = words.JSON(string(data[:min(len(data), maxOffloaded)])) // words are of whole characters
+	return t
+}
+
+// Texts returns the texts of an event; of JSON they have keys and decoded values. A fork's task that is its
+// parent's is not one of them.
 func Texts(e *events.Event) []history.Text {
 	t := texts{e: e}
 	switch p := e.Data.(type) {
@@ -26,15 +43,15 @@ func Texts(e *events.Event) []history.Text {
 			t.reply(&p.ToolCallReply)
 		}
 	case *events.HumanModified:
-		t.add(history.Call, "", p.Arguments)
+		t.add(history.Call, "", words.JSON(p.Arguments))
 	case *events.HumanDecision:
-		t.add(history.Call, "", p.Arguments)
+		t.add(history.Call, "", words.JSON(p.Arguments))
 	case *events.ToolBlacklisted:
 		t.refused(&p.RefusedReply)
 	case *events.ReplyInvalid:
 		t.refused(&p.RefusedReply)
 	case *events.LLMFinalAnswer:
-		t.add(history.Answer, "", p.Content)
+		t.add(history.Answer, "", words.JSON(p.Content))
 	case *events.LLMMessageComplete:
 		t.add(history.Message, "", p.Content)
 	case *events.AnswerTooShort:
@@ -110,7 +127,7 @@ func (t *texts) refused(r *events.RefusedReply) {
 }
 
 func (t *texts) call(c *events.Call) {
-	t.add(history.Call, "", strings.TrimSpace(c.Name+" "+c.Arguments))
+	t.add(history.Call, "", strings.TrimSpace(c.Name+" "+words.JSON(c.Arguments)))
 }
 
 func (t *texts) result(success bool, code, text string, ref *events.Ref) {
@@ -118,5 +135,5 @@ func (t *texts) result(success bool, code, text string, ref *events.Ref) {
 	if success {
 		kind, code = history.Result, ""
 	}
-	t.offloaded(kind, code, text, ref)
+	t.offloaded(kind, code, words.JSON(text), ref)
 }

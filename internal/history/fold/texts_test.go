@@ -1,6 +1,7 @@
 package fold_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,6 +40,7 @@ func TestTexts(t *testing.T) {
 		"empty reply":    {events.Planning, &events.ReplyInvalid{RefusedReply: events.RefusedReply{Results: []events.Answer{{Observation: "It is empty.", Code: "empty_reply"}}}}, []text{{Kind: history.Error, Code: "empty_reply", Text: "empty_reply It is empty."}}},
 		"result":         {events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c", Success: true, Observation: "bus 7"}}, []text{{Kind: history.Result, Text: "bus 7"}}},
 		"empty result":   {events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c", Success: true}}, nil},
+		"JSON":           {events.Acting, &events.ToolSuccess{Outcome: &events.ToolOutcome{CallID: "c", Success: true, Observation: `{"stra\u00dfe":"a\nb"}`}}, []text{{Kind: history.Result, Text: "straße\na\nb\n"}}},
 		"offloaded":      {events.ParallelActing, &events.ToolCallResult{ToolOutcome: events.ToolOutcome{CallID: "c", Success: true, Observation: "bus…", Ref: ref}}, []text{{Kind: history.Result, Text: "bus…", Ref: ref}}},
 		"failure":        {events.Acting, &events.ToolFailure{Outcome: &events.ToolOutcome{CallID: "c", Code: "timeout", Observation: "late"}}, []text{{Kind: history.CallError, Code: "timeout", Text: "late"}}},
 		"end of a batch": {events.ParallelActing, &events.ToolFailure{}, nil},
@@ -57,6 +59,13 @@ func TestTexts(t *testing.T) {
 		}
 		require.Equal(t, c.want, fold.Texts(e), name)
 	}
+}
+
+func TestOffloaded(t *testing.T) {
+	ref := &events.Ref{Key: "k"}
+	large := strings.Repeat("ä", 1<<20)
+	require.Equal(t, history.Text{Kind: history.Result, Text: large[:1<<20]}, fold.Offloaded(history.Text{Kind: history.Result, Text: "ä…", Ref: ref}, []byte(large)))
+	require.Equal(t, "hm\nso", fold.Offloaded(history.Text{Kind: history.Reasoning, Ref: ref}, []byte(`[{"kind":"text","text":"hm"},{"kind":"summary","text":"so"}]`)).Text)
 }
 
 // add folds a legal event of a run.
