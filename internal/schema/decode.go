@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Bounds of what is decoded. A larger exponent would only make exact comparison slow.
@@ -21,13 +22,11 @@ func decode(text string) (any, error) {
 	if err := syntax(text); err != nil {
 		return nil, err
 	}
-	d := decoder{json.NewDecoder(strings.NewReader(text))}
-	d.UseNumber()
+	d := decoder{text: text}
 	return d.value(0)
 }
 
-// syntax checks the entire text, since a token has no reliable offset for every error and
-// does not show what follows the value.
+// syntax checks the entire text.
 func syntax(text string) error {
 	if json.Valid([]byte(text)) {
 		return nil
@@ -44,71 +43,111 @@ func syntax(text string) error {
 	return fmt.Errorf("%w at byte %d", wrong, wrong.Offset-1)
 }
 
-// decoder reads tokens of valid JSON.
-type decoder struct{ *json.Decoder }
+// decoder reads valid JSON, so it need not look for its end. at is the byte behind what it has read.
+type decoder struct {
+	text string
+	at   int
+}
 
-func (d decoder) value(depth int) (any, error) {
-	token, err := d.Token()
-	if err != nil {
-		return nil, err
+// next returns the first byte of the next token.
+func (d *decoder) next() byte {
+	for strings.IndexByte(" \t\r\n,:", d.text[d.at]) >= 0 {
+		d.at++
 	}
-	switch t := token.(type) {
-	case json.Number:
-		return t, d.checkNumber(t)
-	case json.Delim:
+	return d.text[d.at]
+}
+
+func (d *decoder) value(depth int) (any, error) {
+	switch begin := d.next(); begin {
+	case '{', '[':
+		d.at++
 		if depth >= maxDepth {
-			return nil, fmt.Errorf("nested more than %d deep at byte %d", maxDepth, d.InputOffset())
+			return nil, fmt.Errorf("nested more than %d deep at byte %d", maxDepth, d.at)
 		}
-		if t == '{' {
+		if begin == '{' {
 			return d.object(depth + 1)
 		}
 		return d.array(depth + 1)
+	case '"':
+		return d.string(), nil
+	case 't', 'f', 'n':
+		return d.word(), nil
 	}
-	return token, nil
+	return d.number()
 }
 
-func (d decoder) object(depth int) (any, error) {
+func (d *decoder) object(depth int) (any, error) {
 	object := map[string]any{}
-	for d.More() {
-		token, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
-		key := token.(string) // nothing else begins a member
+	for d.next() != '}' {
+		key := d.string()
 		if _, ok := object[key]; ok {
-			return nil, fmt.Errorf("the key %q occurs twice in one object, again at byte %d", key, d.InputOffset())
+			return nil, fmt.Errorf("the key %q occurs twice in one object, again at byte %d", key, d.at)
 		}
+		var err error
 		if object[key], err = d.value(depth); err != nil {
 			return nil, err
 		}
 	}
-	_, err := d.Token()
-	return object, err
+	d.at++
+	return object, nil
 }
 
-func (d decoder) array(depth int) (any, error) {
+func (d *decoder) array(depth int) (any, error) {
 	array := []any{}
-	for d.More() {
+	for d.next() != ']' {
 		v, err := d.value(depth)
 		if err != nil {
 			return nil, err
 		}
 		array = append(array, v)
 	}
-	_, err := d.Token()
-	return array, err
+	d.at++
+	return array, nil
 }
 
-func (d decoder) checkNumber(n json.Number) error {
+func (d *decoder) string() string {
+	begin := d.at
+	for d.at++; d.text[d.at] != '"'; d.at++ {
+		if d.text[d.at] == '\\' {
+			d.at++
+		}
+	}
+	d.at++
+	s := d.text[begin+1 : d.at-1]
+	if strings.IndexByte(s, '\\') >= 0 || !utf8.ValidString(s) {
+		_ = json.Unmarshal([]byte(d.text[begin:d.at]), &s) // it is valid
+	}
+	return s
+}
+
+// token returns the text up to where a number or a word ends.
+func (d *decoder) token() string {
+	t := d.text[d.at:]
+	if end := strings.IndexAny(t, ",]} \t\r\n"); end >= 0 {
+		t = t[:end]
+	}
+	d.at += len(t)
+	return t
+}
+
+func (d *decoder) word() any {
+	if t := d.token(); t != "null" {
+		return t == "true"
+	}
+	return nil
+}
+
+func (d *decoder) number() (any, error) {
+	n := json.Number(d.token())
 	if len(n) > maxDigits {
-		return fmt.Errorf("the number ending at byte %d has more than %d digits", d.InputOffset(), maxDigits)
+		return nil, fmt.Errorf("the number ending at byte %d has more than %d digits", d.at, maxDigits)
 	}
 	i := strings.IndexAny(string(n), "eE")
 	if i < 0 {
-		return nil
+		return n, nil
 	}
 	if e, err := strconv.Atoi(string(n[i+1:])); err != nil || e > maxExponent || e < -maxExponent {
-		return fmt.Errorf("the number ending at byte %d has an exponent beyond ±%d", d.InputOffset(), maxExponent)
+		return nil, fmt.Errorf("the number ending at byte %d has an exponent beyond ±%d", d.at, maxExponent)
 	}
-	return nil
+	return n, nil
 }
