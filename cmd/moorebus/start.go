@@ -69,6 +69,7 @@ model is configured.`,
 	addReasoningFlag(cmd, &local.reasoning)
 	priority := cmd.Flags().String("priority", "", "high, normal or low: the run's priority in the queue of a quota")
 	cli.Complete(cmd, "priority", string(events.PriorityHigh), string(events.PriorityNormal), string(events.PriorityLow))
+	given := cmd.Flags().StringArray("label", nil, "a label `KEY=VALUE` of the run; may be repeated")
 	files := addAttachFlag(cmd)
 	var format string
 	print.AddOutputFlag(cmd, &format, print.Text, print.JSON)
@@ -100,7 +101,11 @@ model is configured.`,
 		if strings.TrimSpace(task) == "" && parts == nil {
 			return cli.Usage("there is no task: give one, as in `moorebus run \"…\"`, or add `task:` to the agent's file")
 		}
-		start := control.StartRequest{Agent: docs.Agent, Task: task, Priority: events.Priority(*priority)}
+		labels, err := labelsOf(*given)
+		if err != nil {
+			return err
+		}
+		start := control.StartRequest{Agent: docs.Agent, Task: task, Priority: events.Priority(*priority), Labels: labels}
 		if parts != nil {
 			start.Task, start.Parts = "", parts
 		}

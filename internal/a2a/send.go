@@ -217,8 +217,12 @@ func (f *Face) start(ctx context.Context, to *target, m *message, s said) error 
 	if found || err != nil {
 		return err
 	}
+	labels, err := m.labels()
+	if err != nil {
+		return err
+	}
 	req := control.StartRequest{
-		AgentName: to.agent, RunID: to.run, MessageID: m.MessageID, Custom: customOf(m.ContextID),
+		AgentName: to.agent, RunID: to.run, MessageID: m.MessageID, Custom: customOf(m.ContextID), Labels: labels,
 	}
 	if text, only := s.text(); only {
 		req.Task = text

@@ -53,6 +53,24 @@ func TestTextThatDecidesComesAgain(t *testing.T) {
 	}
 }
 
+// metadata.labels of the message are those of the run that it starts.
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	gateway, url := serve(t, nil)
+	with := func(id, metadata string) string {
+		return strings.Replace(message(id, "", `{"text": "Count."}`), `"parts"`, `"metadata":`+metadata+`,"parts"`, 1)
+	}
+	status, refused := call(t, "POST", url+"/v1/a2a/counter/message:send", with("m-1", `{"labels":{"A":"x"}}`))
+	require.Equal(t, http.StatusBadRequest, status, refused)
+	status, refused = call(t, "POST", url+"/v1/a2a/counter/message:send", with("m-1", `{"labels":{"a":1}}`))
+	require.Equal(t, http.StatusBadRequest, status, refused)
+	status, sent := call(t, "POST", url+"/v1/a2a/counter/message:send", with("m-1", `{"labels":{"env":"prod"},"other":{}}`))
+	require.Equal(t, http.StatusOK, status, sent)
+	run, err := gateway.Editor.State(t.Context(), "", field(sent, "task", "id").(string), 0)
+	require.NoError(t, err)
+	require.Equal(t, events.Labels{"env": "prod"}, run.Labels)
+}
+
 // A run has the trace context of the request that started it.
 func TestTraceContext(t *testing.T) {
 	t.Parallel()

@@ -51,6 +51,20 @@ type message struct {
 	Metadata  json.RawMessage `json:"metadata,omitempty"`
 }
 
+// labels returns the labels that the message's metadata has for the run that it starts.
+func (m *message) labels() (events.Labels, error) {
+	var metadata struct {
+		Labels events.Labels `json:"labels"`
+	}
+	if len(m.Metadata) == 0 {
+		return nil, nil
+	}
+	if err := json.Unmarshal(m.Metadata, &metadata); err != nil {
+		return nil, badRequest("message.metadata: %s", err.Error())
+	}
+	return metadata.Labels, nil
+}
+
 type status struct {
 	State     taskState `json:"state"`
 	Message   *message  `json:"message,omitempty"`

@@ -320,3 +320,16 @@ func TestTraceContext(t *testing.T) {
 	first, _, _ := strings.Cut(w.run(run+"/events"), "\n")
 	require.Contains(t, first, `"traceparent":"`+trace+`"`)
 }
+
+// forwardedProps.labels are those of the run that a request starts.
+func TestLabels(t *testing.T) {
+	w := newWorld(t)
+	body := func(props string) string {
+		return `{"threadId":"labels","runId":"r","messages":[{"id":"m","role":"user","content":"x"}],"forwardedProps":` + props + `}`
+	}
+	w.refused("chat", body(`{"labels":{"A":"x"}}`), http.StatusBadRequest, "bad_request")
+	w.refused("chat", body(`{"labels":{"a":1}}`), http.StatusBadRequest, "bad_request")
+	status, run, text := w.post("chat", body(`{"labels":{"env":"prod"},"other":3}`))
+	require.Equal(t, http.StatusOK, status, text)
+	require.Contains(t, w.run(run), `"labels":{"env":"prod"}`)
+}

@@ -31,6 +31,8 @@ type Input struct {
 	Tools    []Tool            `json:"tools,omitempty"`
 	Context  json.RawMessage   `json:"context,omitempty"`
 	Resume   []Resume          `json:"resume,omitempty"`
+	// ForwardedProps may have the labels of the run that the request starts. The rest is ignored.
+	ForwardedProps json.RawMessage `json:"forwardedProps,omitempty"`
 }
 
 // Tool is a tool of the client.
@@ -63,6 +65,7 @@ type message struct {
 // request is an input that was read.
 type request struct {
 	Input
+	labels   events.Labels
 	messages []message
 	tools    string // their digest
 	answers  []answer
@@ -100,6 +103,15 @@ func parse(data []byte) (*request, error) {
 	}
 	if err := in.digestTools(); err != nil {
 		return nil, err
+	}
+	if bytes.HasPrefix(bytes.TrimSpace(in.ForwardedProps), []byte("{")) {
+		var props struct {
+			Labels events.Labels `json:"labels"`
+		}
+		if err := json.Unmarshal(in.ForwardedProps, &props); err != nil {
+			return nil, route.BadRequest("forwardedProps: %s", err.Error())
+		}
+		in.labels = props.Labels
 	}
 	for i, r := range in.Resume {
 		a, err := r.read()

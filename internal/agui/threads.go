@@ -231,7 +231,7 @@ func (s *server) start(ctx context.Context, of owner, t thread, in *request) (pl
 		return place{}, err
 	}
 	req := control.StartRequest{
-		AgentName: of.Agent, Mode: events.ModeChat, RunID: id, ClientTools: in.clientTools(), Custom: map[string]json.RawMessage{customKey: value},
+		AgentName: of.Agent, Mode: events.ModeChat, RunID: id, ClientTools: in.clientTools(), Labels: in.labels, Custom: map[string]json.RawMessage{customKey: value},
 	}
 	for i, m := range messages {
 		if i == 0 {

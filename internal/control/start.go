@@ -44,6 +44,8 @@ type StartRequest struct {
 	Custom    map[string]json.RawMessage
 	// Priority is the run's place in the queue, if it is queued. Empty: normal.
 	Priority events.Priority
+	// Labels go before those of the agent, key by key.
+	Labels events.Labels
 	// Messages follow the task. The run begins with all of them or does not begin.
 	Messages []UserMessage
 }
@@ -172,7 +174,7 @@ func (c *Controller) pin(ctx context.Context, ns string, req StartRequest) (*eve
 	if strings.TrimSpace(task) == "" {
 		return nil, refusal.New(refusal.Invalid, refusal.CodeEmptyTask, "task: is empty, and the agent has no default task; describe the task")
 	}
-	start, err := c.Launcher.Pin(ctx, a, runstart.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash})
+	start, err := c.Launcher.Pin(ctx, a, runstart.Task{Text: task, Mode: req.Mode, TaskType: req.TaskType, AgentHash: hash, Labels: req.Labels})
 	if refusal.Is(err, refusal.CodeUnknownProvider, refusal.CodeUnknownTool, refusal.CodePending) {
 		// While nothing can be stored, no announcement can be, so the directory is unreliable.
 		if lost := c.NoQuorum(ctx); lost != nil {

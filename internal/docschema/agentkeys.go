@@ -74,6 +74,7 @@ var agentKeys = []key{
 	{"client_tools[].schema", "The JSON Schema of the arguments.", nil},
 	{"client_tools[].risk", "The tool's risk for the approval policy: low, medium, high or critical.", []limit{example("low", "medium", "high", "critical")}},
 	{"client_tools[].timeout", "How long after its delivery a call may be answered, at most 720h. Default: 10m.", nil},
+	{"labels", "Labels of the agent's runs: texts by keys, by which runs are found. Those of a parent run and of a request go before them, key by key.", nil},
 	{"blacklist", "Tools that the model may not call, by name alone.", nil},
 }
 

@@ -56,6 +56,7 @@ func ownForms() map[reflect.Type]*jsonschema.Schema {
 		reflect.TypeFor[agentfile.Size]():  {Types: []string{"string", "integer"}, Description: "A number of bytes, such as 512MiB or 2GiB."},
 		reflect.TypeFor[events.Duration](): {Type: "string", Description: "A duration such as 30s, 10m or 24h."},
 		reflect.TypeFor[events.Models]():   models(),
+		reflect.TypeFor[events.Labels]():   {Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "string"}},
 		// The library misses a field that is named like the struct that it is embedded with.
 		reflect.TypeFor[events.By](): {Type: "object", Properties: map[string]*jsonschema.Schema{"by": {Type: "string"}, "reason": {Type: "string"}}},
 	}

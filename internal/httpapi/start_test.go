@@ -75,37 +75,49 @@ func TestStartErrors(t *testing.T) {
 		code   string
 		says   string
 	}{
-		"not JSON":          {`{"agent":`, 400, "bad_request", "line 1"},
-		"trailing data":     {with(inline, "") + `{}`, 400, "bad_request", "after top-level value"},
-		"UTF-8":             {with(inline, `,"task_type":"`+"\xff"+`"`), 400, "bad_request", "UTF-8"},
-		"half a character":  {with(inline, `,"task_type":"\ud800"`), 400, "bad_request", "surrogate"},
-		"a list":            {`[]`, 400, "bad_request", "a list"},
-		"unknown key":       {with(inline, `,"tasks":"x"`), 400, "bad_request", "tasks: unknown key"},
-		"wrong case":        {with(inline, `,"Mode":"chat"`), 400, "bad_request", "did you mean mode?"},
-		"key twice":         {with(inline, `,"task":"y"`), 400, "bad_request", "twice"},
-		"wrong type":        {with(inline, `,"mode":3`), 400, "bad_request", "mode"},
-		"no agent":          {`{"task":"x"}`, 400, "bad_request", "agent"},
-		"agent is a number": {with(`3`, ""), 400, "bad_agent", "agent"},
-		"empty task":        {`{"agent":` + inline + `,"task":" \n"}`, 400, "empty_task", "task"},
-		"task of no words":  {`{"agent":{"llm":{"provider":"openai"},"task":"own"},"task":""}`, 400, "empty_task", "task"},
-		"no task":           {`{"agent":` + inline + `}`, 400, "empty_task", "task"},
-		"mode":              {with(inline, `,"mode":"fast"`), 400, "bad_request", "mode"},
-		"run id":            {with(inline, `,"run_id":"1"`), 400, "bad_run_id", "UUIDv7"},
-		"run id empty":      {with(inline, `,"run_id":""`), 400, "bad_run_id", "run_id"},
-		"run id v4":         {with(inline, `,"run_id":"7d444840-9dc0-41d1-b245-5ffdce74fad2"`), 400, "bad_run_id", "UUIDv7"},
-		"run id upper case": {with(inline, `,"run_id":"0190A7F0-0000-7000-8000-000000000000"`), 400, "bad_run_id", "lower-case"},
-		"definition":        {with(`{"llm":{"provider":"openai"},"colour":1}`, ""), 400, "bad_agent", "agent.colour: unknown key"},
-		"definition value":  {with(`{"llm":{"provider":"openai"},"config":{"max_steps":0}}`, ""), 400, "bad_agent", "agent.config.max_steps"},
-		"script":            {with(`{"llm":{"provider":"scripted","script":3}}`, ""), 400, "bad_agent", "agent.llm.script"},
-		"unknown agent":     {with(`"nobody"`, ""), 404, "agent_not_found", "nobody"},
-		"agent's name":      {with(`"No Body"`, ""), 404, "agent_not_found", "No Body"},
-		"unknown tool":      {with(`{"llm":{"provider":"openai"},"tools":["search","fly"]}`, ""), 422, "unknown_tool", `"fly"`},
-		"unknown provider":  {with(`{"llm":{"provider":"oracle"}}`, ""), 422, "unknown_provider", `"oracle"`},
-		"next provider":     {with(`{"llm":{"provider":"openai"},"models":{"default":["openai/big","oracle/big"]}}`, ""), 422, "unknown_provider", `"oracle"`},
-		"model of no one":   {with(`{"llm":{"provider":"openai"},"models":{"default":["big"]}}`, ""), 400, "bad_agent", "PROVIDER/MODEL"},
-		"output schema":     {with(`{"llm":{"provider":"openai"},"output_schema":{"type":"wrong"}}`, ""), 422, "bad_output_schema", "output_schema"},
-		"event too large":   {with(inline, `,"task_type":"`+strings.Repeat("x", 1000<<10)+`"`), 413, "too_large", "960 KiB"},
-		"body too large":    {with(inline, `,"task_type":"`+strings.Repeat("x", 2<<20)+`"`), 413, "too_large", "1048576"},
+		"not JSON":            {`{"agent":`, 400, "bad_request", "line 1"},
+		"trailing data":       {with(inline, "") + `{}`, 400, "bad_request", "after top-level value"},
+		"UTF-8":               {with(inline, `,"task_type":"`+"\xff"+`"`), 400, "bad_request", "UTF-8"},
+		"half a character":    {with(inline, `,"task_type":"\ud800"`), 400, "bad_request", "surrogate"},
+		"a list":              {`[]`, 400, "bad_request", "a list"},
+		"unknown key":         {with(inline, `,"tasks":"x"`), 400, "bad_request", "tasks: unknown key"},
+		"wrong case":          {with(inline, `,"Mode":"chat"`), 400, "bad_request", "did you mean mode?"},
+		"key twice":           {with(inline, `,"task":"y"`), 400, "bad_request", "twice"},
+		"wrong type":          {with(inline, `,"mode":3`), 400, "bad_request", "mode"},
+		"no agent":            {`{"task":"x"}`, 400, "bad_request", "agent"},
+		"agent is a number":   {with(`3`, ""), 400, "bad_agent", "agent"},
+		"empty task":          {`{"agent":` + inline + `,"task":" \n"}`, 400, "empty_task", "task"},
+		"task of no words":    {`{"agent":{"llm":{"provider":"openai"},"task":"own"},"task":""}`, 400, "empty_task", "task"},
+		"no task":             {`{"agent":` + inline + `}`, 400, "empty_task", "task"},
+		"mode":                {with(inline, `,"mode":"fast"`), 400, "bad_request", "mode"},
+		"run id":              {with(inline, `,"run_id":"1"`), 400, "bad_run_id", "UUIDv7"},
+		"run id empty":        {with(inline, `,"run_id":""`), 400, "bad_run_id", "run_id"},
+		"run id v4":           {with(inline, `,"run_id":"7d444840-9dc0-41d1-b245-5ffdce74fad2"`), 400, "bad_run_id", "UUIDv7"},
+		"run id upper case":   {with(inline, `,"run_id":"0190A7F0-0000-7000-8000-000000000000"`), 400, "bad_run_id", "lower-case"},
+		"definition":          {with(`{"llm":{"provider":"openai"},"colour":1}`, ""), 400, "bad_agent", "agent.colour: unknown key"},
+		"definition value":    {with(`{"llm":{"provider":"openai"},"config":{"max_steps":0}}`, ""), 400, "bad_agent", "agent.config.max_steps"},
+		"script":              {with(`{"llm":{"provider":"scripted","script":3}}`, ""), 400, "bad_agent", "agent.llm.script"},
+		"unknown agent":       {with(`"nobody"`, ""), 404, "agent_not_found", "nobody"},
+		"agent's name":        {with(`"No Body"`, ""), 404, "agent_not_found", "No Body"},
+		"unknown tool":        {with(`{"llm":{"provider":"openai"},"tools":["search","fly"]}`, ""), 422, "unknown_tool", `"fly"`},
+		"unknown provider":    {with(`{"llm":{"provider":"oracle"}}`, ""), 422, "unknown_provider", `"oracle"`},
+		"next provider":       {with(`{"llm":{"provider":"openai"},"models":{"default":["openai/big","oracle/big"]}}`, ""), 422, "unknown_provider", `"oracle"`},
+		"model of no one":     {with(`{"llm":{"provider":"openai"},"models":{"default":["big"]}}`, ""), 400, "bad_agent", "PROVIDER/MODEL"},
+		"33 labels":           {with(inline, `,"labels":`+many(33)), 422, "too_many_labels", "33"},
+		"33 with the agent":   {with(`{"llm":{"provider":"openai"},"labels":{"own":"x"}}`, `,"labels":`+many(32)), 422, "too_many_labels", "33"},
+		"label of the agent":  {with(`{"llm":{"provider":"openai"},"labels":{"Own":"x"}}`, ""), 400, "bad_agent", `"Own" is not a key`},
+		"labels of the agent": {with(`{"llm":{"provider":"openai"},"labels":`+many(33)+`}`, ""), 400, "bad_agent", "at most 32"},
+		"label's key":         {with(inline, `,"labels":{"a b":"x"}`), 400, "bad_request", `"a b" is not a key`},
+		"label's long key":    {with(inline, `,"labels":{"`+strings.Repeat("k", 64)+`":"x"}`), 400, "bad_request", "is not a key"},
+		"label's NUL":         {with(inline, `,"labels":{"a\u0000":"x"}`), 400, "bad_request", `"a\x00" is not a key`},
+		"label's prototype":   {with(inline, `,"labels":{"__proto__":"x"}`), 400, "bad_request", `"__proto__" is not a key`},
+		"label too long":      {with(inline, `,"labels":{"a":"`+strings.Repeat("é", 128)+`!"}`), 400, "bad_request", "labels.a: has 257 bytes"},
+		"label's number":      {with(inline, `,"labels":{"a":1}`), 400, "bad_request", "labels"},
+		"label's null":        {with(inline, `,"labels":{"a":null}`), 400, "bad_request", `"a": is null`},
+		"labels in a list":    {with(inline, `,"labels":["a"]`), 400, "bad_request", "labels"},
+		"output schema":       {with(`{"llm":{"provider":"openai"},"output_schema":{"type":"wrong"}}`, ""), 422, "bad_output_schema", "output_schema"},
+		"event too large":     {with(inline, `,"task_type":"`+strings.Repeat("x", 1000<<10)+`"`), 413, "too_large", "960 KiB"},
+		"body too large":      {with(inline, `,"task_type":"`+strings.Repeat("x", 2<<20)+`"`), 413, "too_large", "1048576"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := r.fails(c.status, c.code, r.do("POST", "/v1/runs", c.body))
@@ -114,6 +126,45 @@ func TestStartErrors(t *testing.T) {
 	}
 	a := r.do("GET", "/v1/runs", "")
 	require.JSONEq(t, `{"runs":[]}`, a.body, "nothing was started")
+}
+
+// many returns so many labels as JSON.
+func many(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(`"k%d":""`, i))
+	}
+	return "{" + strings.Join(all, ",") + "}"
+}
+
+// Labels of a request go before those of the agent. Lists and runs show them, and a fork has its parent's.
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		a := r.do("PUT", "/v1/agents/labelled", `{"llm":{"provider":"openai"},"labels":{"team":"billing","env":"test"}}`)
+		require.Equal(t, http.StatusOK, a.status, a.body)
+		a = r.do("POST", "/v1/runs", `{"agent":"labelled","task":"x","labels":{"env":"prod","customer":"`+strings.Repeat("é", 128)+`"}}`)
+		require.Equal(t, http.StatusCreated, a.status, a.body)
+		id := a.text(t, "run_id")
+		want := map[string]any{"team": "billing", "env": "prod", "customer": strings.Repeat("é", 128)}
+		e, err := new(events.Codec).Decode(r.Records(id)[0].Body)
+		require.NoError(t, err)
+		require.Equal(t, "prod", e.Data.(*events.Start).Labels["env"])
+		require.Equal(t, want, r.do("GET", "/v1/runs/"+id, "").field(t, "labels"))
+		fork := r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1}`).text(t, "run_id")
+		require.Equal(t, want, r.do("GET", "/v1/runs/"+fork, "").field(t, "labels"))
+		plain := r.start("task")
+		for _, run := range r.do("GET", "/v1/runs", "").field(t, "runs").([]any) {
+			run := run.(map[string]any)
+			if run["run_id"] == plain {
+				require.NotContains(t, run, "labels")
+			} else if run["run_id"] == id || run["labels"] != nil { // of a fork, only if its parent is known
+				require.Equal(t, want, run["labels"])
+			}
+		}
+		most := r.do("POST", "/v1/runs", `{"agent":"labelled","task":"x","labels":`+many(30)+`}`)
+		require.Equal(t, http.StatusCreated, most.status, most.body)
+	})
 }
 
 func TestStartOfTheLargestTaskThatFits(t *testing.T) {

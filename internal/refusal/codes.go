@@ -67,6 +67,7 @@ func Meanings() map[string]Meaning {
 		CodeThreadNotFound:     {[]Kind{NotFound}, "The agent has no such thread."},
 		CodeTooLarge:           {[]Kind{TooLarge}, "The body is larger than 1 MiB, or the event would be larger than 960 KiB (less if the max_payload of nats-server is below 1 MiB)."},
 		CodeTooManyQueued:      {[]Kind{TooMany}, "The queue of the namespace or of the schedule is full."},
+		CodeTooManyLabels:      {[]Kind{Unprocessable}, "A run would have more than 32 labels."},
 		CodeTooManyForks:       {[]Kind{Conflict}, "The run is at the limit of nested forks."},
 		CodeTooManyStreams:     {[]Kind{TooMany}, "The gateway, or this address, has reached its limit of open event streams."},
 		CodeToolsChanged:       {[]Kind{Conflict}, "The tools differ from those of the thread's first request."},

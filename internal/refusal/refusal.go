@@ -88,6 +88,7 @@ const (
 	CodeTooLarge         = "too_large"
 	CodeTooManyQueued    = "too_many_queued"
 	CodeTooManyForks     = "too_many_forks"
+	CodeTooManyLabels    = "too_many_labels"
 	CodeTooManyStreams   = "too_many_streams"
 	CodeToolsChanged     = "tools_changed"
 	CodeTurnOpen         = "turn_open"

@@ -119,7 +119,7 @@ func TestSnapshotOfAnEarlierRevision(t *testing.T) {
 	bench := workertest.New(t, simtest.Options{}, nil)
 	id := longRun(bench, 60)
 	s := take(t, bench, id)
-	s.Fold = "7/3dd1c101c1c673e47179700868837ffeb36991c03da1e760040feaea99211bcf"
+	s.Fold = "8/3dd1c101c1c673e47179700868837ffeb36991c03da1e760040feaea99211bcf"
 	got, records, said := load(t, bench.Journal, fixed{bench.Journal, s}, id, func(r *runlog.Run) error { return r.Refresh(t.Context()) })
 	require.Equal(t, reducertest.Canonical(bench.Memory(id)), got)
 	require.Equal(t, 1, records, "the record that it stands on")

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/agentfile"
@@ -148,6 +149,8 @@ type Task struct {
 	// AgentHash is the [agentfile.Hash] of the definition as it is stored. Empty: that of the
 	// definition that is given.
 	AgentHash string
+	// Labels go before those of the definition, key by key.
+	Labels events.Labels
 }
 
 // Pin returns the Start event of a run, with the tools as they are announced now and without the
@@ -168,17 +171,36 @@ func (l *Launcher) Pin(ctx context.Context, a events.Agent, task Task) (*events.
 	if err := l.Check(&a); err != nil {
 		return nil, err
 	}
+	labels := maps.Clone(a.Labels)
+	if labels == nil {
+		labels = maps.Clone(task.Labels)
+	}
+	maps.Copy(labels, task.Labels)
+	if err := CheckLabels(labels); err != nil {
+		return nil, err
+	}
 	tools, err := l.Tools(ctx, &a, task.Pools)
 	if err != nil {
 		return nil, err
 	}
 	start := &events.Start{
-		Agent: a, AgentHash: hash, Task: task.Text, Mode: a.Mode, TaskType: task.TaskType, Tools: tools,
+		Agent: a, AgentHash: hash, Task: task.Text, Mode: a.Mode, TaskType: task.TaskType, Tools: tools, Labels: labels,
 	}
 	if start.TaskType == "" {
 		start.TaskType = DefaultTaskType
 	}
 	return start, nil
+}
+
+// CheckLabels refuses labels that no run may have.
+func CheckLabels(labels events.Labels) error {
+	if err := labels.Check(); err != nil {
+		return refusal.New(refusal.Invalid, refusal.CodeBadRequest, "%s", err.Error())
+	}
+	if len(labels) > events.MaxLabels {
+		return refusal.New(refusal.Unprocessable, refusal.CodeTooManyLabels, "labels: the run would have %d, with those of its agent and its parent; at most %d are allowed", len(labels), events.MaxLabels)
+	}
+	return nil
 }
 
 // PoolsOf returns the pools of a run's tools, see [Task].

@@ -46,6 +46,8 @@ type call struct {
 	handedOff bool
 	// pools are those of the run's tools, for a hand-off.
 	pools map[string]string
+	// labels are those that the run began with.
+	labels events.Labels
 }
 
 // prepare prepares Acting and ParallelActing for one call.
@@ -78,7 +80,7 @@ func (s *Subagents) inWork(run events.Run, mem *reducer.Memory, state *reducer.C
 		Call: tool.Call{Run: run.ID, ID: state.ID, Name: state.Name, Arguments: state.Arguments, TraceParent: tracecontext.In(mem.RunID, mem.Control.TraceParent, tracecontext.Tool(mem.RunID, state.ID))},
 		run:  run, subrun: s.cfg.Store.Place(run.Namespace, runid.Child(run.ID, state.ID)),
 		batch: mem.Control.Batch, queued: len(mem.Control.Queued) > 0, depth: 1, maxDepth: mem.Config.MaxDepth, share: shareOf(mem),
-		mode: mem.Mode, handedOff: state.HandedOff,
+		mode: mem.Mode, handedOff: state.HandedOff, labels: mem.Control.Labels,
 	}
 	if s.tools[c.Name].Handoff != "" {
 		c.pools = runstart.PoolsOf(mem)
@@ -242,7 +244,7 @@ func (s *Subagents) pin(ctx context.Context, c call) (*events.Start, error) {
 		return nil, tool.Failf(CodeBudgetExceeded, "%s was not called: nothing is left of the budget's wall time", c.Name)
 	}
 	a.Budget, a.Config.MaxDepth = budget, c.maxDepth
-	start, err := s.pinWhenThere(ctx, a, runstart.Task{Text: arguments.Task, Mode: events.ModeTask, AgentHash: hash})
+	start, err := s.pinWhenThere(ctx, a, runstart.Task{Text: arguments.Task, Mode: events.ModeTask, AgentHash: hash, Labels: c.labels})
 	if err != nil {
 		return nil, failureOf(err)
 	}

@@ -57,6 +57,18 @@ func nestedSubAgent(t *testing.T) {
 	})
 }
 
+// A sub-run has the labels that its parent's Start has, over those of its own agent.
+func TestLabels(t *testing.T) {
+	bubble(t, helper, func(t *testing.T, r *rig) {
+		r.define("boss", asksHelper, func(a *events.Agent) { a.Labels = events.Labels{"env": "prod", "team": "a"} })
+		r.define("helper", answers, func(a *events.Agent) { a.Labels = events.Labels{"env": "test", "own": "x"} })
+		run := r.start("boss")
+		r.ends(run, time.Minute)
+		require.Equal(t, events.Labels{"env": "prod", "team": "a"}, r.memory(run).Control.Labels)
+		require.Equal(t, events.Labels{"env": "prod", "team": "a", "own": "x"}, r.memory(child(run, "call_1_1")).Control.Labels)
+	})
+}
+
 func TestParallelWithToolsOfOtherPools(t *testing.T) {
 	bubble(t, helper, func(t *testing.T, r *rig) {
 		r.define("boss", `[{"calls":[{"name":"helper","arguments":{"task":"a"}},{"name":"work"},{"name":"web"},{"name":"helper","arguments":{"task":"b"}}]},{"text":"All in."}]`)

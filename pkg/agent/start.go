@@ -24,6 +24,7 @@ type starting struct {
 	parts              []events.Part
 	messages           []Message
 	priority           events.Priority
+	labels             events.Labels
 	patch              map[string]any
 }
 
@@ -44,6 +45,12 @@ func RunID(id string) StartOption { return func(s *starting) { s.id = id } }
 // Default: [events.PriorityNormal].
 func Priority(priority events.Priority) StartOption {
 	return func(s *starting) { s.priority = priority }
+}
+
+// Labels sets labels by which the run is found. They go before those of the agent, key by key; a fork has
+// those of its parent. There may be 32 at most.
+func Labels(labels map[string]string) StartOption {
+	return func(s *starting) { s.labels = maps.Clone(labels) }
 }
 
 // Message is a message of the user: a text, with images and files if there are any. A run
@@ -112,7 +119,7 @@ func (a *Agent) request(ctx context.Context, s starting) (control.StartRequest, 
 		return control.StartRequest{}, &BuildError{errors.New("Patch is for forks: build an agent with the other settings")}
 	}
 	def := a.def
-	r := control.StartRequest{Agent: &def, TaskType: s.taskType, RunID: s.id, Priority: s.priority}
+	r := control.StartRequest{Agent: &def, TaskType: s.taskType, RunID: s.id, Priority: s.priority, Labels: s.labels}
 	if r.RunID == "" {
 		r.RunID = runlog.NewID()
 	} else if err := events.CheckID(r.RunID); err != nil {

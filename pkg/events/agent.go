@@ -53,6 +53,8 @@ type Agent struct {
 	// ProviderTools are tools that the model's provider itself carries out, as its API wants
 	// them.
 	ProviderTools []json.RawMessage `json:"provider_tools,omitempty"`
+	// Labels are those of the agent's runs.
+	Labels Labels `json:"labels,omitempty"`
 }
 
 // LLM says which of the planner's providers answers, and how it is asked.
@@ -402,12 +404,18 @@ func SplitTool(ref string) (pool, name string) {
 	return pool, name
 }
 
-// CheckNames reports what no list of the agent's tools may hold when the agent is
-// defined: a text that names no tool, a name that stands in tools or in the blacklist
+// CheckNames reports what the agent's labels and no list of its tools may hold when the agent is
+// defined: of the lists, a text that names no tool, a name that stands in tools or in the blacklist
 // twice, and, in the blacklist and in the approval policy, a tool with its pool. Those
 // two are compared with what the model calls, which has no pool. [Agent.Resolve] does
 // not check that: definitions that were stored before have to stay readable.
 func (a Agent) CheckNames() error {
+	if err := a.Labels.Check(); err != nil {
+		return err
+	}
+	if len(a.Labels) > MaxLabels {
+		return fmt.Errorf("labels: there are %d, at most %d are allowed", len(a.Labels), MaxLabels)
+	}
 	seen := map[string]bool{}
 	for i, ref := range a.Tools {
 		pool, name := SplitTool(ref)

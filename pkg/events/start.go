@@ -40,6 +40,8 @@ type Start struct {
 	// place in that queue; empty: [PriorityNormal].
 	Queued   bool     `json:"queued,omitempty"`
 	Priority Priority `json:"priority,omitempty"`
+	// Labels are those of the request, over those of the run's parent, over those of its agent.
+	Labels Labels `json:"labels,omitempty"`
 }
 
 // Priority says which of an agent's queued runs goes first.

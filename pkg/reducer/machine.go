@@ -57,7 +57,7 @@ func (m *Machine) Codec() *events.Codec { return m.codec }
 
 // memoryVersion is the version of [Memory]'s shape and of the built-in fold. Raise it when
 // either changes, so that snapshots of older builds are not used.
-const memoryVersion = 7
+const memoryVersion = 8
 
 // FoldName identifies the machine's fold by the version of the memory and the hash of the
 // table. Machines of one name fold equally. It is empty for a machine with an

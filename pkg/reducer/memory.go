@@ -233,6 +233,9 @@ type Control struct {
 	// ForkedFrom is where a fork continues from, nil for a run that was started.
 	ForkedFrom *Origin `json:"forked_from,omitempty"`
 
+	// Labels are those that the run began with; a fork has its parent's.
+	Labels events.Labels `json:"labels,omitempty"`
+
 	// Admission is how far a run is that began in the queue; nil: it did not.
 	Admission *Admission `json:"admission,omitempty"`
 

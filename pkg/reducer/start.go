@@ -109,6 +109,7 @@ func foldStart(mem *Memory, e *events.Event) {
 	mem.Control.StorageAgent = p.Agent.Name
 	mem.Started = e.Time
 	mem.Control.TableHash, mem.Control.Parent, mem.Control.TraceParent = p.TableHash, p.Parent, e.TraceParent
+	mem.Control.Labels = p.Labels
 	if p.Queued {
 		mem.Control.Admission = &Admission{Queued: true, Priority: p.Priority}
 	}

@@ -296,6 +296,7 @@ var shapes = map[int]string{
 	5: "f25471ed1b8ef75a",
 	6: "f9eb71993e689f44",
 	7: "7cdcac4aae20b04b",
+	8: "77d4aa377817794e",
 }
 
 // shapeOf describes a type as JSON sees it.

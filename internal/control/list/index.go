@@ -399,7 +399,7 @@ func (x *index) inheritTo(r *row) bool {
 		}
 	}
 	r.info.Mode, r.info.Task = cmp.Or(r.info.Mode, of.info.Mode), cmp.Or(r.info.Task, of.info.Task)
-	r.task = cmp.Or(r.task, of.task)
+	r.task, r.info.Labels = cmp.Or(r.task, of.task), of.info.Labels
 	return true
 }
 

@@ -69,6 +69,8 @@ type Run struct {
 	PauseReason string `json:"pause_reason,omitempty" jsonschema:"Why the run is paused. restored: a restore paused it."`
 	// Priority is the run's place in the queue; empty: normal.
 	Priority events.Priority `json:"priority,omitempty" jsonschema:"high or low: the place in the queue of a run that was queued."`
+	// Labels are those that the run began with; a fork has its parent's.
+	Labels events.Labels `json:"labels,omitempty"`
 	// Error is the code of the error that the run ended with.
 	Error string `json:"error,omitempty"`
 }
@@ -86,6 +88,7 @@ func (r *Run) addFirst(p events.Payload) {
 	case *events.Start:
 		r.Agent, r.Mode = cmp.Or(r.Agent, p.Agent.Name), cmp.Or(r.Mode, p.Mode)
 		r.Task, r.Queued, r.Priority = cmp.Or(r.Task, cut(p.Task, taskLength)), p.Queued, p.Priority
+		r.Labels = p.Labels
 		if p.Parent != nil {
 			r.Parent = p.Parent.Run
 		}

@@ -249,8 +249,10 @@ type RunState struct {
 	// PauseReason is what was said when the run was paused; "restored" by a restore.
 	PauseReason string `json:"pause_reason,omitempty" jsonschema:"Why the run is paused. restored: a restore paused it."`
 	// WaitsFor is the pool whose actors are missing; nil: none is, as far as is known.
-	WaitsFor *WaitsFor       `json:"waits_for,omitempty" jsonschema:"A call of the run waits until an actor of this pool comes."`
-	Memory   json.RawMessage `json:"memory"`
+	WaitsFor *WaitsFor `json:"waits_for,omitempty" jsonschema:"A call of the run waits until an actor of this pool comes."`
+	// Labels are those that the run began with.
+	Labels events.Labels   `json:"labels,omitempty"`
+	Memory json.RawMessage `json:"memory"`
 }
 
 // WaitsFor is a pool without actors that a call of a run waits for.
@@ -304,7 +306,7 @@ func NewRunState(mem *reducer.Memory) (RunState, error) {
 	return RunState{
 		RunID: mem.RunID, State: mem.State, N: mem.N, Mode: mem.Mode, Agent: mem.Control.Agent.Name,
 		Started: mem.Started, Updated: mem.Updated, Queued: mem.Queued(), Memory: data,
-		Paused: mem.Control.Paused, PauseReason: mem.Control.PauseReason,
+		Paused: mem.Control.Paused, PauseReason: mem.Control.PauseReason, Labels: mem.Control.Labels,
 	}, nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moorebus/moorebus/pkg/events"
 )
 
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
@@ -171,7 +173,7 @@ func TestHistoryIsBounded(t *testing.T) {
 func TestBadDefinitions(t *testing.T) {
 	for why, d := range map[string]Definition{
 		"missed:": {Agent: "a", Missed: "never"}, "overlap:": {Agent: "a", Overlap: "maybe"},
-		"agent:": {Agent: "A B"}, "not valid UTF-8": {Agent: "a", Task: "\xff"}, "at most": {Agent: "a", Task: string(make([]byte, maxTask+1))},
+		"agent:": {Agent: "A B"}, "is not a key": {Agent: "a", Labels: events.Labels{"A": "x"}}, "not valid UTF-8": {Agent: "a", Task: "\xff"}, "at most": {Agent: "a", Task: string(make([]byte, maxTask+1))},
 	} {
 		_, err := d.withDefaults()
 		require.ErrorContains(t, err, why)

@@ -42,9 +42,11 @@ type Definition struct {
 	// Agent is the name of a stored agent.
 	Agent string `json:"agent" jsonschema:"The name of a stored agent. Each run starts with the version that is stored then."`
 	// Task is that of each run. Empty: the agent's own.
-	Task    string  `json:"task,omitempty" jsonschema:"The task of each run. Default: the agent's own task."`
-	Missed  Missed  `json:"missed,omitempty" jsonschema:"What to do with firings that are more than a minute late: skip (the default), once or all."`
-	Overlap Overlap `json:"overlap,omitempty" jsonschema:"What to do while the last run has not ended: allow (the default), skip or queue."`
+	Task string `json:"task,omitempty" jsonschema:"The task of each run. Default: the agent's own task."`
+	// Labels are those of each run, over those of the agent.
+	Labels  events.Labels `json:"labels,omitempty" jsonschema:"Labels of each run. They go before those of the agent, key by key."`
+	Missed  Missed        `json:"missed,omitempty" jsonschema:"What to do with firings that are more than a minute late: skip (the default), once or all."`
+	Overlap Overlap       `json:"overlap,omitempty" jsonschema:"What to do while the last run has not ended: allow (the default), skip or queue."`
 }
 
 // withDefaults returns the definition with its defaults, or what is wrong with it.
@@ -66,6 +68,9 @@ func (d Definition) withDefaults() (Definition, error) {
 		return d, fmt.Errorf("task: is not valid UTF-8")
 	case len(d.Task) > maxTask:
 		return d, fmt.Errorf("task: has %d bytes, at most %d are allowed", len(d.Task), maxTask)
+	}
+	if err := d.Labels.Check(); err != nil {
+		return d, err
 	}
 	d.Cron = strings.TrimSpace(d.Cron)
 	return d, nil

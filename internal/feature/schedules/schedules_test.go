@@ -95,7 +95,7 @@ func (r *rig) putAgent(name, provider string) {
 }
 
 func every(d time.Duration) schedules.Definition {
-	return schedules.Definition{Every: events.Duration(d), Agent: "reporter", Task: "Report."}
+	return schedules.Definition{Every: events.Duration(d), Agent: "reporter", Task: "Report.", Labels: events.Labels{"from": "schedule"}}
 }
 
 func (r *rig) put(name string, d schedules.Definition) schedules.Schedule {
@@ -133,6 +133,7 @@ func (r *rig) requireRuns(name string, interval time.Duration, all []schedules.F
 		}
 		mem := r.Fold(f.RunID)
 		require.Equal(r.T, "Report.", mem.Task)
+		require.Equal(r.T, events.Labels{"from": "schedule"}, mem.Control.Labels)
 		var from schedules.Origin
 		require.NoError(r.T, json.Unmarshal(mem.Custom[schedules.OriginKey], &from))
 		require.Equal(r.T, name, from.Name)

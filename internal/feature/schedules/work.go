@@ -247,7 +247,7 @@ func (s *Scheduler) launch(ctx context.Context, key ports.AlarmKey, st *state, f
 		return err
 	}
 	_, err = s.c.Start(ctx, key.Namespace, control.StartRequest{
-		AgentName: st.Agent, Task: st.Task, RunID: f.RunID, Custom: map[string]json.RawMessage{OriginKey: origin},
+		AgentName: st.Agent, Task: st.Task, Labels: st.Labels, RunID: f.RunID, Custom: map[string]json.RawMessage{OriginKey: origin},
 	})
 	return err
 }

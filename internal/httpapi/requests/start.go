@@ -19,6 +19,7 @@ type StartBody struct {
 	Mode     events.Mode       `json:"mode,omitempty" jsonschema:"task or chat. Default: the agent's."`
 	TaskType string            `json:"task_type,omitempty" jsonschema:"Selects one of the agent's models. Default: default."`
 	Priority events.Priority   `json:"priority,omitempty" jsonschema:"high, normal or low: the run's place in the queue, where a quota makes it wait. Default: normal."`
+	Labels   events.Labels     `json:"labels,omitempty" jsonschema:"Texts by keys, by which the run is found. They go before those of the agent, key by key. At most 32 together."`
 	RunID    string            `json:"run_id,omitempty" jsonschema:"An unused lower-case UUIDv7. Default: a new one."`
 
 	// parsed and agent, a definition, are what was read.
@@ -28,7 +29,7 @@ type StartBody struct {
 
 // Starts returns the body that starts a run: an agent with a task.
 func Starts(req control.StartRequest) StartBody {
-	b := StartBody{Agent: req.AgentName, Mode: req.Mode, TaskType: req.TaskType, Priority: req.Priority, RunID: req.RunID}
+	b := StartBody{Agent: req.AgentName, Mode: req.Mode, TaskType: req.TaskType, Priority: req.Priority, RunID: req.RunID, Labels: req.Labels}
 	if req.Agent != nil {
 		b.Agent = json.RawMessage(agentfile.Marshal(*req.Agent))
 	}
@@ -52,7 +53,7 @@ func (b *StartBody) ReadBody(r *route.Request) error {
 	if err := route.DecodeObject(rest, b); err != nil {
 		return err
 	}
-	req := control.StartRequest{Mode: b.Mode, TaskType: b.TaskType, RunID: b.RunID, Priority: b.Priority}
+	req := control.StartRequest{Mode: b.Mode, TaskType: b.TaskType, RunID: b.RunID, Priority: b.Priority, Labels: b.Labels}
 	if task != nil && task.Kind != strict.Null {
 		if req.Task, req.Parts, err = inputs.Content("task", task); err != nil {
 			return route.BadRequest("%s", err.Error())

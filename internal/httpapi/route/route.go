@@ -87,7 +87,7 @@ var (
 	PinCodes    = slices.Concat(AgentCodes, []string{
 		refusal.CodeAmbiguousTool, refusal.CodePending, refusal.CodeUnknownProvider,
 		refusal.CodeUnknownTool, refusal.CodeUnknownRef, refusal.CodeEmptyTask, refusal.CodeBadRunID, refusal.CodeRunExists, refusal.CodeRunPurged, refusal.CodeConflict,
-		refusal.CodeTooManyQueued, refusal.CodeBudgetExhausted, refusal.CodeNoPrice,
+		refusal.CodeTooManyQueued, refusal.CodeBudgetExhausted, refusal.CodeNoPrice, refusal.CodeTooManyLabels,
 	})
 	InputCodes = slices.Concat(ChangeCodes, []string{
 		refusal.CodeBadInput, refusal.CodeNotYours, refusal.CodeUnknownCall, refusal.CodeUnknownRef,
