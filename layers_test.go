@@ -254,7 +254,7 @@ var (
 // featuresMay import: what stands on the gateway's role may, the requests of the core, what works on entire
 // logs, and what commands are made of. They know no other feature.
 var featuresMay = []string{"internal/feature", "internal/feature/row", "internal/feature/rows", "internal/control", "internal/httpapi/route", "internal/httpapi/requests", "internal/httpapi/web",
-	"internal/transfer", "internal/verify", "internal/filelog", "internal/cli", "internal/print", "internal/runprint", "internal/terminal"}
+	"internal/blobs", "internal/transfer", "internal/verify", "internal/filelog", "internal/cli", "internal/print", "internal/runprint", "internal/terminal"}
 
 // featureRows returns the packages with the rows that features have in tables, and what other roles need of
 // them. Every program knows these, and only gateways and commands know the features.

@@ -22,7 +22,7 @@ import (
 type Store interface {
 	// Put stores an object, and replaces the one of that key.
 	Put(ctx context.Context, key string, r io.Reader) error
-	// PutIf stores a small object if the one of that key still has the version; empty: if there is none.
+	// PutIf stores an object if the one of that key still has the version; empty: if there is none.
 	// Else it returns ErrChanged.
 	PutIf(ctx context.Context, key string, data []byte, version string) error
 	// Get reads an object, or ErrNotExist. The caller closes it.
@@ -75,9 +75,46 @@ func Open(place string) (Store, error) {
 	return nil, fmt.Errorf("%q is not a place for objects: write file:PATH or s3://BUCKET/PREFIX", place)
 }
 
-// IsURL reports whether a text is a URL that [Open] takes, and not a path.
-func IsURL(place string) bool {
-	return strings.HasPrefix(place, "file:") || strings.HasPrefix(place, "s3:")
+// At returns the store that a URL names, or that in the folder of a path.
+func At(place string) (Store, error) {
+	if strings.HasPrefix(place, "file:") || strings.HasPrefix(place, "s3:") {
+		return Open(place)
+	}
+	return NewFolder(place), nil
+}
+
+// ReaderAt reads an object at any place, half a megabyte at least at a time. It must not be used
+// concurrently.
+func ReaderAt(ctx context.Context, s Store, key string, size int64) io.ReaderAt {
+	return &window{ctx: ctx, store: s, key: key, size: size}
+}
+
+// window has what was read last.
+type window struct {
+	ctx    context.Context
+	store  Store
+	key    string
+	size   int64
+	offset int64
+	data   []byte
+}
+
+func (w *window) ReadAt(p []byte, offset int64) (n int, err error) {
+	for n < len(p) {
+		at := offset + int64(n)
+		if at >= w.size {
+			return n, io.EOF
+		}
+		if at < w.offset || at >= w.offset+int64(len(w.data)) {
+			data, err := w.store.Range(w.ctx, w.key, at, min(max(int64(len(p)-n), 512<<10), w.size-at))
+			if err != nil {
+				return n, err
+			}
+			w.offset, w.data = at, data
+		}
+		n += copy(p[n:], w.data[at-w.offset:])
+	}
+	return n, nil
 }
 
 // ReadAll returns an object of moderate size.

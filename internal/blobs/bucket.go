@@ -100,28 +100,10 @@ func (b *bucket) object(key string) string { return path.Join(b.prefix, key) }
 
 // Put implements [Store].
 func (b *bucket) Put(ctx context.Context, key string, r io.Reader) error {
-	return b.put(ctx, key, r, minio.PutObjectOptions{})
-}
-
-// PutIf implements [Store].
-func (b *bucket) PutIf(ctx context.Context, key string, data []byte, version string) error {
-	if len(data) > partBytes {
-		return fmt.Errorf("%s: %d bytes are too many to be stored under a condition, at most %d are", key, len(data), partBytes)
-	}
-	var o minio.PutObjectOptions
-	if version == "" {
-		o.SetMatchETagExcept("*")
-	} else {
-		o.SetMatchETag(version)
-	}
-	return b.put(ctx, key, bytes.NewReader(data), o)
-}
-
-func (b *bucket) put(ctx context.Context, key string, r io.Reader, o minio.PutObjectOptions) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	o.PartSize = partBytes
+	o := minio.PutObjectOptions{PartSize: partBytes}
 	var first bytes.Buffer
 	size, err := io.CopyN(&first, reader{ctx, r}, partBytes)
 	switch {
@@ -131,6 +113,21 @@ func (b *bucket) put(ctx context.Context, key string, r io.Reader, o minio.PutOb
 	case err == nil:
 		_, err = b.core.Client.PutObject(ctx, b.name, b.object(key), io.MultiReader(&first, r), -1, o)
 	}
+	return b.explain(ctx, key, err)
+}
+
+// PutIf implements [Store].
+func (b *bucket) PutIf(ctx context.Context, key string, data []byte, version string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	o := minio.PutObjectOptions{DisableMultipart: true}
+	if version == "" {
+		o.SetMatchETagExcept("*")
+	} else {
+		o.SetMatchETag(version)
+	}
+	_, err := b.core.Client.PutObject(ctx, b.name, b.object(key), bytes.NewReader(data), int64(len(data)), o)
 	return b.explain(ctx, key, err)
 }
 

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -23,14 +24,19 @@ const (
 	half = ".tmp"
 	// conditions is the file that is locked while a condition is checked.
 	conditions = ".conditions"
+	// lock is the file that [Lock] locks.
+	lock = ".lock"
 )
 
 // NewFolder returns the store in a folder, which is made by the first write. Only its owner can read the
 // files. Each is written under another name, flushed, and renamed; then its folder is flushed. Files whose
-// names begin with a dot or end with .tmp are no objects.
+// names begin with a dot or end with .NUMBER.tmp are no objects.
 func NewFolder(path string) Store { return folder(path) }
 
 type folder string
+
+// leftover matches the names of files that are being written.
+var leftover = regexp.MustCompile(`\.[0-9]+\.tmp$`)
 
 func (f folder) String() string         { return "file:" + string(f) }
 func (f folder) path(key string) string { return filepath.Join(string(f), filepath.FromSlash(key)) }
@@ -87,10 +93,38 @@ func flush(path string) error {
 
 // noRoom says what a full disk means.
 func noRoom(f folder, err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG}, func(full error) bool { return errors.Is(err, full) }) {
 		return fmt.Errorf("no room in %s: make room and run it again: %w", string(f), err)
 	}
 	return err
+}
+
+// Lock waits until no other process that locks writes to a folder, which is made if it is not there, and
+// removes what processes that died have left half written. It has no effect on a bucket, and reports false:
+// there, only conditions protect from others.
+func Lock(s Store) (unlock func(), locked bool, err error) {
+	f, ok := s.(folder)
+	if !ok {
+		return func() {}, false, nil
+	}
+	if err := f.makeFolder(string(f)); err != nil {
+		return nil, false, noRoom(f, err)
+	}
+	unlock, err = lockedfile.MutexAt(filepath.Join(string(f), lock)).Lock()
+	if err != nil {
+		return nil, false, err
+	}
+	err = filepath.WalkDir(string(f), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && leftover.MatchString(d.Name()) {
+			err = os.Remove(path)
+		}
+		return err
+	})
+	if err != nil {
+		unlock()
+		return nil, false, err
+	}
+	return unlock, true, nil
 }
 
 // reader ends with its context.
@@ -187,7 +221,7 @@ func (f folder) List(ctx context.Context, prefix string) iter.Seq2[Info, error] 
 				name, err = filepath.Rel(string(f), path)
 			}
 			key := filepath.ToSlash(name)
-			if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") || strings.HasSuffix(key, half) || !strings.HasPrefix(key, prefix) {
+			if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") || leftover.MatchString(key) || !strings.HasPrefix(key, prefix) {
 				return err
 			}
 			info, err := d.Info()

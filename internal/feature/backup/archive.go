@@ -9,14 +9,13 @@ import (
 	"hash/maphash"
 	"io"
 	"iter"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/klauspost/compress/s2"
 
+	"github.com/moorebus/moorebus/internal/blobs"
 	"github.com/moorebus/moorebus/internal/codec"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/recordline"
@@ -28,7 +27,7 @@ import (
 // Archive is a backup that is read, as a log. It holds about 16 bytes for each record and 200
 // for each run, and is safe for concurrent use. It cannot be appended to or followed.
 type Archive struct {
-	dir      string
+	from     blobs.Store
 	manifest *Manifest
 	until    time.Time
 	// buckets are those of the increment that counts.
@@ -67,23 +66,27 @@ const purgedBucket = "KV_purged"
 // errReadOnly says that a backup is no log to write to.
 var errReadOnly = errors.New("a backup can only be read")
 
-// Open reads a backup and holds every file, line and object to its checksum. What is wrong is
+// Open reads a backup, whose place is a path or a URL, and holds every file, line and object to its checksum. What is wrong is
 // ErrDamaged and names the files, as far as it is known by then. Records that the log took after
 // the time are left out, unless that is zero; values are those of the last increment that was
 // complete by then, or of the first one.
 func Open(ctx context.Context, dir string, until time.Time) (*Archive, error) {
-	m, err := readManifest(dir)
+	from, err := blobs.At(dir)
+	if err != nil {
+		return nil, err
+	}
+	m, err := readManifest(ctx, from)
 	if err != nil {
 		return nil, err
 	}
 	if len(m.Increments) == 0 {
 		return nil, fmt.Errorf("%s has no complete backup: the first one was cut off", dir)
 	}
-	a := &Archive{dir: dir, manifest: m, until: until, shards: make([][]int, m.Shards), runs: map[events.Run]*entry{}}
-	a.blocks.dir = dir
+	a := &Archive{from: from, manifest: m, until: until, shards: make([][]int, m.Shards), runs: map[events.Run]*entry{}}
+	a.blocks.from = from
 	var errs []error
 	for _, f := range m.files() {
-		if err := cmp.Or(ctx.Err(), check(dir, f)); err != nil {
+		if err := cmp.Or(ctx.Err(), check(ctx, from, f)); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -114,7 +117,7 @@ func (a *Archive) index(ctx context.Context) error {
 				number := len(a.files)
 				a.files = append(a.files, f)
 				a.shards[shard] = append(a.shards[shard], number)
-				err := readLines(a.dir, f, func(offset int64, line []byte) error {
+				err := readLines(ctx, a.from, f, func(offset int64, line []byte) error {
 					rec, err := recordline.Parse(line)
 					if err != nil || ctx.Err() != nil {
 						return cmp.Or(ctx.Err(), err)
@@ -155,7 +158,7 @@ func (a *Archive) add(rec journal.Record, at place, counts bool, hash uint64) {
 
 // checkObjects holds the objects to their names.
 func (a *Archive) checkObjects(ctx context.Context) (err error) {
-	if a.refs, err = a.manifest.objects(a.dir); err != nil {
+	if a.refs, err = a.manifest.objects(ctx, a.from); err != nil {
 		return err
 	}
 	slices.SortFunc(a.refs, func(x, y events.Ref) int {
@@ -164,7 +167,7 @@ func (a *Archive) checkObjects(ctx context.Context) (err error) {
 	a.refs = slices.Compact(a.refs) // one that was stored again is there twice
 	var errs []error
 	for _, ref := range a.refs {
-		if _, err := readObject(a.dir, ref.SHA256); err != nil || ctx.Err() != nil {
+		if _, err := readObject(ctx, a.from, ref.SHA256); err != nil || ctx.Err() != nil {
 			errs = append(errs, cmp.Or(ctx.Err(), err))
 		}
 	}
@@ -173,12 +176,12 @@ func (a *Archive) checkObjects(ctx context.Context) (err error) {
 
 // leaveOut drops runs without records, and those that were removed from the log: they have a
 // tombstone, and some of their records may have gone while they were read.
-func (a *Archive) leaveOut(context.Context) error {
+func (a *Archive) leaveOut(ctx context.Context) error {
 	drop := func(bucket Bucket, when func(e *entry, stone tombstones.Tombstone) bool) error {
 		if bucket.Name != purgedBucket || bucket.File == nil {
 			return nil
 		}
-		return a.values(bucket, func(v ports.Value) error {
+		return a.values(ctx, bucket, func(v ports.Value) error {
 			var stone tombstones.Tombstone
 			if json.Unmarshal(v.Data, &stone) != nil {
 				return nil
@@ -208,8 +211,8 @@ func (a *Archive) leaveOut(context.Context) error {
 }
 
 // values calls take for each value of a bucket.
-func (a *Archive) values(b Bucket, take func(ports.Value) error) error {
-	return readLines(a.dir, *b.File, func(_ int64, line []byte) error {
+func (a *Archive) values(ctx context.Context, b Bucket, take func(ports.Value) error) error {
+	return readLines(ctx, a.from, *b.File, func(_ int64, line []byte) error {
 		var v ports.Value
 		if err := codec.Strict(line, &v); err != nil {
 			return err
@@ -274,7 +277,7 @@ func (a *Archive) Head(_ context.Context, run events.Run) (journal.Record, error
 func (a *Archive) Scan(ctx context.Context, shard int, filter journal.Filter, after uint64) iter.Seq2[journal.Record, error] {
 	return func(yield func(journal.Record, error) bool) {
 		for _, number := range a.shards[shard] {
-			err := readLines(a.dir, a.files[number], func(offset int64, line []byte) error {
+			err := readLines(ctx, a.from, a.files[number], func(offset int64, line []byte) error {
 				rec, err := recordline.Parse(line)
 				if err = cmp.Or(ctx.Err(), err); err != nil {
 					return err
@@ -346,13 +349,13 @@ func (a *Archive) Blob(context.Context, events.Ref) ([]byte, error) {
 }
 
 // objects returns the references to all objects.
-func (m *Manifest) objects(dir string) (all []events.Ref, err error) {
+func (m *Manifest) objects(ctx context.Context, from blobs.Store) (all []events.Ref, err error) {
 	for _, inc := range m.Increments {
 		for _, b := range inc.Buckets {
 			if !b.Objects || b.File == nil {
 				continue
 			}
-			err := readLines(dir, *b.File, func(_ int64, line []byte) error {
+			err := readLines(ctx, from, *b.File, func(_ int64, line []byte) error {
 				var ref events.Ref
 				if err := codec.Strict(line, &ref); err != nil || !isDigest(ref.SHA256) {
 					return cmp.Or(err, ErrDamaged)
@@ -377,7 +380,7 @@ const (
 // blocks reads lines anywhere in packed files. It keeps what it read last, since runs that were
 // at work at the same time are read one after another.
 type blocks struct {
-	dir   string
+	from  blobs.Store
 	files []File
 
 	mu    sync.Mutex
@@ -390,7 +393,6 @@ type block struct{ file, number uint32 }
 
 type openFile struct {
 	number uint32
-	file   *os.File
 	reader *s2.ReadSeeker
 }
 
@@ -445,28 +447,15 @@ func (b *blocks) reader(number uint32) (*s2.ReadSeeker, error) {
 			return f.reader, nil
 		}
 	}
-	file, err := os.Open(filepath.Join(b.dir, b.files[number].Path))
+	f := b.files[number] // the blocks of a run are read with whatever context comes later
+	at := blobs.ReaderAt(context.Background(), b.from, f.Path, f.Bytes)
+	reader, err := s2.NewReader(io.NewSectionReader(at, 0, f.Bytes)).ReadSeeker(true, nil)
 	if err != nil {
 		return nil, err
 	}
-	reader, err := s2.NewReader(file).ReadSeeker(true, nil)
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
 	if len(b.open) == keptFiles {
-		_ = b.open[0].file.Close() // it was only read
 		b.open = b.open[1:]
 	}
-	b.open = append(b.open, openFile{number, file, reader})
+	b.open = append(b.open, openFile{number, reader})
 	return reader, nil
-}
-
-// Close closes the files.
-func (a *Archive) Close() {
-	a.blocks.mu.Lock()
-	defer a.blocks.mu.Unlock()
-	for _, f := range a.blocks.open {
-		_ = f.file.Close() // it was only read
-	}
-	a.blocks.open = nil
 }

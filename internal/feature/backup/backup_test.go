@@ -3,11 +3,11 @@ package backup_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +19,7 @@ import (
 	"github.com/moorebus/moorebus/internal/agentstore"
 	"github.com/moorebus/moorebus/internal/buckets"
 	"github.com/moorebus/moorebus/internal/codes"
+	"github.com/moorebus/moorebus/internal/commandtest"
 	"github.com/moorebus/moorebus/internal/control/forking"
 	"github.com/moorebus/moorebus/internal/feature/backup"
 	"github.com/moorebus/moorebus/internal/feature/retention"
@@ -329,20 +330,23 @@ func TestRefused(t *testing.T) {
 
 // A full disk says so, and leaves the last backup.
 func TestFullDisk(t *testing.T) {
-	t.Parallel()
-	if runtime.GOOS != "linux" {
-		t.Skip("/dev/full is Linux's") // reason: no other system has a disk that is always full
+	if testing.Short() {
+		t.Skip("-short") // reason: it builds and starts the command
 	}
-	one := newWorld(t, 1)
+	bin, err := commandtest.Build("cmd", "./cmd/moorebus")
+	require.NoError(t, err)
+	one, url := natsWorld(t, 1)
 	dir := filepath.Join(t.TempDir(), "backup")
 	one.Open()
 	one.take(dir, false)
-	one.Open()
-	require.NoError(t, os.Symlink("/dev/full", filepath.Join(dir, "manifest.json.tmp")))
-	_, err := backup.Take(t.Context(), one.Bus, dir, backup.Options{Incremental: true})
-	require.ErrorContains(t, err, "no room for the backup in "+dir)
+	one.Append(one.Open(), events.Control, &events.CustomMemorySet{Key: "k", Value: []byte(`"` + rand.Text() + strings.Repeat(rand.Text(), 5000) + `"`)})
+	// A limit for the size of files stands for the disk's end.
+	code, said := process(t, "bash", 0, "-c", `ulimit -f 10; exec "$@"`, "-", filepath.Join(bin, "moorebus"), "backup", dir, "--incremental", "--nats", url)
+	require.Equal(t, 1, code, said)
+	require.Contains(t, said, "no room in "+dir)
+	require.Contains(t, said, "the last complete one is as it was")
 	require.Len(t, openArchive(t, dir, time.Time{}).Runs(), 1)
-	require.Equal(t, 1, one.take(dir, true).Records)
+	require.Equal(t, 2, one.take(dir, true).Records)
 	require.Len(t, openArchive(t, dir, time.Time{}).Runs(), 2)
 	text, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	require.NoError(t, err)

@@ -97,5 +97,4 @@ func benchBackup(b *testing.B, length int) {
 		require.NoError(b, err)
 		b.Logf("%+v", done)
 	})
-	a.Close()
 }

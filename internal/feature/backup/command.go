@@ -36,8 +36,8 @@ func backupCommand(open feature.Open) *cobra.Command {
 	var o Options
 	var every time.Duration
 	cmd := &cobra.Command{
-		Use:   "backup DIR",
-		Short: "Back up a running bus into a directory",
+		Use:   "backup DIR|URL",
+		Short: "Back up a running bus into a directory or a bucket",
 		Long: `Backup copies a running bus into a directory: the log of every shard up to its current
 end, then agents, storage, threads, schedules and other buckets, tombstones, and large
 results. The backup has each run's events up to some event.
@@ -47,12 +47,17 @@ under temporary names and renamed, the manifest last. Without --incremental a ne
 replaces the old one when it is complete. With --incremental it adds only new data; restore
 needs all increments, and can go back to any time since the first one.
 
+A URL names a directory (file:PATH) or a bucket of an S3-compatible server: s3://BUCKET/PREFIX,
+with the parameters endpoint=URL, path_style=true and region=NAME, and the keys in
+AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Verify and restore take the same URLs.
+
 The files contain conversations, results and secrets of webhooks. Only their owner can read
 them, and they are not encrypted. Copy the directory to another machine, and check the copy
 with backup verify. Backup needs the user operator, or the user backup, which may change
 nothing.`,
 		Example: `  moorebus backup /var/backups/moorebus
   moorebus backup /var/backups/moorebus --incremental --every 1h
+  moorebus backup 's3://backups/moorebus?endpoint=https://minio.example:9000&path_style=true'
   moorebus backup verify /var/backups/moorebus`,
 		Args: cobra.ExactArgs(1),
 	}
@@ -126,7 +131,7 @@ func takeEvery(ctx context.Context, bus Bus, dir string, o Options, every time.D
 func verifyCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use:   "verify DIR",
+		Use:   "verify DIR|URL",
 		Short: "Read and check a complete backup",
 		Long: `Verify checks the checksum of every file of a backup, the digest of every large result,
 and every run against the rules of the log: ordinals, hashes, transitions. It lists each
@@ -145,7 +150,6 @@ wrong.`,
 		if err != nil {
 			return &cli.ExitError{Code: cli.ExitFailure, Err: err}
 		}
-		defer archive.Close()
 		report, err := Verify(cmd.Context(), archive, reducer.NewMachine(reducer.MachineOptions{}))
 		if err != nil {
 			return err
@@ -169,7 +173,7 @@ func restoreCommand(open feature.Open) *cobra.Command {
 	var until, hold string
 	o := RestoreOptions{Source: worker.Source("gateway", cli.DefaultInstance())}
 	cmd := &cobra.Command{
-		Use:   "restore DIR",
+		Use:   "restore DIR|URL",
 		Short: "Restore a backup into an empty bus",
 		Long: `Restore verifies a backup and then writes it into a bus that is set up and empty: values
 and large results first, then the runs, each event unchanged. The bus may have another
@@ -216,7 +220,6 @@ Stop the old installation first: a run must not continue on two buses.`,
 		if err != nil {
 			return &cli.ExitError{Code: cli.ExitFailure, Err: err}
 		}
-		defer archive.Close()
 		return use(cmd, access|feature.Creates, func(ctx context.Context, c *feature.Client) error {
 			return restore(ctx, c, archive, o)
 		})

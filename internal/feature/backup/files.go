@@ -2,47 +2,29 @@ package backup
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"path"
 	"strings"
-	"syscall"
 
 	"github.com/klauspost/compress/s2"
-)
 
-// half is what the names of files end with that are being written.
-const half = ".tmp"
+	"github.com/moorebus/moorebus/internal/blobs"
+)
 
 // blockBytes is how much is packed at once, and unpacked to read one record.
 const blockBytes = 256 << 10
 
-// writeFile writes a file that is there as a whole or not at all, once its folder is flushed.
-// What was under that name is replaced.
-func writeFile(dir, path string, write func(io.Writer) error) (f File, err error) {
-	to := filepath.Join(dir, path)
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return f, roomError(dir, err)
-	}
-	file, err := os.OpenFile(to+half, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return f, roomError(dir, err)
-	}
+// writeFile writes a file that is there as a whole or not at all. What was under that name is replaced.
+func writeFile(ctx context.Context, to blobs.Store, path string, write func(io.Writer) error) (File, error) {
 	counted := &counter{digest: sha256.New()}
-	err = write(io.MultiWriter(file, counted))
-	if err == nil {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(to+half, to)
-	}
+	err := blobs.Write(ctx, to, path, func(w io.Writer) error { return write(io.MultiWriter(w, counted)) })
 	if err != nil {
-		_ = os.Remove(to + half) // its room may be needed
-		return f, roomError(dir, fmt.Errorf("%s: %w", path, err))
+		return File{}, fmt.Errorf("write the backup, of which the last complete one is as it was: %w", err)
 	}
 	return File{Path: path, Bytes: counted.bytes, SHA256: hex.EncodeToString(counted.digest.Sum(nil))}, nil
 }
@@ -52,14 +34,6 @@ func writeAll(data []byte) func(io.Writer) error {
 		_, err := w.Write(data)
 		return err
 	}
-}
-
-// roomError says what a full disk means.
-func roomError(dir string, err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return fmt.Errorf("no room for the backup in %s: make room and run it again; the last complete backup is as it was: %w", dir, err)
-	}
-	return err
 }
 
 type counter struct {
@@ -76,9 +50,9 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 // writeLines writes a packed file of lines. lines calls put for each of them.
-func writeLines(dir, path string, lines func(put func(line []byte) error) error) (File, error) {
+func writeLines(ctx context.Context, to blobs.Store, path string, lines func(put func(line []byte) error) error) (File, error) {
 	n := 0
-	f, err := writeFile(dir, path, func(w io.Writer) error {
+	f, err := writeFile(ctx, to, path, func(w io.Writer) error {
 		var zip *s2.Writer // made for the first line: the index of nothing cannot be read
 		err := lines(func(line []byte) error {
 			if zip == nil {
@@ -99,11 +73,11 @@ func writeLines(dir, path string, lines func(put func(line []byte) error) error)
 
 // readLines holds a packed file to its checksum, and then calls take for each line with its
 // offset in the unpacked file. The line is valid until take returns.
-func readLines(dir string, f File, take func(offset int64, line []byte) error) error {
-	if err := check(dir, f); err != nil {
+func readLines(ctx context.Context, from blobs.Store, f File, take func(offset int64, line []byte) error) error {
+	if err := check(ctx, from, f); err != nil {
 		return err
 	}
-	file, err := os.Open(filepath.Join(dir, f.Path))
+	file, err := from.Get(ctx, f.Path)
 	if err != nil {
 		return err
 	}
@@ -139,9 +113,9 @@ func readLines(dir string, f File, take func(offset int64, line []byte) error) e
 }
 
 // check holds a file to its size and checksum.
-func check(dir string, f File) error {
-	file, err := os.Open(filepath.Join(dir, f.Path))
-	if errors.Is(err, os.ErrNotExist) {
+func check(ctx context.Context, from blobs.Store, f File) error {
+	file, err := from.Get(ctx, f.Path)
+	if errors.Is(err, blobs.ErrNotExist) {
 		return fmt.Errorf("%s: %w: the file is missing", f.Path, ErrDamaged)
 	}
 	if err != nil {
@@ -159,7 +133,7 @@ func check(dir string, f File) error {
 	return nil
 }
 
-func objectPath(digest string) string { return filepath.Join(objectFolder, digest[:2], digest) }
+func objectPath(digest string) string { return path.Join(objectFolder, digest[:2], digest) }
 
 // isDigest reports whether a name is that of an object, so that it can be that of a file.
 func isDigest(name string) bool {
@@ -167,27 +141,19 @@ func isDigest(name string) bool {
 }
 
 // objectThere reports whether an object is there and undamaged.
-func objectThere(dir, digest string) bool {
-	data, err := os.ReadFile(filepath.Join(dir, objectPath(digest)))
-	return err == nil && sum(data) == digest
+func objectThere(ctx context.Context, in blobs.Store, digest string) bool {
+	_, err := readObject(ctx, in, digest)
+	return err == nil
 }
 
 // readObject returns an object, held to its name.
-func readObject(dir, digest string) ([]byte, error) {
-	data, err := os.ReadFile(filepath.Join(dir, objectPath(digest)))
+func readObject(ctx context.Context, from blobs.Store, digest string) ([]byte, error) {
+	data, err := blobs.ReadAll(ctx, from, objectPath(digest))
 	switch {
-	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, blobs.ErrNotExist):
 		return nil, fmt.Errorf("%s: %w: the file is missing", objectPath(digest), ErrDamaged)
 	case err == nil && sum(data) != digest:
 		return nil, fmt.Errorf("%s: %w: its SHA-256 is not its name", objectPath(digest), ErrDamaged)
 	}
 	return data, err
-}
-
-func syncFolder(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -40,7 +40,6 @@ func FuzzManifest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer a.Close()
 		for _, file := range a.manifest.files() {
 			require.True(t, filepath.IsLocal(file.Path), file.Path)
 			require.False(t, strings.Contains(file.Path, "outside"))

@@ -1,12 +1,13 @@
-// Package backup keeps a bus in a directory, and makes a bus of such a directory again.
+// Package backup keeps a bus in a directory or a bucket of an S3-compatible server, and makes a bus of it again.
 //
 // [Take] reads a bus that is written to meanwhile: the log up to where each shard ended in the
 // beginning, and then all that is beside it, so that whatever an event refers to is there. A
 // backup adds to the one before it, or replaces it. [Open] holds a backup to its checksums, and
 // [Restore] writes it into an empty bus.
 //
-// A directory has these files. Each is written under another name, flushed and renamed, the
-// manifest last, so the directory is always the last complete backup.
+// A backup has these files. Each is stored as a whole, the manifest last, so it is always the last complete
+// backup. In a bucket, which nobody can lock, NUMBER has a random text behind it, and a manifest replaces
+// only the one that it stands on.
 //
 //	manifest.json                   what is there, with the size and SHA-256 of each file
 //	log/NUMBER-SHARD-PART.jsonl.s2  records, as lines of package recordline
@@ -16,26 +17,24 @@ package backup
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/blobs"
 	"github.com/moorebus/moorebus/internal/ports"
 )
 
 const (
 	manifestName = "manifest.json"
-	// lockName is the file that the process which writes has locked.
-	lockName = ".lock"
-	format   = "moorebus-backup"
+	format       = "moorebus-backup"
 	// maxShards is more than any bus has.
 	maxShards = 1 << 16
 	// version grows when an older build cannot restore the directory.
@@ -60,6 +59,8 @@ type Manifest struct {
 	Born       time.Time   `json:"log_made_at"`
 	Shards     int         `json:"shards"`
 	Increments []Increment `json:"increments"`
+	// stored is the version under which it was read, empty if it is new.
+	stored string
 }
 
 // Increment is what one call of [Take] added.
@@ -100,11 +101,15 @@ var errNoBackup = errors.New("no backup of Moorebus: it has no " + manifestName)
 var noSum = strings.Repeat("0", 2*sha256.Size)
 
 // readManifest reads and checks a directory's manifest.
-func readManifest(dir string) (*Manifest, error) {
-	text, err := os.ReadFile(filepath.Join(dir, manifestName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w", dir, errNoBackup)
+func readManifest(ctx context.Context, from blobs.Store) (*Manifest, error) {
+	info, err := from.Stat(ctx, manifestName)
+	if errors.Is(err, blobs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", from, errNoBackup)
 	}
+	if err != nil {
+		return nil, err
+	}
+	text, err := blobs.ReadAll(ctx, from, manifestName)
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +123,7 @@ func readManifest(dir string) (*Manifest, error) {
 	if m.Format != format || m.Version != version {
 		return nil, fmt.Errorf("%s: a %s of version %d, this build reads %s of version %d", manifestName, m.Format, m.Version, format, version)
 	}
+	m.stored = info.Version
 	if err := m.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", manifestName, ErrDamaged, err)
 	}
@@ -143,8 +149,8 @@ func (m *Manifest) check() error {
 	return nil
 }
 
-// write puts the manifest in the place of the one before it.
-func (m *Manifest) write(dir string) error {
+// write puts the manifest in the place of the one that was read, if that is still there.
+func (m *Manifest) write(ctx context.Context, to blobs.Store) error {
 	m.SHA256 = noSum
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -152,10 +158,16 @@ func (m *Manifest) write(dir string) error {
 	}
 	m.SHA256 = sum(text)
 	text = bytes.Replace(text, []byte(noSum), []byte(m.SHA256), 1)
-	if _, err := writeFile(dir, manifestName, writeAll(text)); err != nil {
-		return err
+	err = to.PutIf(ctx, manifestName, text, m.stored)
+	if errors.Is(err, blobs.ErrChanged) {
+		return fmt.Errorf("another backup was taken to %s meanwhile: run it again: %w", to, err)
 	}
-	return syncFolder(dir)
+	if err != nil {
+		return fmt.Errorf("write the backup, of which the last complete one is as it was: %w", err)
+	}
+	info, err := to.Stat(ctx, manifestName)
+	m.stored = info.Version
+	return err
 }
 
 func sum(data []byte) string {

@@ -279,7 +279,7 @@ func (r *restorer) values(ctx context.Context, late bool) error {
 		if b.Objects || b.File == nil {
 			continue
 		}
-		err := r.a.values(b, func(v ports.Value) error { return r.to.PutValue(ctx, v) })
+		err := r.a.values(ctx, b, func(v ports.Value) error { return r.to.PutValue(ctx, v) })
 		if err != nil {
 			return err
 		}
@@ -310,7 +310,7 @@ func (r *restorer) objects(ctx context.Context) error {
 	for range fetchers {
 		g.Go(func(ctx context.Context) error {
 			for ref := range queue {
-				data, err := readObject(r.a.dir, ref.SHA256)
+				data, err := readObject(ctx, r.a.from, ref.SHA256)
 				if err != nil {
 					return err
 				}

@@ -111,7 +111,6 @@ func openArchive(t testing.TB, dir string, until time.Time) *backup.Archive {
 	t.Helper()
 	a, err := backup.Open(t.Context(), dir, until)
 	require.NoError(t, err)
-	t.Cleanup(a.Close)
 	return a
 }
 

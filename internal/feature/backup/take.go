@@ -6,16 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/rogpeppe/go-internal/lockedfile"
-
+	"github.com/moorebus/moorebus/internal/blobs"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/ports"
@@ -62,8 +58,8 @@ const (
 	fetchers = 8
 )
 
-// Take backs up the bus into the directory, which is made if it is not there. A directory that
-// has other files than a backup's is refused, and so is the backup of another log. What an
+// Take backs up the bus into the directory, which is made if it is not there, or to what a URL names. A
+// directory that has other files than a backup's is refused, and so is the backup of another log. What an
 // earlier call that was cut off has left is removed. If nothing is new since the last
 // increment, the directory stays as it is, and what is returned has that one's number.
 func Take(ctx context.Context, bus Bus, dir string, o Options) (Taken, error) {
@@ -71,8 +67,12 @@ func Take(ctx context.Context, bus Bus, dir string, o Options) (Taken, error) {
 		o.Now = time.Now
 	}
 	began := o.Now().UTC()
-	t := &taker{bus: bus, dir: dir, folders: map[string]bool{".": true}}
-	unlock, err := t.lock()
+	to, err := blobs.At(dir)
+	if err != nil {
+		return Taken{}, err
+	}
+	t := &taker{bus: bus, to: to}
+	unlock, err := t.lock(ctx)
 	if err != nil {
 		return Taken{}, err
 	}
@@ -98,54 +98,57 @@ func Take(ctx context.Context, bus Bus, dir string, o Options) (Taken, error) {
 		return t.done, nil
 	}
 	if !o.Incremental {
+		if t.replaced, err = t.known(ctx); err != nil {
+			t.replaced = nil // a damaged list: what it names goes in a week
+		}
 		t.manifest.Increments = nil
 	}
 	t.manifest.Increments = append(t.manifest.Increments, t.inc)
-	for folder := range t.folders {
-		if err := syncFolder(filepath.Join(dir, folder)); err != nil {
-			return Taken{}, err
-		}
-	}
-	if err := t.manifest.write(dir); err != nil {
+	if err := t.manifest.write(ctx, t.to); err != nil {
 		return Taken{}, err
 	}
 	t.done.Elapsed = o.Now().Sub(began)
-	return t.done, t.clean(true)
+	return t.done, t.clean(ctx, true)
 }
 
 // nothingNew reports whether the increment before says all that this one would. The manifest
 // would grow with it, however idle the bus is.
 func (t *taker) nothingNew() bool {
-	return t.before.Number > 0 && len(t.folders) == 1 && slices.Equal(t.before.Cuts, t.inc.Cuts) && len(t.before.Buckets) == len(t.inc.Buckets)
+	return t.before.Number > 0 && !t.wrote && slices.Equal(t.before.Cuts, t.inc.Cuts) && len(t.before.Buckets) == len(t.inc.Buckets)
 }
 
 // taker is one call of Take.
 type taker struct {
 	bus      Bus
-	dir      string
+	to       blobs.Store
 	manifest *Manifest
 	// before is what this increment stands on, inc what it becomes.
 	before, inc Increment
-	// folders are those that got new files.
-	folders map[string]bool
+	// mark is in the names of files where nobody can lock the place, locked says that this process has it.
+	mark   string
+	locked bool
+	// replaced are the files of the backup that this one replaces.
+	replaced map[string]bool
 
-	mu   sync.Mutex
-	done Taken
+	mu    sync.Mutex
+	done  Taken
+	wrote bool
 }
 
-// lock waits until no other process writes to the directory, which is made if it is not there.
-func (t *taker) lock() (unlock func(), err error) {
-	_, err = readManifest(t.dir)
+// lock waits until no other process writes to a directory, which is made if it is not there.
+func (t *taker) lock(ctx context.Context) (unlock func(), err error) {
+	_, err = readManifest(ctx, t.to)
 	if errors.Is(err, errNoBackup) {
-		err = t.checkEmpty()
+		err = t.checkEmpty(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(t.dir, 0o700); err != nil {
-		return nil, roomError(t.dir, err)
+	unlock, t.locked, err = blobs.Lock(t.to)
+	if !t.locked {
+		t.mark = "-" + rand.Text()[:8]
 	}
-	return lockedfile.MutexAt(filepath.Join(t.dir, lockName)).Lock()
+	return unlock, err
 }
 
 // open reads the manifest, or makes one in an empty directory.
@@ -154,62 +157,69 @@ func (t *taker) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := readManifest(t.dir)
+	m, err := readManifest(ctx, t.to)
 	t.manifest = m
 	if errors.Is(err, errNoBackup) {
 		t.manifest = &Manifest{Format: format, Version: version, ID: rand.Text(), Born: born, Shards: t.bus.Shards(), Increments: []Increment{}}
-		return t.manifest.write(t.dir) // so that what is cut off can be told from other people's files
+		return t.manifest.write(ctx, t.to) // so that what is cut off can be told from other people's files
 	}
 	if err != nil {
 		return err
 	}
 	if !m.Born.Equal(born) || m.Shards != t.bus.Shards() {
 		return fmt.Errorf("%s is the backup of another log, which was made at %s with %d shards; this one was made at %s with %d: name another directory",
-			t.dir, m.Born.Format(time.RFC3339), m.Shards, born.Format(time.RFC3339), t.bus.Shards())
+			t.to, m.Born.Format(time.RFC3339), m.Shards, born.Format(time.RFC3339), t.bus.Shards())
 	}
-	return t.clean(false)
+	return t.clean(ctx, false)
 }
 
-func (t *taker) checkEmpty() error {
-	entries, err := os.ReadDir(t.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
-		if e.Name() != manifestName+half && e.Name() != lockName {
-			return fmt.Errorf("%s has other files (%s) and no %s: name an empty directory, or that of a backup", t.dir, e.Name(), manifestName)
+func (t *taker) checkEmpty(ctx context.Context) error {
+	for info, err := range t.to.List(ctx, "") {
+		if err != nil {
+			return err
 		}
+		return fmt.Errorf("%s has other files (%s) and no %s: name an empty directory, or that of a backup", t.to, info.Key, manifestName)
 	}
-	return err
+	return nil
 }
 
-// clean removes files that the manifest does not have, and what was half written. Whole objects
-// stay unless all is set: who begins anew finds them.
-func (t *taker) clean(all bool) error {
+// known returns the files that the manifest has.
+func (t *taker) known(ctx context.Context) (map[string]bool, error) {
 	known := map[string]bool{}
 	for _, f := range t.manifest.files() {
-		known[filepath.FromSlash(f.Path)] = true
+		known[f.Path] = true
 	}
-	refs, err := t.manifest.objects(t.dir)
-	if err != nil {
-		return nil // a damaged list: what it names has to stay, and a verify says it
-	}
+	refs, err := t.manifest.objects(ctx, t.to)
 	for _, ref := range refs {
 		known[objectPath(ref.SHA256)] = true
 	}
+	return known, err
+}
+
+// abandoned is when a file in a bucket that no manifest has is surely not being written any more.
+const abandoned = 7 * 24 * time.Hour
+
+// clean removes files that the manifest does not have. Objects stay unless all is set: who begins anew finds
+// them. In a bucket, other files may be those of another backup that is being taken.
+func (t *taker) clean(ctx context.Context, all bool) error {
+	known, err := t.known(ctx)
+	if err != nil {
+		return nil // a damaged list: what it names has to stay, and a verify says it
+	}
 	for _, folder := range []string{logFolder, bucketFolder, objectFolder} {
-		err := filepath.WalkDir(filepath.Join(t.dir, folder), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
+		if !all && folder == objectFolder {
+			continue
+		}
+		for info, err := range t.to.List(ctx, folder+"/") {
+			if err != nil {
 				return err
 			}
-			name, err := filepath.Rel(t.dir, path)
-			if err != nil || known[name] || !all && folder == objectFolder && filepath.Ext(name) != half {
+			if known[info.Key] || !t.locked && !t.replaced[info.Key] && time.Since(info.Modified) < abandoned {
+				continue
+			}
+			if err := t.to.Delete(ctx, info.Key); err != nil {
 				return err
 			}
-			return os.Remove(path)
-		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
 		}
 	}
 	return nil
@@ -219,7 +229,7 @@ func (t *taker) add(f File) *File {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.done.Bytes += f.Bytes
-	t.folders[filepath.Dir(f.Path)] = true
+	t.wrote = true
 	return &f
 }
 
@@ -251,8 +261,8 @@ func (t *taker) shard(ctx context.Context, shard int, cut uint64) error {
 	after := t.before.Cuts[shard]
 	for part := 1; after < cut; part++ {
 		bytes := 0
-		path := fmt.Sprintf("%s/%06d-%d-%d.jsonl.s2", logFolder, t.inc.Number, shard, part)
-		f, err := writeLines(t.dir, path, func(put func([]byte) error) error {
+		path := fmt.Sprintf("%s/%06d%s-%d-%d.jsonl.s2", logFolder, t.inc.Number, t.mark, shard, part)
+		f, err := writeLines(ctx, t.to, path, func(put func([]byte) error) error {
 			var line []byte
 			for rec, err := range t.bus.Scan(ctx, shard, journal.Filter{}, after) {
 				if err != nil {
@@ -317,11 +327,11 @@ func (t *taker) buckets(ctx context.Context) error {
 }
 
 func (t *taker) bucketPath(name string) string {
-	return fmt.Sprintf("%s/%06d-%s.jsonl.s2", bucketFolder, t.inc.Number, name)
+	return fmt.Sprintf("%s/%06d%s-%s.jsonl.s2", bucketFolder, t.inc.Number, t.mark, name)
 }
 
 func (t *taker) values(ctx context.Context, b ports.ArchivedBucket) (*File, error) {
-	f, err := writeLines(t.dir, t.bucketPath(b.Name), func(put func([]byte) error) error {
+	f, err := writeLines(ctx, t.to, t.bucketPath(b.Name), func(put func([]byte) error) error {
 		for v, err := range t.bus.Values(ctx, b.Name) {
 			if err != nil {
 				return err
@@ -383,7 +393,7 @@ func (t *taker) objects(ctx context.Context, b ports.ArchivedBucket, after uint6
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	f, err := writeLines(t.dir, t.bucketPath(b.Name), func(put func([]byte) error) error {
+	f, err := writeLines(ctx, t.to, t.bucketPath(b.Name), func(put func([]byte) error) error {
 		for i, ref := range refs {
 			if gone[i] {
 				continue
@@ -402,7 +412,7 @@ func (t *taker) objects(ctx context.Context, b ports.ArchivedBucket, after uint6
 
 // object stores one object, and reports whether the bus does not have it any more.
 func (t *taker) object(ctx context.Context, ref events.Ref) (gone bool, err error) {
-	if objectThere(t.dir, ref.SHA256) {
+	if objectThere(ctx, t.to, ref.SHA256) {
 		return false, ctx.Err()
 	}
 	data, err := t.bus.Blob(ctx, ref)
@@ -415,7 +425,7 @@ func (t *taker) object(ctx context.Context, ref events.Ref) (gone bool, err erro
 	if err != nil {
 		return false, err
 	}
-	f, err := writeFile(t.dir, objectPath(ref.SHA256), writeAll(data))
+	f, err := writeFile(ctx, t.to, objectPath(ref.SHA256), writeAll(data))
 	if err != nil {
 		return false, err
 	}
