@@ -41,7 +41,8 @@ type Options struct {
 // Follower keeps a store up to date with the log. Between batches it holds nothing of a run. Its methods are
 // safe for concurrent use, but only one of Run and CatchUp may work.
 type Follower struct {
-	o Options
+	o     Options
+	rates rates
 
 	mu sync.Mutex
 	// at is up to where each shard is in the store, nil before the store was asked. following says that

@@ -144,6 +144,25 @@ func TestPurgedRuns(t *testing.T) {
 	require.Equal(t, before.Periods, after.Periods)
 }
 
+// Rates are the means of a minute, as the tally has them.
+func TestRates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := simtest.New(simtest.Options{})
+		f, l := follower(log, followtest.New(), nil), lister(t, log, time.Now().Add(90*time.Second))
+		require.Zero(t, f.Rates(events.DefaultNamespace, time.Now()))
+		for range 9 {
+			time.Sleep(10 * time.Second)
+			put(t, log, ended(t, 1, events.ToolOutcome{Success: true}), 0, 0)
+		}
+		require.NoError(t, f.CatchUp(t.Context()))
+		counts, err := l.Counts(t.Context(), "")
+		require.NoError(t, err)
+		rates := f.Rates(events.DefaultNamespace, time.Now())
+		require.InDelta(t, counts.Rates.Events, rates.Events, 1e-9)
+		require.InDelta(t, 6.0/60, rates.Runs, 1e-9)
+	})
+}
+
 // Who waits learns what the store lacks after two seconds. A follower goes on after an error, and one that does
 // not run asks the store.
 func TestWait(t *testing.T) {

@@ -28,6 +28,11 @@ func (f *Follower) apply(ctx context.Context, shard int, records []journal.Recor
 	if err := f.o.Store.Apply(ctx, p.batch()); err != nil {
 		return wrap(shard, err)
 	}
+	for i, rec := range records {
+		if s := p.subjects[i]; s != nil {
+			f.rates.took(rec, s.Run, s.From == f.o.Machine.Table().Initial())
+		}
+	}
 	f.reached(shard, p.to)
 	return nil
 }
@@ -37,6 +42,8 @@ type projection struct {
 	f        *Follower
 	shard    int
 	from, to uint64
+	// subjects are those of the records, nil for one that belongs to no run.
+	subjects []*events.Subject
 	runs     map[events.Run]*projected
 	order    []*projected
 	changes  []history.Change
@@ -67,14 +74,14 @@ type projected struct {
 }
 
 func (p *projection) project(ctx context.Context, records []journal.Record) error {
-	subjects := make([]*events.Subject, len(records))
+	p.subjects = make([]*events.Subject, len(records))
 	var runs []events.Run
 	for i, rec := range records {
 		s, err := events.ParseSubject(rec.Subject)
 		if err != nil || s.CheckShard(len(p.f.applying)) != nil || s.Run.Shard != p.shard {
 			continue // it belongs to no run
 		}
-		subjects[i] = &s
+		p.subjects[i] = &s
 		if p.runs[s.Run] == nil {
 			p.runs[s.Run] = &projected{run: s.Run}
 			runs, p.order = append(runs, s.Run), append(p.order, p.runs[s.Run])
@@ -84,11 +91,8 @@ func (p *projection) project(ctx context.Context, records []journal.Record) erro
 		return err
 	}
 	for i, rec := range records {
-		if subjects[i] == nil {
-			continue
-		}
-		if r := p.runs[subjects[i].Run]; !r.suspect {
-			if err := p.add(ctx, r, *subjects[i], rec); err != nil {
+		if s := p.subjects[i]; s != nil && !p.runs[s.Run].suspect {
+			if err := p.add(ctx, p.runs[s.Run], *s, rec); err != nil {
 				return err
 			}
 		}
