@@ -105,18 +105,24 @@ type stored struct {
 	rid, started, high int64
 	run                history.Run
 	note               note
+	is                 bool // the store has the run
 	change             *history.Change
 }
 
-// changes stores changes of runs. They are made in the order of rids, since the table of words is written in
-// that order.
+// changes stores changes of runs, in the order of rids, since the table of words is written in that order.
 func (t *transaction) changes(ctx context.Context, changes []history.Change) error {
 	var last, high int64
 	if err := t.get(ctx, "SELECT rid, high FROM runs ORDER BY rid DESC LIMIT 1", nil, &last, &high); err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
 	all := make([]*stored, 0, len(changes))
+	seen := map[[2]string]bool{}
 	for i := range changes {
+		key := [2]string{changes[i].Run.Namespace, changes[i].Run.ID}
+		if seen[key] { // a second change of a run follows the first
+			return errors.Join(t.storeAll(ctx, all), t.changes(ctx, changes[i:]))
+		}
+		seen[key] = true
 		r, err := t.stored(ctx, changes[i].Run.Namespace, changes[i].Run.ID)
 		if err != nil {
 			return err
@@ -129,7 +135,11 @@ func (t *transaction) changes(ctx context.Context, changes []history.Change) err
 		}
 		all = append(all, r)
 	}
-	slices.SortStableFunc(all, func(a, b *stored) int { return cmp.Compare(a.rid, b.rid) })
+	return t.storeAll(ctx, all)
+}
+
+func (t *transaction) storeAll(ctx context.Context, all []*stored) error {
+	slices.SortFunc(all, func(a, b *stored) int { return cmp.Compare(a.rid, b.rid) })
 	for _, r := range all {
 		if err := t.store(ctx, r); err != nil {
 			return err
@@ -144,6 +154,7 @@ func (t *transaction) stored(ctx context.Context, ns, id string) (*stored, error
 	var row []byte
 	err := t.get(ctx, "SELECT rid, started, high, row FROM runs WHERE ns = ? AND id = ?", []any{ns, id}, &r.rid, &r.started, &r.high, &row)
 	if err == nil {
+		r.is = true
 		err = json.Unmarshal(row, &r.run)
 	}
 	if err == nil || errors.Is(err, sql.ErrNoRows) {
@@ -165,7 +176,10 @@ func (t *transaction) store(ctx context.Context, r *stored) error {
 			return err
 		}
 	}
-	old := r.marks(r.run)
+	var old map[mark]*float64
+	if r.is {
+		old = r.marks(r.run)
+	}
 	if r.change.Gone {
 		return errors.Join(t.mark(ctx, r, old, nil), t.exec(ctx, "DELETE FROM runs WHERE rid = ?", r.rid))
 	}

@@ -43,7 +43,9 @@ func (r *stored) marks(run history.Run) map[mark]*float64 {
 	all := map[mark]*float64{}
 	for field, values := range map[string][]string{markModel: run.Models, markTool: run.Tools, markCallError: run.CallErrors, markPool: run.Pools} {
 		for _, value := range values {
-			all[mark{field, value}] = nil
+			if value != "" {
+				all[mark{field, value}] = nil
+			}
 		}
 	}
 	labels := run.Labels
