@@ -55,6 +55,7 @@ func suite() []*benchmark {
 		replayBench(),
 		longBench(),
 		manyBench(),
+		viewsBench(),
 	}
 }
 
