@@ -84,11 +84,11 @@ func (r *rig) grow(id string, n int) error {
 	return nil
 }
 
-// Five hundred clients follow growing runs, from the beginning or from the middle, beside
+// Two hundred clients follow growing runs, from the beginning or from the middle, beside
 // clients of all runs. Each gets every event that it asked for once and in order.
 func TestCrowdOfStreams(t *testing.T) {
 	onEveryBus(t, 2, func(t *testing.T, r *rig) {
-		const runs, perRun, thoughts, everything = 50, 10, 20, 10
+		const runs, perRun, thoughts, everything = 20, 10, 20, 10
 		transport := &http.Transport{}
 		defer transport.CloseIdleConnections()
 		client := &http.Client{Transport: transport}

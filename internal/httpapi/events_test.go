@@ -227,10 +227,24 @@ func TestLargeEventsInStreams(t *testing.T) {
 	})
 }
 
+// narrow has connections whose buffers for writing hold little.
+type narrow struct{ net.Listener }
+
+func (n narrow) Accept() (net.Conn, error) {
+	conn, err := n.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return conn, conn.(*net.TCPConn).SetWriteBuffer(4096)
+}
+
 // A client that does not read is dropped, and delays no other client.
 func TestClientThatDoesNotRead(t *testing.T) {
 	onEveryBus(t, 1, func(t *testing.T, r *rig) {
-		stalled := newRig(t, r.Bus, func(c *config) { c.http.WriteTimeout = time.Second })
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		stalled := newRig(t, r.Bus, func(c *config) { c.http.WriteTimeout, c.http.Listener = time.Second, narrow{listener} })
+		stalled.url = "http://" + listener.Addr().String()
 		id := stalled.start("chat")
 		conn, err := net.Dial("tcp", strings.TrimPrefix(stalled.url, "http://"))
 		require.NoError(t, err)
@@ -241,8 +255,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		require.Eventually(t, func() bool { return stalled.metric("moorebus_gateway_stream_clients") == "1" }, patience, waitStep)
 
 		live := stalled.stream("/v1/runs/" + id + "/events?from=2")
-		text := strings.Repeat("x", 900<<10)
-		for i := range 12 { // more than all buffers between hold
+		text := strings.Repeat("x", 200<<10)
+		for i := range 4 { // more than all buffers between hold
 			a := stalled.inputs(id, `[{"type":"user-message","content":"`+text+`"}]`)
 			require.Equal(t, 200, a.status)
 			require.Equal(t, fmt.Sprint(i+2), live.next().id)

@@ -19,8 +19,9 @@ type LogPeers interface {
 }
 
 // Peers tests [ports.Peers]. The factory returns two processes on one journal, whose
-// ack wait should be two seconds or less.
-func Peers(t *testing.T, open func(t *testing.T) (lender, borrower LogPeers)) {
+// ack wait should be two seconds or less. Play runs each test: a journal without a network is
+// tested with [testing/synctest.Test], where a busy machine cannot delay an extension.
+func Peers(t *testing.T, play func(*testing.T, func(*testing.T)), open func(t *testing.T) (lender, borrower LogPeers)) {
 	for name, test := range map[string]func(*testing.T, LogPeers, LogPeers){
 		"what was done":             testLend,
 		"what went wrong":           testLoanErrors,
@@ -31,11 +32,16 @@ func Peers(t *testing.T, open func(t *testing.T) (lender, borrower LogPeers)) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lender, borrower := open(t)
-			test(t, lender, borrower)
+			play(t, func(t *testing.T) {
+				lender, borrower := open(t)
+				test(t, lender, borrower)
+			})
 		})
 	}
 }
+
+// InRealTime plays a test as it is.
+func InRealTime(t *testing.T, test func(*testing.T)) { test(t) }
 
 // held is a delivery in its own pool.
 func held(t *testing.T, lender LogPeers) (pool string, d journal.Delivery, c *consumer) {

@@ -183,7 +183,7 @@ func TestConformance(t *testing.T) {
 			})
 			t.Run("Peers", func(t *testing.T) {
 				t.Parallel()
-				journaltest.Peers(t, func(t *testing.T) (journaltest.LogPeers, journaltest.LogPeers) {
+				journaltest.Peers(t, journaltest.InRealTime, func(t *testing.T) (journaltest.LogPeers, journaltest.LogPeers) {
 					return bus, patient(t, bus, GroupCommitAuto)
 				})
 			})

@@ -56,7 +56,10 @@ func TestConformance(t *testing.T) {
 			})
 			t.Run("Peers", func(t *testing.T) {
 				t.Parallel()
-				journaltest.Peers(t, func(*testing.T) (journaltest.LogPeers, journaltest.LogPeers) { return j.NewProcess(), j.NewProcess() })
+				journaltest.Peers(t, synctest.Test, func(*testing.T) (journaltest.LogPeers, journaltest.LogPeers) {
+					j := New(Options{Shards: shards, AckWait: time.Second})
+					return j.NewProcess(), j.NewProcess()
+				})
 			})
 			t.Run("Questions", func(t *testing.T) {
 				journaltest.Questions(t, func(*testing.T) (ports.Questions, ports.Questions) { return j.NewProcess(), j.NewProcess() })
