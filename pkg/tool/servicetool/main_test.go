@@ -116,10 +116,13 @@ func (b *bus) connect() *nats.Conn {
 	return conn
 }
 
-// service starts a service on a connection of its own.
+// service starts a service on a connection of its own. It hears the next question.
 func (b *bus) service(name, version string) micro.Service {
 	b.t.Helper()
-	return mustService(b.connect(), name, version)
+	conn := b.connect()
+	s := mustService(conn, name, version)
+	require.NoError(b.t, conn.Flush())
+	return s
 }
 
 // process starts the service of [serve] and returns how to kill it.
