@@ -23,7 +23,7 @@ func ParseJSON(data []byte) (*Node, error) {
 	if !json.Valid(data) {
 		return nil, syntaxError(data)
 	}
-	s := scanner{data: data, line: 1}
+	s := scanner{data: data, text: string(data), line: 1}
 	node, err := s.value()
 	if err != nil {
 		return nil, err
@@ -84,7 +84,9 @@ func syntaxError(data []byte) error {
 // scanner walks over JSON that was found valid, so it need not look for its
 // end.
 type scanner struct {
-	data  []byte
+	data []byte
+	// text is data: the words and most strings of the document are pieces of it.
+	text  string
 	pos   int
 	line  int
 	depth int
@@ -150,7 +152,7 @@ func (s *scanner) value() (*Node, error) {
 		err = s.array(n)
 	case '"':
 		n.Kind = String
-		n.Text, err = s.text()
+		n.Text, err = s.quoted()
 	case 'n':
 		s.pos += len("null")
 	case 't', 'f':
@@ -170,12 +172,12 @@ func (s *scanner) word() string {
 	for s.pos < len(s.data) && bytes.IndexByte([]byte(",]} \t\r\n"), s.data[s.pos]) < 0 {
 		s.pos++
 	}
-	return string(s.data[start:s.pos])
+	return s.text[start:s.pos]
 }
 
-// text reads a string. A surrogate without its other half is refused: it would
+// quoted reads a string. A surrogate without its other half is refused: it would
 // silently become another character.
-func (s *scanner) text() (string, error) {
+func (s *scanner) quoted() (string, error) {
 	start := s.pos
 	for s.pos++; s.data[s.pos] != '"'; s.pos++ {
 		if s.data[s.pos] == '\\' {
@@ -185,7 +187,7 @@ func (s *scanner) text() (string, error) {
 	s.pos++
 	quoted := s.data[start:s.pos]
 	if bytes.IndexByte(quoted, '\\') < 0 {
-		return string(quoted[1 : len(quoted)-1]), nil
+		return s.text[start+1 : s.pos-1], nil
 	}
 	if loneSurrogate(quoted) {
 		return "", s.errorf(s.line, `half of a surrogate pair (\ud800 to \udfff) is not valid Unicode`)
@@ -233,7 +235,7 @@ func (s *scanner) object(n *Node) error {
 	s.pos++
 	for s.space(); s.data[s.pos] != '}'; s.space() {
 		line := s.line
-		key, err := s.text()
+		key, err := s.quoted()
 		if err != nil {
 			return err
 		}
