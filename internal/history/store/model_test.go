@@ -21,7 +21,7 @@ import (
 )
 
 // A store answers random queries over random runs as the rules do that package historytest has, page by page.
-func TestModel(t *testing.T) {
+func TestStoresAnswerByTheRules(t *testing.T) {
 	worlds, asked := 12, 150
 	if testing.Short() {
 		worlds = 2

@@ -51,7 +51,7 @@ var schema = []string{
 	"CREATE TABLE positions (stream TEXT PRIMARY KEY, position INTEGER NOT NULL) WITHOUT ROWID",
 	"CREATE TABLE runs (" + join(columns, " ", ", ") + ")",
 	"CREATE UNIQUE INDEX runs_id ON runs (ns, id)",
-	"CREATE INDEX runs_started ON runs (ns, started, id, experiment, state, agent, tokens, cost, slot)",
+	"CREATE INDEX runs_started ON runs (ns, started, experiment, state, agent, tokens, cost, slot)",
 	"CREATE INDEX runs_state ON runs (ns, state, started)",
 	"CREATE INDEX runs_agent ON runs (ns, agent, started)",
 	"CREATE INDEX runs_ended ON runs (ns, ended)",

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/moorebus/moorebus/internal/history/follow"
 	"github.com/moorebus/moorebus/internal/history/store"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -178,4 +180,42 @@ func TestDamagedWhileOpen(t *testing.T) {
 	require.ErrorContains(t, err, "malformed")
 	require.ErrorIs(t, s.Apply(t.Context(), history.Batch{Stream: "s", From: 1, To: 2}), follow.ErrMoved)
 	works(t, s, 0)
+}
+
+// Readers see entire batches, while others are stored and while everything is removed.
+func TestReadersSeeEntireBatches(t *testing.T) {
+	s, _ := open(t, filepath.Join(t.TempDir(), "views.db"))
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 3 {
+		readers.Go(func() {
+			for {
+				f, err := s.Facets(t.Context(), store.Select{Namespace: "default"}, "state", 10)
+				assert.NoError(t, err)
+				assert.Zero(t, f.Total.Runs%3)
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	for i := range uint64(30) {
+		b := history.Batch{Stream: "s", From: i % 10, To: i%10 + 1}
+		if b.From == 0 {
+			require.NoError(t, s.Reset(t.Context()))
+		}
+		for j := range 3 {
+			r := full(string(rune('a'+3*int(i)+j)), "x")
+			r.Experiment = ""
+			b.Runs = append(b.Runs, history.Change{Run: r})
+		}
+		require.NoError(t, s.Apply(t.Context(), b))
+	}
+	close(done)
+	readers.Wait()
+	f, err := s.Facets(t.Context(), store.Select{Namespace: "default"}, "state", 10)
+	require.NoError(t, err)
+	require.EqualValues(t, 30, f.Total.Runs)
 }
