@@ -149,7 +149,7 @@ var lower = map[string][]string{
 	"internal/buckets":          {"internal/kv", "internal/ports", "pkg/journal"},
 	"internal/tombstones":       {"internal/buckets", "internal/kv", "pkg/events", "pkg/journal"},
 	"internal/agentstore":       {"internal/buckets", "internal/kv", "internal/ports", "pkg/events", "pkg/journal"},
-	"internal/recordline":       {"internal/codec", "pkg/journal"},
+	"internal/recordline":       {"internal/codec", "pkg/events", "pkg/journal"},
 	"internal/buildinfo":        {"pkg/events", "pkg/reducer"},
 	"internal/feature/row":      {"internal/kv", "internal/meter", "internal/refusal"},
 	"internal/history":          {"pkg/events"},
@@ -157,6 +157,7 @@ var lower = map[string][]string{
 	"internal/history/store":    {"pkg/events", "internal/history", "internal/history/follow", "internal/history/query", "internal/history/words"},
 	"internal/history/fold":     {"pkg/events", "pkg/reducer", "internal/history", "internal/history/words"},
 	"internal/history/follow":   {"pkg/events", "pkg/reducer", "pkg/journal", "internal/logwalk", "internal/retry", "internal/runlog", "internal/history", "internal/history/fold"},
+	"internal/history/segment":  {"pkg/events", "pkg/journal", "internal/blobs", "internal/history", "internal/recordline"},
 	"internal/history/words":    {},
 	// What actors and observers know of a feature.
 	"internal/feature/storage/entrystore": {"internal/buckets", "pkg/events", "pkg/journal"},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 	"github.com/moorebus/moorebus/pkg/reducer"
@@ -179,7 +180,7 @@ func (x *exporter) record(ctx context.Context, rec journal.Record) error {
 	if x.blobs == nil {
 		return nil
 	}
-	for _, ref := range Refs(x.codec, rec.Body) {
+	for _, ref := range recordline.Refs(x.codec, rec.Body) {
 		if x.seen[ref.SHA256] {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/logwalk"
 	"github.com/moorebus/moorebus/internal/ports"
+	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/tombstones"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -494,7 +495,7 @@ func (m *importer) arm(ctx context.Context, to events.Run) error {
 // them. They are there before anybody can ask for them.
 func (m *importer) blobs(ctx context.Context, records []journal.Record) error {
 	for _, rec := range records {
-		for _, ref := range Refs(m.codec, rec.Body) {
+		for _, ref := range recordline.Refs(m.codec, rec.Body) {
 			data, err := m.from.Blob(ctx, ref)
 			if errors.Is(err, journal.ErrNotFound) {
 				continue // it was missing when it was exported, which said so

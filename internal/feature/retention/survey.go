@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/internal/transfer"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
@@ -86,7 +87,7 @@ func (s *survey) add(subject events.Subject, rec journal.Record, codec *events.C
 	if s.table.Terminal(subject.To) {
 		e.decodeEnd(rec, codec)
 	}
-	e.refs = append(e.refs, transfer.Refs(codec, rec.Body)...)
+	e.refs = append(e.refs, recordline.Refs(codec, rec.Body)...)
 }
 
 func (e *entry) decodeEnd(rec journal.Record, codec *events.Codec) {

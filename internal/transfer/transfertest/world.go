@@ -21,6 +21,7 @@ import (
 	"github.com/moorebus/moorebus/internal/filelog"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/natsbus"
+	"github.com/moorebus/moorebus/internal/recordline"
 	"github.com/moorebus/moorebus/internal/runlog"
 	"github.com/moorebus/moorebus/internal/toolset"
 	"github.com/moorebus/moorebus/internal/transfer"
@@ -257,7 +258,7 @@ func (w *World) Verified() *verify.Report {
 func (w *World) Ref(run events.Run) events.Ref {
 	w.T.Helper()
 	for _, body := range w.Bodies(run) {
-		if refs := transfer.Refs(new(events.Codec), body); len(refs) > 0 {
+		if refs := recordline.Refs(new(events.Codec), body); len(refs) > 0 {
 			return refs[0]
 		}
 	}
