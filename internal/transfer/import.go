@@ -294,6 +294,12 @@ func (m *importer) compare(ctx context.Context, run events.Run) (*arrival, error
 	return a, nil
 }
 
+// glance reads the first record of a run that the target does not have.
+func (m *importer) glance(ctx context.Context, run events.Run) (*arrival, error) {
+	rec, err := first(ctx, m.from, run)
+	return &arrival{run: run, records: []journal.Record{rec}}, err
+}
+
 // buried reports whether the tombstone is that of the run which these records are.
 func (a *arrival) buried(records []journal.Record) bool {
 	n := a.stone.Events
@@ -303,7 +309,11 @@ func (a *arrival) buried(records []journal.Record) bool {
 // check decides a run's fate; it changes nothing.
 func (m *importer) check(ctx context.Context, run events.Run) (ImportedRun, error) {
 	result := ImportedRun{Run: run, Fate: FateImported}
-	a, err := m.compare(ctx, run)
+	look := m.compare
+	if m.known != nil && !m.known.has(m.target(run)) && !m.known.buried(m.target(run)) && m.o.Size != nil && m.o.Size(run) <= int64(m.to.MaxBody()) {
+		look = m.glance // there is nothing to compare it with, and none of its events is too large
+	}
+	a, err := look(ctx, run)
 	if err != nil {
 		return result, err
 	}

@@ -57,7 +57,7 @@ func TestEntire(t *testing.T) {
 					require.NoError(t, err)
 				}
 			}
-			o := transfer.ImportOptions{Entire: true, Source: "moorebus/gateway/import"}
+			o := transfer.ImportOptions{Entire: true, Size: func(events.Run) int64 { return 1 }, Source: "moorebus/gateway/import"}
 			_, err := transfer.Import(t.Context(), file, target, o)
 			if !good {
 				require.ErrorContains(t, err, "with another event 1")
