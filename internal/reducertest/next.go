@@ -101,6 +101,9 @@ func (g gen) start() *events.Start {
 	if g.chance(3) {
 		s.Parent = &events.Parent{Run: g.run.NewID(), CallID: "call_0"}
 	}
+	if g.chance(3) {
+		s.Labels = events.Labels{"stage": g.text()}
+	}
 	if g.chance(2) {
 		s.Agent.Budget = &events.Budget{MaxTotalTokens: 1000}
 	}

@@ -179,7 +179,7 @@ func (f *Fold) payload(e *events.Event, c *Change) {
 	r := &f.run
 	switch p := e.Data.(type) {
 	case *events.Start:
-		r.Agent, r.Mode, r.Task, r.Queued, r.Priority = p.Agent.Name, p.Mode, p.Task, p.Queued, p.Priority
+		r.Agent, r.Mode, r.Task, r.Queued, r.Priority, r.Labels = p.Agent.Name, p.Mode, p.Task, p.Queued, p.Priority, p.Labels
 		if p.Parent != nil {
 			r.Parent, r.Call = p.Parent.Run, p.Parent.CallID
 		}
@@ -218,7 +218,7 @@ func (f *Fold) forked(e *events.Event, p *events.Forked, c *Change) {
 	r := &f.run
 	r.ForkOf, r.ForkAt = p.Run, p.At
 	if m := f.parent; m != nil {
-		r.Agent, r.Mode, r.Task = m.Control.Agent.Name, m.Mode, m.Task
+		r.Agent, r.Mode, r.Task, r.Labels = m.Control.Agent.Name, m.Mode, m.Task, m.Control.Labels
 		f.pinned(&m.Control.Agent, nil)
 		for name, t := range m.Tools {
 			if t.Client {

@@ -103,6 +103,7 @@ func TestFoldIsItsRow(t *testing.T) {
 func sameAsMemory(t *rapid.T, mem *reducer.Memory, row history.Run) {
 	require.Equal(t, mem.State, row.State)
 	require.Equal(t, []any{mem.N, mem.Control.Head, mem.Task, mem.Mode}, []any{row.N, row.Head, row.Task, row.Mode})
+	require.Equal(t, map[string]string(mem.Control.Labels), row.Labels)
 	require.Equal(t, []any{mem.Control.Agent.Name, mem.Started, mem.Updated}, []any{row.Agent, row.Started, row.Updated})
 	if row.Ended.IsZero() {
 		require.Equal(t, mem.Control.Paused, row.Paused)

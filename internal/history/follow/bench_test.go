@@ -1,9 +1,11 @@
 package follow_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -46,13 +48,7 @@ func BenchmarkRebuild(b *testing.B) {
 	for range runs {
 		put(b, log, calls(b, 10), 0, 0)
 	}
-	sqlite := func() follow.Store {
-		s, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "views.db"), slog.New(slog.DiscardHandler))
-		require.NoError(b, err)
-		b.Cleanup(func() { require.NoError(b, s.Close()) })
-		return s
-	}
-	for name, open := range map[string]func() follow.Store{"memory": func() follow.Store { return followtest.New() }, "SQLite": sqlite} {
+	for name, open := range map[string]func() follow.Store{"memory": func() follow.Store { return followtest.New() }, "SQLite": func() follow.Store { return sqlite(b) }} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				require.NoError(b, follower(log, open(), nil).CatchUp(b.Context()))
@@ -60,4 +56,39 @@ func BenchmarkRebuild(b *testing.B) {
 			b.ReportMetric(float64(b.N*runs)/b.Elapsed().Seconds(), "runs/s")
 		})
 	}
+}
+
+// BenchmarkLive follows runs of 32 events while they are appended, one event after another.
+func BenchmarkLive(b *testing.B) {
+	run := make([]*reducertest.Run, 500)
+	for i := range run {
+		run[i] = calls(b, 10)
+	}
+	for b.Loop() {
+		log, views := simtest.New(simtest.Options{}), sqlite(b)
+		f := follower(log, views, nil)
+		ctx, stop := context.WithCancel(b.Context())
+		var done sync.WaitGroup
+		done.Go(func() { f.Run(ctx) })
+		last := make([]uint64, len(run))
+		for n := range run[0].Records {
+			for i, r := range run {
+				one := *r
+				one.Records = r.Records[:n+1]
+				last[i] = put(b, log, &one, n, last[i])
+			}
+		}
+		for f.Wait(ctx).String() != "" {
+		}
+		stop()
+		done.Wait()
+	}
+	b.ReportMetric(float64(b.N*len(run))/b.Elapsed().Seconds(), "runs/s")
+}
+
+func sqlite(b *testing.B) follow.Store {
+	s, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "views.db"), slog.New(slog.DiscardHandler))
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, s.Close()) })
+	return s
 }

@@ -31,7 +31,8 @@ type Options struct {
 	// Purged yields the runs that were purged from the log, without those that an archive has. Nil: none
 	// are.
 	Purged func(ctx context.Context) iter.Seq2[events.Run, error]
-	// Records and Bytes bound a batch. Default 1024 and 4 MiB.
+	// Records and Bytes bound a batch: a row is stored once in each batch that has events of its run. Default 8192
+	// and 8 MiB.
 	Records, Bytes int
 	// Sweep is how often purged runs are looked for. Default a minute.
 	Sweep  time.Duration
@@ -57,10 +58,10 @@ type Follower struct {
 // New returns a follower.
 func New(o Options) *Follower {
 	if o.Records <= 0 {
-		o.Records = 1024
+		o.Records = 8192
 	}
 	if o.Bytes <= 0 {
-		o.Bytes = 4 << 20
+		o.Bytes = 8 << 20
 	}
 	if o.Sweep <= 0 {
 		o.Sweep = time.Minute
@@ -213,45 +214,59 @@ func (f *Follower) scan(ctx context.Context, shard int) error {
 	return f.apply(ctx, shard, b.records)
 }
 
-// ahead is how many records of a shard are read before they are applied, besides those of a batch.
-const ahead = 16
-
 // live applies what a shard gets: in a batch is what came while the last one was applied.
 func (f *Follower) live(ctx context.Context, shard int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	records := make(chan journal.Record, ahead)
+	var mu sync.Mutex
+	var next batch // mu is of it
+	some, room := make(chan struct{}, 1), make(chan struct{}, 1)
 	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer stop()
 	reading.Go(func() {
-		defer close(records)
+		defer stop()
 		for rec, err := range f.o.Log.Follow(ctx, shard, journal.Filter{}, f.position(shard)) {
 			if err != nil {
 				return // ctx has ended
 			}
-			select {
-			case records <- rec:
+			mu.Lock()
+			full := next.add(&f.o, rec)
+			mu.Unlock()
+			signal(some)
+			if !full {
+				continue
+			}
+			select { // an old signal lets one record more into the batch
+			case <-room:
 			case <-ctx.Done():
 				return
 			}
 		}
 	})
-	defer reading.Wait()
-	defer stop()
-	for rec := range records {
-		var b batch
-		for more := !b.add(&f.o, rec); more; {
-			select {
-			case next, open := <-records:
-				more = open && !b.add(&f.o, next)
-			default:
-				more = false
-			}
+	for {
+		select {
+		case <-some:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
+		mu.Lock()
+		b := next
+		next = batch{}
+		mu.Unlock()
+		signal(room)
 		if err := f.apply(ctx, shard, b.records); err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
+}
+
+// signal notes something in a channel that has room for one.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // WaitAtMost is how long [Follower.Wait] waits.

@@ -77,7 +77,7 @@ func shown(r history.Run) list.Run {
 	run := list.Run{
 		RunID: r.ID, State: r.State, N: r.N, Mode: r.Mode, Agent: r.Agent, Task: task, Started: r.Started, Updated: r.Updated, Parent: r.Parent,
 		CostUSD: r.CostUSD, Tokens: r.Tokens, Waiting: list.Waiting(r.Waiting), Queued: r.Queued, Paused: r.Paused, PauseReason: r.PauseReason,
-		Priority: r.Priority, Error: r.Error,
+		Priority: r.Priority, Error: r.Error, Labels: r.Labels,
 	}
 	if r.ForkOf != "" {
 		run.ForkedFrom = &list.ForkPoint{Run: r.ForkOf, At: r.ForkAt}
