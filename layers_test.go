@@ -159,6 +159,7 @@ var lower = map[string][]string{
 	"internal/history/follow":   {"pkg/events", "pkg/reducer", "pkg/journal", "internal/logwalk", "internal/retry", "internal/runlog", "internal/history", "internal/history/fold"},
 	"internal/history/segment":  {"pkg/events", "pkg/journal", "internal/blobs", "internal/history", "internal/recordline"},
 	"internal/history/words":    {},
+	"internal/history/notes":    {"internal/buckets", "internal/kv", "pkg/events", "pkg/journal"},
 	// What actors and observers know of a feature.
 	"internal/feature/storage/entrystore": {"internal/buckets", "pkg/events", "pkg/journal"},
 }
@@ -233,7 +234,7 @@ var rolesMay = []string{
 	"internal/refusal", "internal/docschema", "internal/clientmodel",
 	"internal/refusal", "internal/docschema", "internal/clientmodel",
 	"internal/recordline", "internal/buildinfo", "internal/tracecontext", "internal/runid",
-	"internal/feature/row", "internal/feature/rows",
+	"internal/feature/row", "internal/feature/rows", "internal/history/notes",
 }
 
 // partsOf are the packages that belong to one role, with the role, and onTop those that

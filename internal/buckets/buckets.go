@@ -31,6 +31,7 @@ var (
 	Purged  = kv.Bucket{Name: "purged", About: "runs that were purged", Keys: "*.*"}
 	Dropped = kv.Bucket{Name: "dropped", About: "dead runs and messages that are hidden", Keys: "*", AnyReplica: true}
 	Threads = kv.Bucket{Name: "threads", About: "the runs of clients' threads", Keys: "*.*.*", Marks: true}
+	Notes   = kv.Bucket{Name: "notes", About: "what people note of runs, such as labels", Keys: ">"}
 )
 
 // ToolsPrefix begins the name of a bucket with what the actors of a pool announce; the pool follows.
@@ -53,7 +54,7 @@ const PositionsPrefix = "positions_"
 // All returns the buckets of the core and of features that an installation with these pools has from its
 // beginning, in the order in which they are made.
 func All(pools []string, features []kv.Bucket) []kv.Bucket {
-	all := append([]kv.Bucket{Providers, Agents, Purged, Dropped, Offers, Threads}, features...)
+	all := append([]kv.Bucket{Providers, Agents, Purged, Dropped, Offers, Threads, Notes}, features...)
 	for _, role := range KeepingRoles {
 		all = append(all, Positions(role))
 	}

@@ -14,6 +14,9 @@ import (
 // State is that of [runs.Editor], and says whether a call of the run waits for an actor now.
 func (c *Controller) State(ctx context.Context, ns, id string, n uint64) (runs.RunState, error) {
 	state, err := c.Editor.State(ctx, ns, id, n)
+	if err == nil {
+		state.Labels, err = c.labels(ctx, ns, id, state.Labels)
+	}
 	if err != nil || state.State != events.Acting && state.State != events.ParallelActing {
 		return state, err
 	}

@@ -52,7 +52,8 @@ func TestExamplesOfTheDescription(t *testing.T) {
 			require.Equal(t, http.StatusOK, r.do("POST", "/v1/runs/"+id+"/pause", "").status)
 			return id
 		},
-		"postRunsIdClose": chat,
+		"postRunsIdClose":   chat,
+		"patchRunsIdLabels": chat,
 		"postDeadDrop": func() string {
 			a := r.do("POST", "/v1/runs", strings.Replace(startBody("task"), "{", `{"run_id": "0198c5a0-5a6b-7c00-8000-000000000001", `, 1))
 			require.Equal(t, http.StatusCreated, a.status, a.body)

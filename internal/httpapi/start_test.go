@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -164,6 +165,45 @@ func TestLabels(t *testing.T) {
 		}
 		most := r.do("POST", "/v1/runs", `{"agent":"labelled","task":"x","labels":`+many(30)+`}`)
 		require.Equal(t, http.StatusCreated, most.status, most.body)
+	})
+}
+
+// A change of labels is a note: the log stays as it is, runs and lists show it, and forks do not have it.
+func TestChangedLabels(t *testing.T) {
+	t.Parallel()
+	onEveryBus(t, 1, func(t *testing.T, r *rig) {
+		id := r.do("POST", "/v1/runs", `{"agent":`+inline+`,"task":"x","labels":{"env":"test","team":"a"}}`).text(t, "run_id")
+		path := "/v1/runs/" + id + "/labels"
+		a := r.do("PATCH", path, `{}`)
+		require.Equal(t, http.StatusOK, a.status, a.body)
+		require.JSONEq(t, `{"labels":{"env":"test","team":"a"}}`, a.body)
+		a = r.do("PATCH", path, `{"env":"prod","team":null,"gone":null,"x":"1"}`)
+		require.JSONEq(t, `{"labels":{"env":"prod","x":"1"}}`, a.body)
+		want := map[string]any{"env": "prod", "x": "1"}
+		require.Equal(t, want, r.do("GET", "/v1/runs/"+id, "").field(t, "labels"))
+		require.Equal(t, want, r.do("GET", "/v1/runs", "").field(t, "runs").([]any)[0].(map[string]any)["labels"])
+		require.Len(t, r.Records(id), 1)
+		fork := r.do("POST", "/v1/runs/"+id+"/fork", `{"at":1}`).text(t, "run_id")
+		require.Equal(t, map[string]any{"env": "test", "team": "a"}, r.do("GET", "/v1/runs/"+fork, "").field(t, "labels"))
+
+		r.fails(422, "too_many_labels", r.do("PATCH", path, many(31)))
+		for _, body := range []string{`null`, `["env"]`, `{"env":1}`, `{"env":{}}`, `{"E":"x"}`, `{"__proto__":"x"}`, `{"a\u0000":"x"}`, `{"env":"` + strings.Repeat("x", 257) + `"}`, `{"env":"\ud800"}`} {
+			r.fails(400, "bad_request", r.do("PATCH", path, body))
+		}
+		r.fails(404, "run_not_found", r.do("PATCH", "/v1/runs/"+runlog.NewID()+"/labels", `{}`))
+		require.Equal(t, want, r.do("GET", "/v1/runs/"+id, "").field(t, "labels"))
+
+		require.Equal(t, http.StatusOK, r.do("POST", "/v1/runs/"+id+"/cancel", `{}`).status)
+		a = r.do("PATCH", path, `{"env":null,"x":null}`)
+		require.JSONEq(t, `{"labels":{}}`, a.body, "also of a run that has ended")
+		require.NotContains(t, r.do("GET", "/v1/runs", "").body, `"env":"prod"`)
+
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() { r.do("PATCH", path, fmt.Sprintf(`{"k%d":"x"}`, i)) })
+		}
+		all.Wait()
+		require.Len(t, r.do("PATCH", path, `{}`).field(t, "labels"), 8, "none of several changes is lost")
 	})
 }
 

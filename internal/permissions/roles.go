@@ -332,6 +332,7 @@ func (l Layout) gateway(g *natsbus.Grants) {
 	g.StoreResults(events.DefaultPool) // images and files of messages
 	g.ReadBucket(buckets.Purged)
 	g.UseBucket(buckets.Threads)
+	g.UseBucket(buckets.Notes)
 	g.UseLease(ports.RoleKey{Role: Gateway, Name: "threads"}) // to forget those that have ended
 	for _, f := range rows.All() {
 		for _, bucket := range f.Buckets {

@@ -198,7 +198,7 @@ func CheckLabels(labels events.Labels) error {
 		return refusal.New(refusal.Invalid, refusal.CodeBadRequest, "%s", err.Error())
 	}
 	if len(labels) > events.MaxLabels {
-		return refusal.New(refusal.Unprocessable, refusal.CodeTooManyLabels, "labels: the run would have %d, with those of its agent and its parent; at most %d are allowed", len(labels), events.MaxLabels)
+		return refusal.New(refusal.Unprocessable, refusal.CodeTooManyLabels, "labels: the run would have %d; at most %d are allowed", len(labels), events.MaxLabels)
 	}
 	return nil
 }

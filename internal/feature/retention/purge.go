@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moorebus/moorebus/internal/history/notes"
 	"github.com/moorebus/moorebus/internal/kv"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/retry"
@@ -219,6 +220,9 @@ func (p *purge) remove(ctx context.Context) error {
 	if err := p.lookAgain(ctx); err != nil {
 		return err
 	}
+	if err := p.removeNotes(ctx); err != nil { // first: nobody finds them once the events are gone
+		return err
+	}
 	if err := p.removeEvents(ctx); err != nil {
 		return err
 	}
@@ -284,6 +288,14 @@ func (p *purge) archive(ctx context.Context) error {
 		p.done.Missing = exported.Missing
 		return err
 	})
+}
+
+func (p *purge) removeNotes(ctx context.Context) error {
+	going := map[[2]string]bool{}
+	for _, e := range p.chosen {
+		going[[2]string{e.run.Namespace, e.run.ID}] = true
+	}
+	return notes.Remove(ctx, p.bus, func(run events.Run) bool { return going[[2]string{run.Namespace, run.ID}] })
 }
 
 func (p *purge) removeSnapshots(ctx context.Context) error {

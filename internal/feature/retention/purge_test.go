@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/feature"
 	"github.com/moorebus/moorebus/internal/feature/retention"
 	"github.com/moorebus/moorebus/internal/filelog"
+	"github.com/moorebus/moorebus/internal/history/notes"
 	"github.com/moorebus/moorebus/internal/host"
 	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/internal/reducertest"
@@ -51,6 +52,10 @@ func TestPurgeAndImportAgain(t *testing.T) {
 	ref := w.Ref(gone)
 	require.NoError(t, w.Bus.PutSnapshot(t.Context(), gone, ports.Snapshot{Seq: 1, Memory: []byte(`{}`)}), "one that was left")
 
+	for _, run := range []events.Run{gone, kept} {
+		require.NoError(t, notes.PutLabels(t.Context(), w.Bus, run, events.Labels{"env": "prod"}, 0))
+	}
+
 	path := filepath.Join(t.TempDir(), "gone.jsonl")
 	done, err := purge(w, retention.PurgeOptions{Runs: []events.Run{gone}, Archive: archive(path)})
 	require.NoError(t, err)
@@ -65,6 +70,9 @@ func TestPurgeAndImportAgain(t *testing.T) {
 	require.Zero(t, w.Length(gone))
 	_, err = w.Bus.Snapshot(t.Context(), gone)
 	require.ErrorIs(t, err, journal.ErrNotFound)
+	_, _, err = notes.Labels(t.Context(), w.Bus, gone)
+	require.ErrorIs(t, err, journal.ErrNotFound, "its notes go with it")
+	require.Equal(t, events.Labels{"env": "prod"}, w.State(kept).Labels)
 	stone, err := tombstones.Get(t.Context(), w.Bus, gone)
 	require.NoError(t, err)
 	require.EqualValues(t, n, stone.Events)
