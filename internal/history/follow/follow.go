@@ -51,6 +51,9 @@ type Follower struct {
 	at        []uint64
 	following bool
 	moved     chan struct{}
+	// hurry is closed while somebody waits: the number is waiting.
+	waiting int
+	hurry   chan struct{}
 	// applying is held by who applies a batch of the shard.
 	applying []sync.Mutex
 }
@@ -69,7 +72,7 @@ func New(o Options) *Follower {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Follower{o: o, moved: make(chan struct{}), applying: make([]sync.Mutex, o.Log.Shards())}
+	return &Follower{o: o, moved: make(chan struct{}), hurry: make(chan struct{}), applying: make([]sync.Mutex, o.Log.Shards())}
 }
 
 // again is how soon a follower goes on after an error of the log or the store.
@@ -214,13 +217,45 @@ func (f *Follower) scan(ctx context.Context, shard int) error {
 	return f.apply(ctx, shard, b.records)
 }
 
-// live applies what a shard gets: in a batch is what came while the last one was applied.
+// linger is how long after the last batch the next one begins while nobody waits: a row costs the same for one
+// event as for many.
+const linger = 50 * time.Millisecond
+
+// lingers waits until a batch may follow one that began at a time, is full, or somebody waits.
+func (f *Follower) lingers(ctx context.Context, began time.Time, full <-chan struct{}) {
+	f.mu.Lock()
+	hurry := f.hurry
+	f.mu.Unlock()
+	wait := time.NewTimer(linger - time.Since(began))
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-full:
+	case <-hurry:
+	case <-ctx.Done():
+	}
+}
+
+// wants adds to how many wait for the store.
+func (f *Follower) wants(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch f.waiting += n; {
+	case f.waiting == 0:
+		f.hurry = make(chan struct{})
+	case f.waiting == n:
+		close(f.hurry)
+	}
+}
+
+// live applies what a shard gets: in a batch is what came since the last one.
 func (f *Follower) live(ctx context.Context, shard int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var mu sync.Mutex
 	var next batch // mu is of it
-	some, room := make(chan struct{}, 1), make(chan struct{}, 1)
+	some, many, room := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	var began time.Time
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer stop()
@@ -237,6 +272,7 @@ func (f *Follower) live(ctx context.Context, shard int) error {
 			if !full {
 				continue
 			}
+			signal(many)
 			select { // an old signal lets one record more into the batch
 			case <-room:
 			case <-ctx.Done():
@@ -250,6 +286,8 @@ func (f *Follower) live(ctx context.Context, shard int) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		f.lingers(ctx, began, many)
+		began = time.Now()
 		mu.Lock()
 		b := next
 		next = batch{}
@@ -306,6 +344,8 @@ func (f *Follower) Wait(ctx context.Context) Behind {
 		}
 		ends[shard] = newest.Seq
 	}
+	f.wants(1)
+	defer f.wants(-1)
 	for {
 		f.mu.Lock()
 		at, following, moved := f.at, f.following, f.moved

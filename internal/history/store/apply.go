@@ -90,23 +90,37 @@ func (s *Store) change(ctx context.Context, make func(*transaction) error) error
 	ctx = context.WithoutCancel(ctx) // to watch it costs a goroutine for each statement
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	t, err := s.write.begin(ctx)
+	t, err := s.begin(ctx)
 	if err != nil {
 		return s.seen(err)
 	}
-	if err := make(t); err != nil {
-		return s.seen(errors.Join(err, t.Rollback()))
+	if err = make(t); err != nil {
+		err = errors.Join(err, t.Rollback())
+	} else {
+		err = t.end(ctx)
 	}
-	return s.seen(t.Commit())
+	if err != nil {
+		s.known.Purge()
+	}
+	return s.seen(err)
 }
 
-// stored is what the store has of a run. rid is 0 if it has none.
+// Open runs are kept in memory: so many, if their tasks and folds are not larger.
+const (
+	knownRuns = 4096
+	largest   = 8 << 10
+)
+
+type runKey struct{ namespace, id string }
+
+// stored is what the store has of a run. rid is 0 if it has none. The number of its next text is 0 before it was
+// looked for.
 type stored struct {
-	rid, started, high int64
-	run                history.Run
-	note               note
-	is                 bool // the store has the run
-	change             *history.Change
+	rid, started, high, next int64
+	run                      history.Run
+	note                     note
+	is                       bool // the store has the run
+	change                   *history.Change
 }
 
 // changes stores changes of runs, in the order of rids, since the table of words is written in that order.
@@ -116,14 +130,14 @@ func (t *transaction) changes(ctx context.Context, changes []history.Change) err
 		return err
 	}
 	all := make([]*stored, 0, len(changes))
-	seen := map[[2]string]bool{}
+	seen := map[runKey]bool{}
 	for i := range changes {
-		key := [2]string{changes[i].Run.Namespace, changes[i].Run.ID}
+		key := runKey{changes[i].Run.Namespace, changes[i].Run.ID}
 		if seen[key] { // a second change of a run follows the first
 			return errors.Join(t.storeAll(ctx, all), t.changes(ctx, changes[i:]))
 		}
 		seen[key] = true
-		r, err := t.stored(ctx, changes[i].Run.Namespace, changes[i].Run.ID)
+		r, err := t.stored(ctx, key)
 		if err != nil {
 			return err
 		}
@@ -149,7 +163,16 @@ func (t *transaction) storeAll(ctx context.Context, all []*stored) error {
 }
 
 // stored returns what the store has of a run.
-func (t *transaction) stored(ctx context.Context, ns, id string) (*stored, error) {
+func (t *transaction) stored(ctx context.Context, key runKey) (*stored, error) {
+	known, changed := t.changed[key]
+	if !changed {
+		known, _ = t.known.Get(key)
+	}
+	if known != nil {
+		r := *known
+		return &r, nil
+	}
+	ns, id := key.namespace, key.id
 	r := &stored{run: history.Run{Namespace: ns, ID: id}}
 	var row []byte
 	err := t.get(ctx, "SELECT rid, started, high, row FROM runs WHERE ns = ? AND id = ?", []any{ns, id}, &r.rid, &r.started, &r.high, &row)
@@ -170,7 +193,8 @@ func (t *transaction) stored(ctx context.Context, ns, id string) (*stored, error
 
 // store makes one change.
 func (t *transaction) store(ctx context.Context, r *stored) error {
-	run := r.change.Run
+	run, key := r.change.Run, runKey{r.change.Run.Namespace, r.change.Run.ID}
+	t.changed[key] = nil
 	if r.change.Gone || r.change.Anew {
 		if err := t.forget(ctx, r.rid); err != nil {
 			return err
@@ -199,13 +223,20 @@ func (t *transaction) store(ctx context.Context, r *stored) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(t.exec(ctx, upsert, row...), t.texts(ctx, r.rid, r.change.Texts))
+	if err := errors.Join(t.exec(ctx, upsert, row...), t.texts(ctx, r)); err != nil {
+		return err
+	}
+	t.changed[key] = &stored{rid: r.rid, started: r.started, next: r.next, run: run, note: r.note, is: true}
+	return nil
 }
 
 var upsert = func() string {
 	names, marks, sets := []string{}, []string{}, []string{}
 	for _, c := range columns {
-		names, marks, sets = append(names, c[0]), append(marks, "?"), append(sets, c[0]+" = excluded."+c[0])
+		names, marks = append(names, c[0]), append(marks, "?")
+		if c[0] != "high" { // it depends on other runs
+			sets = append(sets, c[0]+" = excluded."+c[0])
+		}
 	}
 	return "INSERT INTO runs (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(marks, ", ") + ") ON CONFLICT (rid) DO UPDATE SET " + strings.Join(sets[3:], ", ")
 }()
@@ -219,34 +250,32 @@ func (t *transaction) forget(ctx context.Context, rid int64) error {
 }
 
 // texts adds texts of a run.
-func (t *transaction) texts(ctx context.Context, rid int64, texts []history.Text) error {
-	if len(texts) == 0 {
-		return nil
+func (t *transaction) texts(ctx context.Context, r *stored) error {
+	if begin := r.rid << (textBits - kindBits); !r.is || r.change.Anew {
+		r.next = begin
+	} else if r.next == 0 && len(r.change.Texts) > 0 {
+		var last sql.NullInt64
+		if err := t.get(ctx, "SELECT max(id) FROM texts WHERE id >= ? AND id < ?", []any{r.rid << textBits, (r.rid + 1) << textBits}, &last); err != nil {
+			return err
+		}
+		r.next = max(begin, last.Int64>>kindBits+1)
 	}
-	var last sql.NullInt64
-	if err := t.get(ctx, "SELECT max(id) FROM texts WHERE id >= ? AND id < ?", []any{rid << textBits, (rid + 1) << textBits}, &last); err != nil {
-		return err
-	}
-	next := rid << (textBits - kindBits)
-	if last.Valid {
-		next = last.Int64>>kindBits + 1
-	}
-	for _, text := range texts {
-		if next>>(textBits-kindBits) != rid {
+	for _, text := range r.change.Texts {
+		if r.next>>(textBits-kindBits) != r.rid {
 			return nil
 		}
 		kind := slices.Index(kinds, text.Kind)
 		if kind < 0 {
 			return fmt.Errorf("%q is no kind of texts", text.Kind)
 		}
-		id := next<<kindBits | int64(kind)
+		id := r.next<<kindBits | int64(kind)
 		if err := t.exec(ctx, "INSERT INTO texts VALUES (?, ?, ?)", id, int64(text.N), nano(text.At)); err != nil {
 			return err
 		}
 		if err := t.exec(ctx, "INSERT INTO words (rowid, word) VALUES (?, ?)", id, wordsOf(text)); err != nil {
 			return err
 		}
-		next++
+		r.next++
 	}
 	return nil
 }

@@ -9,10 +9,16 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// conn is a pool of connections to the database.
-type conn struct{ db *sql.DB }
+// conn is a pool of connections to the database. prepared are the statements of its transactions, each of which
+// is compiled once.
+type conn struct {
+	db       *sql.DB
+	prepared map[string]*sql.Stmt
+}
 
 // readers is how many connections read at once.
 const readers = 4
@@ -47,30 +53,63 @@ func dial(source string, settings []string, most int) (*conn, error) {
 	}
 	db.SetMaxOpenConns(most)
 	db.SetMaxIdleConns(most)
-	return &conn{db}, nil
+	return &conn{db, map[string]*sql.Stmt{}}, nil
 }
 
-// transaction is a transaction with its prepared statements.
+// transaction is a transaction with its statements, and with the open runs of the store. changed are the runs
+// that it changes, as they are then; nil: read them again.
 type transaction struct {
 	*sql.Tx
+	conn     *conn
 	prepared map[string]*sql.Stmt
+	known    *lru.Cache[runKey, *stored]
+	changed  map[runKey]*stored
 }
 
-func (c *conn) begin(ctx context.Context) (*transaction, error) {
-	tx, err := c.db.BeginTx(ctx, nil)
-	return &transaction{tx, map[string]*sql.Stmt{}}, err
+func (s *Store) begin(ctx context.Context) (*transaction, error) {
+	tx, err := s.write.db.BeginTx(ctx, nil)
+	return &transaction{tx, s.write, map[string]*sql.Stmt{}, s.known, map[runKey]*stored{}}, err
+}
+
+// end commits the transaction. Its new statements are prepared for those that follow, since the only connection
+// is free now.
+func (t *transaction) end(ctx context.Context) error {
+	if err := t.Commit(); err != nil {
+		return err
+	}
+	for query := range t.prepared {
+		if t.conn.prepared[query] == nil {
+			s, err := t.conn.db.PrepareContext(ctx, query)
+			if err != nil {
+				return err
+			}
+			t.conn.prepared[query] = s
+		}
+	}
+	for key, r := range t.changed {
+		if r != nil && r.run.Ended.IsZero() && len(r.run.Task)+len(r.run.Open) <= largest {
+			t.known.Add(key, r)
+		} else {
+			t.known.Remove(key)
+		}
+	}
+	return nil
 }
 
 // statement returns a statement of the transaction. It ends with it.
 func (t *transaction) statement(ctx context.Context, query string) (*sql.Stmt, error) {
-	if s := t.prepared[query]; s != nil {
-		return s, nil
+	s := t.prepared[query]
+	if s == nil {
+		if ready := t.conn.prepared[query]; ready != nil {
+			s = t.StmtContext(ctx, ready)
+		} else {
+			var err error
+			if s, err = t.PrepareContext(ctx, query); err != nil {
+				return nil, fmt.Errorf("%s: %w", query, err)
+			}
+		}
+		t.prepared[query] = s
 	}
-	s, err := t.PrepareContext(ctx, query)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", query, err)
-	}
-	t.prepared[query] = s
 	return s, nil
 }
 

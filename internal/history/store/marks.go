@@ -84,10 +84,12 @@ func (t *transaction) mark(ctx context.Context, r *stored, old, marks map[mark]*
 // notes stores what was noted about runs.
 func (t *transaction) notes(ctx context.Context, notes []history.Note) error {
 	for _, n := range notes {
-		r, err := t.stored(ctx, n.Namespace, n.ID)
+		key := runKey{n.Namespace, n.ID}
+		r, err := t.stored(ctx, key)
 		if err != nil {
 			return err
 		}
+		t.changed[key] = nil
 		old := r.marks(r.run)
 		r.note = note{n.Labels, n.Scores}
 		var labels, scores []byte

@@ -46,8 +46,11 @@ func rest(run history.Run) history.Run {
 }
 
 // rowColumns are the columns of r that [scanRow] reads, with what was noted about the run.
-const rowColumns = `r.rid, r.ns, r.id, r.shard, r.n, r.state, r.agent, r.model, r.error, r.experiment, r.parent, r.fork_of, r.starter, r.waiting,
-	r.paused, r.started, r.updated, r.ended, r.cost, r.tokens, r.steps, r.high, r.row, o.labels, o.scores`
+const rowColumns = runColumns + ", o.labels, o.scores"
+
+// runColumns are those of the run itself.
+const runColumns = `r.rid, r.ns, r.id, r.shard, r.n, r.state, r.agent, r.model, r.error, r.experiment, r.parent, r.fork_of, r.starter, r.waiting,
+	r.paused, r.started, r.updated, r.ended, r.cost, r.tokens, r.steps, r.high, r.row`
 
 // rowFrom joins what was noted about the run.
 const rowFrom = " LEFT JOIN notes o ON o.ns = r.ns AND o.id = r.id"
@@ -118,17 +121,27 @@ func slotTime(slot int64) time.Duration {
 // first events.
 func (s *Store) Runs(ctx context.Context, runs []events.Run) ([]history.Run, error) {
 	var all []history.Run
+	var others [][2]string
 	for _, run := range runs {
-		err := s.query(ctx, "SELECT "+rowColumns+", r.open FROM runs r"+rowFrom+" WHERE r.ns = ? AND r.id = ?", []any{run.Namespace, run.ID}, func(scan scan) error {
-			var open []byte
-			r, err := scanRow(scan, &open)
-			r.Open = open
-			all = append(all, r.Run)
-			return err
-		})
-		if err != nil {
-			return nil, err
+		if r, is := s.known.Get(runKey{run.Namespace, run.ID}); is {
+			all = append(all, r.run)
+		} else {
+			others = append(others, [2]string{run.Namespace, run.ID})
 		}
 	}
-	return all, nil
+	if len(others) == 0 {
+		return all, nil
+	}
+	names, err := json.Marshal(others)
+	if err != nil {
+		return nil, err
+	}
+	err = s.query(ctx, "SELECT "+runColumns+", NULL, NULL, r.open FROM json_each(?) j CROSS JOIN runs r ON r.ns = j.value ->> 0 AND r.id = j.value ->> 1", []any{string(names)}, func(scan scan) error {
+		var open []byte
+		r, err := scanRow(scan, &open)
+		r.Open = open
+		all = append(all, r.Run)
+		return err
+	})
+	return all, err
 }

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"modernc.org/sqlite"
 )
 
@@ -34,6 +35,9 @@ type Store struct {
 	write, read *conn
 	// applying is held by changes.
 	applying sync.Mutex
+	// known are the runs that have not ended and that changed last, as they are in the file, which no other
+	// process changes.
+	known *lru.Cache[runKey, *stored]
 }
 
 // Open opens the store in a file of SQLite, and makes it if there is none. A file of another version, a
@@ -61,7 +65,11 @@ func Open(ctx context.Context, file string, log *slog.Logger) (*Store, error) {
 
 // open opens the store in a file; without a name, in memory.
 func open(ctx context.Context, file string, temporary bool) (*Store, error) {
-	s := &Store{file: file, temporary: temporary}
+	known, err := lru.New[runKey, *stored](knownRuns)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{file: file, temporary: temporary, known: known}
 	if file != "" {
 		lock, err := os.OpenFile(file+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
@@ -75,7 +83,7 @@ func open(ctx context.Context, file string, temporary bool) (*Store, error) {
 			return nil, errors.Join(err, s.Close())
 		}
 	}
-	err := s.connect(ctx)
+	err = s.connect(ctx)
 	if errors.Is(err, errForeign) {
 		if err = s.remove(); err == nil {
 			err = s.connect(ctx)
@@ -213,6 +221,7 @@ func (s *Store) rebuild(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = s.disconnect()
+	s.known.Purge()
 	if s.file != "" {
 		if err := s.remove(); err != nil {
 			return err

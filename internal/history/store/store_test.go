@@ -219,3 +219,33 @@ func TestReadersSeeEntireBatches(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 30, f.Total.Runs)
 }
+
+// The rows for a fold have the labels of the first event, whatever was noted since, also after a restart.
+func TestRunsHaveTheirFirstLabels(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "views.db")
+	s, _ := open(t, file)
+	r := full("a", "x")
+	r.Ended = time.Time{}
+	run := []events.Run{{Namespace: "default", ID: "a"}}
+	check := func(s *store.Store, noted string) {
+		got, err := s.Runs(t.Context(), run)
+		require.NoError(t, err)
+		require.Equal(t, []history.Run{r}, got)
+		row, _, err := s.Run(t.Context(), "default", "a")
+		require.NoError(t, err)
+		require.Equal(t, noted, row.Labels["k"])
+	}
+	require.NoError(t, s.Apply(t.Context(), history.Batch{Stream: "s", To: 1, Runs: []history.Change{{Run: r}}}))
+	check(s, "x")
+	note := history.Note{Namespace: "default", ID: "a", Labels: map[string]string{"k": "noted"}}
+	require.NoError(t, s.Apply(t.Context(), history.Batch{Stream: "notes", To: 1, Notes: []history.Note{note}}))
+	check(s, "noted")
+	r.N++
+	require.NoError(t, s.Apply(t.Context(), history.Batch{Stream: "s", From: 1, To: 2, Runs: []history.Change{{Run: r}}}))
+	check(s, "noted")
+	require.ErrorIs(t, s.Apply(t.Context(), history.Batch{Stream: "s", From: 1, To: 2, Runs: []history.Change{{Run: full("a", "y")}}}), follow.ErrMoved)
+	check(s, "noted")
+	require.NoError(t, s.Close())
+	s, _ = open(t, file)
+	check(s, "noted")
+}
