@@ -135,7 +135,7 @@ func (v *storedRuns) run(i int) history.Change {
 	at := v.began.Add(time.Duration(float64(i) / float64(v.runs) * float64(90*24*time.Hour))).Truncate(time.Microsecond)
 	took := time.Duration(v.ExpFloat64() * float64(20*time.Second))
 	r := history.Run{
-		Namespace: "default", ID: fmt.Sprintf("0199a7c2-%04x-7%03x-8000-%012x", i%65536, i%4096, i), Shard: i % 4, State: events.Done, N: 32, Head: fmt.Sprintf("%064x", v.Uint64()), Agent: "agent-" + strconv.Itoa(int(v.zipf.Uint64())%40),
+		Namespace: "default", ID: fmt.Sprintf("0199a7c2-%04x-7%03x-8000-%012x", i%65536, i%4096, i), Shard: i % 4, State: events.Done, N: 32, Head: fmt.Sprintf("%016x%016x%016x%016x", v.Uint64(), v.Uint64(), v.Uint64(), v.Uint64()), Agent: "agent-" + strconv.Itoa(int(v.zipf.Uint64())%40),
 		Started: at, Updated: at.Add(took), Ended: at.Add(took), Model: "openai/gpt-5", Models: []string{"openai/gpt-5"}, Tools: []string{"search", "charge_card"}[:1+i%2],
 		Steps: 3, CostUSD: v.Float64(), Priced: true, Input: 1000, Output: 200, Tokens: v.IntN(5000), Labels: map[string]string{"team": "team-" + strconv.Itoa(v.IntN(20))}, By: "user-" + strconv.Itoa(v.IntN(100)),
 	}

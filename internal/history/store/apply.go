@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -175,10 +174,10 @@ func (t *transaction) stored(ctx context.Context, key runKey) (*stored, error) {
 	ns, id := key.namespace, key.id
 	r := &stored{run: history.Run{Namespace: ns, ID: id}}
 	var row []byte
-	err := t.get(ctx, "SELECT rid, started, high, row FROM runs WHERE ns = ? AND id = ?", []any{ns, id}, &r.rid, &r.started, &r.high, &row)
+	err := t.get(ctx, "SELECT rid, started, row FROM runs WHERE ns = ? AND id = ?", []any{ns, id}, &r.rid, &r.started, &row)
 	if err == nil {
 		r.is = true
-		err = json.Unmarshal(row, &r.run)
+		err = unpack(row, &r.run)
 	}
 	if err == nil || errors.Is(err, sql.ErrNoRows) {
 		var labels, scores []byte
@@ -211,8 +210,8 @@ func (t *transaction) store(ctx context.Context, r *stored) error {
 		if err := t.mark(ctx, r, old, nil); err != nil {
 			return err
 		}
-		old, r.started, r.high = nil, started, max(r.high, started)
-		if err := t.exec(ctx, "UPDATE runs SET high = ? WHERE rid >= ? AND high < ?", r.high, r.rid, r.high); err != nil {
+		old, r.started = nil, started
+		if err := t.exec(ctx, "UPDATE runs SET high = ? WHERE rid >= ? AND high < ?", started, r.rid, started); err != nil {
 			return err
 		}
 	}

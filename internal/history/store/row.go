@@ -3,10 +3,14 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"math"
+	"sync"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/moorebus/moorebus/internal/history"
 	"github.com/moorebus/moorebus/pkg/events"
@@ -17,7 +21,7 @@ func values(r *stored, run history.Run) ([]any, error) {
 	v := []any{
 		r.rid, run.Namespace, run.ID, run.Shard, int64(run.N), string(run.State), run.Agent, run.Model, run.Error, run.Experiment,
 		run.Parent, run.ForkOf, run.By, run.Waiting, number(run.Paused), r.started, nano(run.Updated),
-		nil, nil, nil, nil, run.Tokens, run.Steps, r.high, nil, nil,
+		nil, nil, nil, nil, run.Tokens, run.Steps, r.high, nil, nil, nil,
 	}
 	if !run.Ended.IsZero() {
 		ended := nano(run.Ended)
@@ -27,11 +31,58 @@ func values(r *stored, run history.Run) ([]any, error) {
 		v[20] = run.CostUSD
 	}
 	if len(run.Open) > 0 {
-		v[25] = run.Open
+		v[26] = run.Open
+	}
+	if head, is := hash(run.Head); is {
+		v[24], run.Head = head, ""
 	}
 	row, err := json.Marshal(rest(run))
-	v[24] = row
+	if !run.Ended.IsZero() {
+		row = packer().EncodeAll(row, nil)
+	}
+	v[25] = row
 	return v, err
+}
+
+// hash returns the bytes of a hash in hexadecimal digits.
+func hash(text string) ([]byte, bool) {
+	b, err := hex.DecodeString(text)
+	return b, err == nil && len(b) == 32 && hex.EncodeToString(b) == text
+}
+
+// usual is what rows have in common. The version of the tables changes with it.
+const usual = `{"state":"","entered":"2026-11-27T10:00:00.000000Z","deadline":"2026-11-27T10:00:00Z","outside":true,"pools":["default"],"restored":true,` +
+	`"pause_reason":"","queued":true,"priority":"low","fork_at":1,"cost_usd":0.01,"cached":0,"call":"call_","call_errors":["timeout"],"hand_offs":[{"n":1,"to":""}],` +
+	`"mode":"chat","mode":"task","task":" the of and to a in is for that with on please find write check this from what ","models":["openai/gpt-5"],"models":["anthropic/claude-"],` +
+	`"tools":["search"],"input":1000,"output":200,"priced":true,"labels":{"team":""}}`
+
+// packer and unpacker compress and expand rows.
+var (
+	packer = sync.OnceValue(func() *zstd.Encoder {
+		e, err := zstd.NewWriter(nil, zstd.WithEncoderDictRaw(1, []byte(usual)), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false))
+		if err != nil {
+			panic(err) // the options are wrong
+		}
+		return e
+	})
+	unpacker = sync.OnceValue(func() *zstd.Decoder {
+		d, err := zstd.NewReader(nil, zstd.WithDecoderDictRaw(1, []byte(usual)), zstd.WithDecoderConcurrency(readers))
+		if err != nil {
+			panic(err) // the options are wrong
+		}
+		return d
+	})
+)
+
+// unpack reads the rest of a run from its row, which is plain if it begins as JSON does.
+func unpack(row []byte, run *history.Run) error {
+	if len(row) > 0 && row[0] != '{' {
+		var err error
+		if row, err = unpacker().DecodeAll(row, nil); err != nil {
+			return err
+		}
+	}
+	return json.Unmarshal(row, run)
 }
 
 // rest is what of a run has no column.
@@ -50,7 +101,7 @@ const rowColumns = runColumns + ", o.labels, o.scores"
 
 // runColumns are those of the run itself.
 const runColumns = `r.rid, r.ns, r.id, r.shard, r.n, r.state, r.agent, r.model, r.error, r.experiment, r.parent, r.fork_of, r.starter, r.waiting,
-	r.paused, r.started, r.updated, r.ended, r.cost, r.tokens, r.steps, r.high, r.row`
+	r.paused, r.started, r.updated, r.ended, r.cost, r.tokens, r.steps, r.high, r.head, r.row`
 
 // rowFrom joins what was noted about the run.
 const rowFrom = " LEFT JOIN notes o ON o.ns = r.ns AND o.id = r.id"
@@ -69,11 +120,11 @@ func scanRow(scan scan, more ...any) (Row, error) {
 	var n, started, updated int64
 	var ended sql.NullInt64
 	var cost sql.NullFloat64
-	var row, labels, scores []byte
+	var head, row, labels, scores []byte
 	run := &r.Run
 	err := scan(append([]any{
 		&r.rid, &run.Namespace, &run.ID, &run.Shard, &n, &run.State, &run.Agent, &run.Model, &run.Error, &run.Experiment, &run.Parent, &run.ForkOf, &run.By, &run.Waiting,
-		&run.Paused, &started, &updated, &ended, &cost, &run.Tokens, &run.Steps, &r.high, &row, &labels, &scores,
+		&run.Paused, &started, &updated, &ended, &cost, &run.Tokens, &run.Steps, &r.high, &head, &row, &labels, &scores,
 	}, more...)...)
 	if err != nil {
 		return r, err
@@ -82,7 +133,8 @@ func scanRow(scan scan, more ...any) (Row, error) {
 	if ended.Valid {
 		run.Ended = moment(ended.Int64)
 	}
-	err = json.Unmarshal(row, run)
+	run.Head = hex.EncodeToString(head)
+	err = unpack(row, run)
 	if cost.Valid {
 		run.CostUSD = cost.Float64
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // version is that of the tables. A file of another version is built anew.
-const version = "1"
+const version = "2"
 
 // columns are those of the table of runs, with their types in SQLite. Times and durations are in nanoseconds.
 // What a run does not have is NULL if it is compared or sorted by, else empty.
@@ -37,7 +37,9 @@ var columns = [][2]string{
 	{"steps", "INTEGER NOT NULL"},
 	// high is the latest start of this run and of all those with a lower rid.
 	{"high", "INTEGER NOT NULL"},
-	// row is the rest of the run's row as JSON, open what its fold needs to go on.
+	// head is the hash itself, if it is one.
+	{"head", "BLOB"},
+	// row is the rest of the run's row as JSON, compressed once the run has ended, open what its fold needs to go on.
 	{"row", "BLOB NOT NULL"},
 	{"open", "BLOB"},
 }
