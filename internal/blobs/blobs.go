@@ -54,6 +54,8 @@ var (
 	ErrNotExist = fs.ErrNotExist
 	// ErrChanged says that somebody else stored or removed the object meanwhile.
 	ErrChanged = errors.New("somebody else changed it meanwhile")
+	// ErrNoAnswer says that a server gave no answer, or only a part of one.
+	ErrNoAnswer = errors.New("no answer")
 )
 
 // Open returns the store that a URL names. It reads and writes nothing: whether the place can be

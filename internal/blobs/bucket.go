@@ -83,7 +83,10 @@ func newBucket(u *url.URL) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport.DialContext = (&net.Dialer{Timeout: patience, KeepAlive: patience}).DialContext
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := (&net.Dialer{Timeout: patience, KeepAlive: patience}).DialContext(ctx, network, address)
+		return watched{conn}, err
+	}
 	transport.ResponseHeaderTimeout = 3 * patience // a server may have to put a large object together
 	client, err := minio.New(end.Host, &minio.Options{
 		Creds: credentials.NewEnvAWS(), Secure: end.Scheme == "https", Transport: transport, Region: b.region, BucketLookup: lookup, MaxRetries: tries,
@@ -93,6 +96,39 @@ func newBucket(u *url.URL) (Store, error) {
 	}
 	b.core = minio.Core{Client: client}
 	return b, nil
+}
+
+// watched is a connection that fails if nothing moves on it for some time. Else a body that stops halfway is
+// waited for forever. What is written gives an answer that is waited for meanwhile more time, too.
+type watched struct{ net.Conn }
+
+func (c watched) Read(p []byte) (int, error) {
+	return c.more(c.Conn.Read, p)
+}
+
+func (c watched) Write(p []byte) (int, error) {
+	return c.more(c.Conn.Write, p)
+}
+
+func (c watched) more(do func([]byte) (int, error), p []byte) (int, error) {
+	if err := c.SetDeadline(time.Now().Add(3 * patience)); err != nil {
+		return 0, err
+	}
+	return do(p)
+}
+
+// body is that of an answer. Its errors say what they mean.
+type body struct {
+	io.ReadCloser
+	explain func(error) error
+}
+
+func (b body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = b.explain(err)
+	}
+	return n, err
 }
 
 func (b *bucket) String() string           { return b.url }
@@ -144,7 +180,7 @@ func (b *bucket) get(ctx context.Context, key string, o minio.GetObjectOptions) 
 	if err != nil {
 		return nil, b.explain(ctx, key, err)
 	}
-	return r, nil
+	return body{r, func(err error) error { return b.explain(ctx, key, err) }}, nil
 }
 
 // Range implements [Store].
@@ -211,7 +247,7 @@ func (b *bucket) explain(ctx context.Context, key string, err error) error {
 	case err == nil || ctx.Err() != nil:
 		return errors.Join(ctx.Err(), err)
 	case !errors.As(err, &answer) && (errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF)):
-		return fmt.Errorf("%s: no answer from %s: check the endpoint and the network: %w", b.url, b.endpoint, err)
+		return fmt.Errorf("%s: %w from %s: check the endpoint and the network: %w", b.url, ErrNoAnswer, b.endpoint, err)
 	}
 	switch answer.Code {
 	case "NoSuchKey":

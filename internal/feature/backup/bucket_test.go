@@ -113,3 +113,25 @@ func TestBadURL(t *testing.T) {
 		require.Error(t, err, url)
 	}
 }
+
+// A server that stops in the middle of an answer has damaged nothing.
+func TestBucketBreaksOff(t *testing.T) {
+	var breaks atomic.Bool
+	url := blobstest.Server(t, "p", func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if breaks.Load() && r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/log/") {
+				w.Header().Set("Content-Length", "100")
+				_, _ = w.Write([]byte("part"))
+				panic(http.ErrAbortHandler)
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	one := newWorld(t, 1)
+	one.Open()
+	one.take(url, true)
+	breaks.Store(true)
+	_, err := backup.Open(t.Context(), url, time.Time{})
+	require.ErrorIs(t, err, blobs.ErrNoAnswer)
+	require.NotErrorIs(t, err, backup.ErrDamaged)
+}

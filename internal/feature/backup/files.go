@@ -95,7 +95,7 @@ func readLines(ctx context.Context, from blobs.Store, f File, take func(offset i
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w: %w", f.Path, ErrDamaged, err)
+			return unreadable(f, err)
 		}
 		if len(long) > 0 {
 			long = append(long, part...)
@@ -125,12 +125,21 @@ func check(ctx context.Context, from blobs.Store, f File) error {
 	digest := sha256.New()
 	n, err := io.Copy(digest, file)
 	if err != nil {
-		return fmt.Errorf("%s: %w: %w", f.Path, ErrDamaged, err)
+		return unreadable(f, err)
 	}
 	if got := hex.EncodeToString(digest.Sum(nil)); n != f.Bytes || got != f.SHA256 {
 		return fmt.Errorf("%s: %w: it has %d bytes with SHA-256 %s, and should have %d with %s", f.Path, ErrDamaged, n, got, f.Bytes, f.SHA256)
 	}
 	return nil
+}
+
+// unreadable returns the error of a file of which only a part could be read. A server that does not answer
+// has damaged nothing.
+func unreadable(f File, err error) error {
+	if errors.Is(err, blobs.ErrNoAnswer) {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	return fmt.Errorf("%s: %w: %w", f.Path, ErrDamaged, err)
 }
 
 func objectPath(digest string) string { return path.Join(objectFolder, digest[:2], digest) }
