@@ -135,3 +135,21 @@ func TestBucketBreaksOff(t *testing.T) {
 	require.ErrorIs(t, err, blobs.ErrNoAnswer)
 	require.NotErrorIs(t, err, backup.ErrDamaged)
 }
+
+// A bucket's files are paid for by each read: one for the checksum before anything else, one for the lines.
+func TestBucketIsReadTwice(t *testing.T) {
+	var reads atomic.Int64
+	url := blobstest.Server(t, "p", func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/log/") {
+				reads.Add(1)
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	one := newWorld(t, 1)
+	one.Open()
+	one.take(url, true)
+	openArchive(t, url, time.Time{})
+	require.EqualValues(t, 2, reads.Load())
+}

@@ -71,18 +71,17 @@ func writeLines(ctx context.Context, to blobs.Store, path string, lines func(put
 	return f, err
 }
 
-// readLines holds a packed file to its checksum, and then calls take for each line with its
-// offset in the unpacked file. The line is valid until take returns.
+// readLines calls take for each line of a packed file with its offset in the unpacked file, and holds the file
+// to its checksum meanwhile: what take got counts only if there is no error. The line is valid until take returns.
 func readLines(ctx context.Context, from blobs.Store, f File, take func(offset int64, line []byte) error) error {
-	if err := check(ctx, from, f); err != nil {
-		return err
-	}
-	file, err := from.Get(ctx, f.Path)
+	file, err := open(ctx, from, f)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	r := bufio.NewReaderSize(s2.NewReader(file), 1<<20)
+	counted := &counter{digest: sha256.New()}
+	packed := io.TeeReader(file, counted)
+	r := bufio.NewReaderSize(s2.NewReader(packed), 1<<20)
 	var long []byte
 	offset, lines := int64(0), 0
 	for {
@@ -106,29 +105,41 @@ func readLines(ctx context.Context, from blobs.Store, f File, take func(offset i
 		}
 		offset, lines, long = offset+int64(len(part)), lines+1, long[:0]
 	}
+	if _, err := io.Copy(io.Discard, packed); err != nil {
+		return unreadable(f, err)
+	}
 	if lines != f.Lines {
 		return fmt.Errorf("%s: %w: it has %d lines and should have %d", f.Path, ErrDamaged, lines, f.Lines)
 	}
-	return nil
+	return counted.check(f)
 }
 
 // check holds a file to its size and checksum.
 func check(ctx context.Context, from blobs.Store, f File) error {
-	file, err := from.Get(ctx, f.Path)
-	if errors.Is(err, blobs.ErrNotExist) {
-		return fmt.Errorf("%s: %w: the file is missing", f.Path, ErrDamaged)
-	}
+	file, err := open(ctx, from, f)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	digest := sha256.New()
-	n, err := io.Copy(digest, file)
-	if err != nil {
+	counted := &counter{digest: sha256.New()}
+	if _, err := io.Copy(counted, file); err != nil {
 		return unreadable(f, err)
 	}
-	if got := hex.EncodeToString(digest.Sum(nil)); n != f.Bytes || got != f.SHA256 {
-		return fmt.Errorf("%s: %w: it has %d bytes with SHA-256 %s, and should have %d with %s", f.Path, ErrDamaged, n, got, f.Bytes, f.SHA256)
+	return counted.check(f)
+}
+
+func open(ctx context.Context, from blobs.Store, f File) (io.ReadCloser, error) {
+	file, err := from.Get(ctx, f.Path)
+	if errors.Is(err, blobs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w: the file is missing", f.Path, ErrDamaged)
+	}
+	return file, err
+}
+
+// check holds what was read to the size and checksum of a file.
+func (c *counter) check(f File) error {
+	if got := hex.EncodeToString(c.digest.Sum(nil)); c.bytes != f.Bytes || got != f.SHA256 {
+		return fmt.Errorf("%s: %w: it has %d bytes with SHA-256 %s, and should have %d with %s", f.Path, ErrDamaged, c.bytes, got, f.Bytes, f.SHA256)
 	}
 	return nil
 }
