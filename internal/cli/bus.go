@@ -118,6 +118,19 @@ func DataDir(getenv func(string) string) (string, error) {
 	return filepath.Join(home, ".local", "share", appName), nil
 }
 
+// StateFile returns a file of what this user's commands keep of a bus and can make again:
+// $XDG_STATE_HOME/moorebus/BUS/NAME, else below ~/.local/state.
+func StateFile(getenv func(string) string, bus, name string) (string, error) {
+	dir := getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(dir) {
+		if dir = getenv("HOME"); dir == "" {
+			return "", NotConfigured("no home directory is known: set HOME or XDG_STATE_HOME")
+		}
+		dir = filepath.Join(dir, ".local", "state")
+	}
+	return filepath.Join(dir, appName, bus, name), nil
+}
+
 // OperatorFile returns the file with the token by which this user's commands act on the server of
 // run and dev: $XDG_CONFIG_HOME/moorebus/operator, else ~/.config/moorebus/operator. It is not in
 // the data directory, so whoever reads that one can only watch.

@@ -222,6 +222,9 @@ func New(cfg Config) (*Controller, error) {
 // Config returns the configuration with its defaults.
 func (c *Controller) Config() Config { return c.cfg }
 
+// Unserved returns the pools that no living actor serves, each since when.
+func (c *Controller) Unserved(ctx context.Context) map[string]time.Time { return c.pools.Unserved(ctx) }
+
 // readGauges has scrapes of the process's metrics tell what waits on the bus.
 func (c *Controller) readGauges() {
 	to := c.cfg.Store.Meter()

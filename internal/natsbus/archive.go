@@ -55,6 +55,19 @@ func (b *Bus) Born(ctx context.Context) (time.Time, error) {
 	return info.Created.UTC(), nil
 }
 
+// Streams returns the streams of the log, each with the time at which it was made.
+func (b *Bus) Streams(ctx context.Context) ([]string, error) {
+	all := make([]string, b.shards)
+	for shard := range all {
+		info, err := b.shardInfo(ctx, shard)
+		if err != nil {
+			return nil, err
+		}
+		all[shard] = info.Config.Name + "@" + info.Created.UTC().Format(time.RFC3339Nano)
+	}
+	return all, nil
+}
+
 // Buckets returns every bucket and store that this package declares, and the stream of timers,
 // but for what has a lifetime.
 func (b *Bus) Buckets(ctx context.Context) ([]ports.ArchivedBucket, error) {

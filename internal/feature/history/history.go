@@ -1,24 +1,14 @@
-// Package history has the requests and commands by which people find runs.
 package history
 
 import (
 	"context"
 
 	"github.com/moorebus/moorebus/internal/control"
-	"github.com/moorebus/moorebus/internal/feature"
-	"github.com/moorebus/moorebus/internal/feature/row"
 	"github.com/moorebus/moorebus/internal/httpapi/requests"
 	"github.com/moorebus/moorebus/internal/httpapi/route"
 	"github.com/moorebus/moorebus/internal/refusal"
 	"github.com/moorebus/moorebus/pkg/events"
 )
-
-// Feature returns the feature.
-func Feature() feature.Feature {
-	return feature.Feature{Row: row.Row{Name: "history"}, Commands: []feature.Command{labelCommand}, New: func(c *control.Controller) feature.Part {
-		return feature.Part{Rows: []route.Route{SetLabels.Row(c)}}
-	}}
-}
 
 // The inputs and answers.
 type (

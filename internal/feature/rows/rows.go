@@ -6,6 +6,7 @@ import (
 
 	"github.com/moorebus/moorebus/internal/buckets"
 	clienttools "github.com/moorebus/moorebus/internal/feature/clienttools/row"
+	history "github.com/moorebus/moorebus/internal/feature/history/row"
 	quotas "github.com/moorebus/moorebus/internal/feature/quotas/row"
 	"github.com/moorebus/moorebus/internal/feature/row"
 	schedules "github.com/moorebus/moorebus/internal/feature/schedules/row"
@@ -18,7 +19,7 @@ import (
 
 // All returns the rows of all features, in the order in which their buckets are made.
 func All() []row.Row {
-	return []row.Row{schedules.Row(), webhooks.Row(), quotas.Row(), entrystore.Row(), clienttools.Row()}
+	return []row.Row{schedules.Row(), webhooks.Row(), quotas.Row(), entrystore.Row(), clienttools.Row(), history.Row()}
 }
 
 // Buckets returns the buckets that an installation with these pools has from its beginning.

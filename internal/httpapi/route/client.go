@@ -86,6 +86,9 @@ func (c Client) call(r *http.Request, into any) error {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
+	if a, is := into.(interface{ ReadHeader(http.Header) }); is {
+		a.ReadHeader(resp.Header)
+	}
 	body := io.Reader(resp.Body)
 	if c.URL != "" { // a handler in this process has no limit
 		body = io.LimitReader(body, maxAnswer+1)

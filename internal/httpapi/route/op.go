@@ -31,7 +31,8 @@ import (
 //
 // Parameters are strings, numbers from 1, bools, times (RFC 3339) and floats. What is zero is not
 // sent; a pointer tells zero from what is not given. Out is what the answer holds: JSON, or bytes
-// as they are. S is what answers it: the core, or a feature.
+// as they are. It may have headers too, with the methods SetHeader and ReadHeader of an [http.Header]. S is
+// what answers it: the core, or a feature.
 type Op[S, In, Out any] struct {
 	Stream[In]
 	do      func(ctx context.Context, s S, in In) (Out, error)
@@ -67,6 +68,9 @@ func (o *Op[S, In, Out]) Row(s S) Route {
 		}
 		if o.locates != nil {
 			w.Header().Set("Location", o.locates(out))
+		}
+		if a, is := any(out).(interface{ SetHeader(http.Header) }); is {
+			a.SetHeader(w.Header())
 		}
 		return writeAnswer(w, cmp.Or(o.row.Status, http.StatusOK), out)
 	})
