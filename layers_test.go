@@ -256,6 +256,7 @@ var (
 // featuresMay import: what stands on the gateway's role may, the requests of the core, what works on entire
 // logs, and what commands are made of. They know no other feature.
 var featuresMay = []string{"internal/feature", "internal/feature/row", "internal/feature/rows", "internal/control", "internal/httpapi/route", "internal/httpapi/requests", "internal/httpapi/web",
+	"internal/history", "internal/history/fold", "internal/history/follow", "internal/history/query", "internal/history/store", "internal/history/words",
 	"internal/blobs", "internal/transfer", "internal/verify", "internal/filelog", "internal/cli", "internal/print", "internal/runprint", "internal/terminal"}
 
 // featureRows returns the packages with the rows that features have in tables, and what other roles need of

@@ -48,7 +48,9 @@ func client(c *control.Controller) feature.Part {
 	return feature.Part{Rows: v.rows()}
 }
 
-func (v *views) rows() []route.Route { return []route.Route{Search.Row(v), Facets.Row(v), SetLabels.Row(v.c)} }
+func (v *views) rows() []route.Route {
+	return []route.Route{Search.Row(v), Facets.Row(v), SetLabels.Row(v.c)}
+}
 
 // addFlags adds --views. A process without HTTP opens the store at its first request, which may never come.
 func addFlags(flags *pflag.FlagSet) func(at *feature.Place) (feature.New, error) {

@@ -267,6 +267,10 @@ func TestTheFileCanBeLost(t *testing.T) {
 		harm()
 		again := r.serve(t, file, false)
 		require.Equal(t, want, again.search("query", "text:card,etimedout"), name)
+		if info, err := os.Stat(file); name != "a folder" {
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), name)
+		}
 		again.stop()
 		if name == "a folder" {
 			require.Equal(t, 1, strings.Count(again.log.String(), "temporary file"))

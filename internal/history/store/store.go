@@ -104,6 +104,11 @@ func (s *Store) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if s.file != "" { // SQLite would let others read it
+		if f, err := os.OpenFile(s.file, os.O_RDWR|os.O_CREATE, 0o600); err == nil {
+			_ = f.Close() // dialing it says what is wrong with it
+		}
+	}
 	write, err := dial(source, writing, 1)
 	if err != nil {
 		return err
