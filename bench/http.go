@@ -19,6 +19,7 @@ type userSettings struct {
 	load
 	bins, fsync, layouts, models []string
 	server                       string
+	lead                         bool
 	// turns is how many cases were measured.
 	turns int
 }
@@ -29,6 +30,7 @@ func (s *userSettings) add(f *pflag.FlagSet, rounds int, layouts, fsync, models 
 	f.StringSliceVar(&s.fsync, "fsync", fsync, "values of --fsync, passed on as they are, one case for each; default: the flag is not given")
 	f.StringSliceVar(&s.models, "model", models, "scripted, or openai (an endpoint in this process that streams in OpenAI's format), one case for each")
 	f.StringVar(&s.server, "server", serverAuto, "the server of split: moorebus (its command server), nats-server, cluster (three of nats-server that replicate and do not flush), or auto (moorebus if it has that command)")
+	f.BoolVar(&s.lead, "lead", false, "pass --lead to dev")
 	f.IntVar(&s.runs, "runs", 600, "runs of each round")
 	f.IntVar(&s.atOnce, "at-once", 200, "runs in progress at any time: as one ends the next one starts")
 	f.IntVar(&s.steps, "steps", 10, "tool steps of each run")
@@ -115,7 +117,7 @@ func (s *userSettings) measureAll(ctx context.Context, bench string) ([]figure, 
 			for _, fsync := range s.fsync {
 				var dev []measured
 				for _, layout := range s.layouts {
-					c := userCase{layout: layout, fsync: fsync, model: model, server: s.server}
+					c := userCase{layout: layout, fsync: fsync, model: model, server: s.server, lead: s.lead}
 					each, err := s.inTurn(ctx, c)
 					if err != nil {
 						return nil, fmt.Errorf("%s: %w", c, err)

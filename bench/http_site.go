@@ -20,6 +20,8 @@ import (
 // userCase is one way to run Moorebus.
 type userCase struct {
 	bin, layout, fsync, model, server string
+	// lead is --lead of dev.
+	lead bool
 }
 
 func (c userCase) String() string {
@@ -96,6 +98,9 @@ func startUserSite(ctx context.Context, c userCase, dir string) (u *userSite, er
 	}
 	if c.layout == layoutDev {
 		args := append([]string{"dev", "--data", dataOf(dir), "--listen", free[0]}, c.flags()...)
+		if c.lead {
+			args = append(args, "--lead")
+		}
 		if _, err := u.launch(c.bin, "moorebus", "dev", args, env); err != nil {
 			return u, err
 		}

@@ -54,8 +54,10 @@ type auditor struct {
 	// snapshots counts those that were taken, carried the messages that wake where a message
 	// wakes nobody: each was the last input of a request, behind a client's result.
 	snapshots, carried int
-	first              *violation
-	records            []journal.Record
+	// led counts the events after which a process goes on by itself.
+	led     int
+	first   *violation
+	records []journal.Record
 }
 
 type auditedRun struct {
@@ -167,6 +169,9 @@ func (a *auditor) fold(r *auditedRun, s events.Subject, rec journal.Record) {
 		a.note(id, "chain", "%s has another prev than the hash of the body before", e.Type())
 	default:
 		a.owner(id, s, e)
+		if s.To == events.Nobody && s.From == e.From && (e.From != e.To && e.Type() != events.TypeLLMParallelToolCalls || e.Type() == events.TypeLLMThought) {
+			a.led++
+		}
 		if _, said := e.Data.(*events.UserMessage); said && (s.To == events.Observing || s.To == events.ParallelActing) {
 			a.carried++
 		}
@@ -307,7 +312,7 @@ func (r *auditedRun) driven(e effects.Effect) bool {
 		return len(r.open) > 0 || r.waits()
 	}
 	to, open := r.open[e.Wake]
-	return open && to == e.State
+	return open && (to == e.State || to == events.Planning) // which leads the run
 }
 
 // waits reports whether the run waits for people.

@@ -45,6 +45,8 @@ type livenessCase struct {
 	// follows is the kind of effect that the publisher decides without a delivery: each
 	// process has every role then.
 	follows effects.Kind
+	// led says that each process leads the run.
+	led bool
 	// points are where the publisher dies; nil: [points].
 	points []string
 	// lost are the types of events of which the bus loses the first deliveries, as many of each
@@ -146,7 +148,7 @@ const (
 )
 
 // livenessCases are all of them.
-var livenessCases = slices.Concat(usualCases, followedCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases, subrunCases, clientCases)
+var livenessCases = slices.Concat(usualCases, followedCases, ledCases, contextCases, memoryCases, abandonedCases, unknownCases, timedCases, forkedCases, subrunCases, clientCases)
 
 var usualCases = []*livenessCase{
 	{row: rowStart, event: events.TypeStart, from: events.Idle, asked: true, then: itself, points: timedPoints},

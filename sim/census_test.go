@@ -48,7 +48,7 @@ func (c *census) add(w *world) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.played++
-	one := map[string]bool{"a snapshot": w.audit.snapshots > 0, carriedWake: w.audit.carried > 0}
+	one := map[string]bool{"a snapshot": w.audit.snapshots > 0, carriedWake: w.audit.carried > 0, ledEvent: w.audit.led > 0}
 	c.crashes += w.scenario.MostCrashes - int(max(w.crashes.Load(), 0))
 	c.stored += len(w.audit.records)
 	if c.ends == nil {
@@ -141,6 +141,9 @@ var groupOutcomes = []string{
 // carriedWake is a request whose last input wakes the worker of what an earlier one led to.
 const carriedWake = "a carried wake"
 
+// ledEvent is an event after which its process goes on by itself.
+const ledEvent = "a led event"
+
 // fetchOutcomes are what fetches have to come to.
 var fetchOutcomes = []string{fetchDone, fetchAway, fetchHidden}
 
@@ -160,7 +163,7 @@ const (
 // sought are the things that scenarios have to come to, each with how many
 // scenarios it takes on average until one comes to it, rounded up.
 func sought() map[string]int {
-	all := map[string]int{"a snapshot": common, carriedWake: common}
+	all := map[string]int{"a snapshot": common, carriedWake: common, ledEvent: common}
 	for _, kind := range append(vocabulary(), events.TypeForked) {
 		all[string(kind)] = common
 	}

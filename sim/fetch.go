@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
+	"github.com/moorebus/moorebus/internal/ports"
 	"github.com/moorebus/moorebus/pkg/events"
 	"github.com/moorebus/moorebus/pkg/journal"
 )
@@ -21,7 +22,10 @@ const (
 // says so.
 func (p *process) log() journal.Log {
 	if !p.w.scenario.Fetches {
-		return struct{ journal.Log }{p.sim}
+		return struct {
+			journal.Log
+			ports.Revised
+		}{p.sim, p.sim}
 	}
 	return fetching{p.sim, p.w}
 }

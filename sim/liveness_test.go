@@ -34,7 +34,8 @@ func TestLiveness(t *testing.T) {
 			t.Parallel()
 			calm := c.play(t, "")
 			require.Nil(t, calm.w.audit.violation())
-			require.True(t, c.follows == "" || calm.w.followed[string(c.follows)] > 0, "nothing was decided without a delivery: %v", calm.types())
+			require.True(t, c.follows == "" || c.led || calm.w.followed[string(c.follows)] > 0, "nothing was decided without a delivery: %v", calm.types())
+			require.True(t, !c.led || calm.w.audit.led > 0, "nothing was led")
 			require.NotNil(t, calm.target, "without a crash there is no %s in %s: %v", c.event, c.from, calm.types())
 			for i, point := range c.dies() {
 				if testing.Short() && i > 0 {
@@ -123,8 +124,8 @@ func (c *livenessCase) scenario() *scenario {
 		}
 	}
 	if c.follows != "" {
-		all := processSpec{Roles: roles, Shared: true, Follows: true, Concurrency: 4, Down: time.Minute}
-		s.Processes = []processSpec{all, all}
+		all := processSpec{Roles: roles, Shared: true, Follows: true, Leads: c.led, Concurrency: 4, Down: time.Minute}
+		s.Processes, s.Led = []processSpec{all, all}, c.led
 	}
 	a := events.DefaultAgent()
 	a.Name, a.Mode, a.LLM.Provider = "liveness", events.ModeTask, "scripted"

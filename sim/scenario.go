@@ -10,6 +10,7 @@ import (
 	"github.com/moorebus/moorebus/internal/codes"
 	"github.com/moorebus/moorebus/internal/journaltest/simtest"
 	"github.com/moorebus/moorebus/pkg/events"
+	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/moorebus/moorebus/pkg/tool/builtin"
 )
 
@@ -49,6 +50,8 @@ type scenario struct {
 	// Schedules start runs beside them.
 	Schedules []scheduleSpec `json:"schedules,omitempty"`
 	Hooks     []hookSpec     `json:"hooks,omitempty"`
+	// Led says that all builds on the bus know runs that are led.
+	Led bool `json:"led,omitempty"`
 }
 
 // processSpec is one process, which comes back after it died.
@@ -62,7 +65,9 @@ type processSpec struct {
 	Shared bool `json:"shared"`
 	// Follows says that a process with every role decides without a delivery what follows
 	// from its events.
-	Follows     bool `json:"follows,omitempty"`
+	Follows bool `json:"follows,omitempty"`
+	// Leads says that a process leads runs through the states of its roles.
+	Leads       bool `json:"leads,omitempty"`
 	Concurrency int  `json:"concurrency"`
 	// Capacity is how many runs are kept that nobody uses; 0: many.
 	Capacity int `json:"capacity"`
@@ -163,6 +168,7 @@ func newScenario(seed uint64) *scenario {
 	s.Queues = draw{rand.New(rand.NewPCG(seed, 10))}.oneIn(6)
 	s.schedule(draw{rand.New(rand.NewPCG(seed, 11))})
 	s.hook(draw{rand.New(rand.NewPCG(seed, 12))})
+	s.lead(draw{rand.New(rand.NewPCG(seed, 13))})
 	return s
 }
 
@@ -171,6 +177,15 @@ func newScenario(seed uint64) *scenario {
 func (s *scenario) follow(d draw) {
 	for i := range s.Processes {
 		s.Processes[i].Follows = len(s.Processes[i].Roles) == len(owned) && !d.oneIn(3)
+	}
+}
+
+// lead has half of the scenarios' new runs be ones that may be led, and most processes that share what
+// they hold lead them. The others hand them over.
+func (s *scenario) lead(d draw) {
+	s.Led = d.oneIn(2)
+	for i := range s.Processes {
+		s.Processes[i].Leads = s.Led && s.Processes[i].Shared && !d.oneIn(4)
 	}
 }
 
@@ -494,4 +509,12 @@ func (d draw) calls(n int) []scriptEntry {
 		}
 	}
 	return calls
+}
+
+// revision is what all builds on the bus know.
+func (s *scenario) revision() int {
+	if s.Led {
+		return reducer.Revision
+	}
+	return 0
 }

@@ -96,6 +96,8 @@ type process struct {
 	hooks     *webhooks.Hooks
 	// observer decides what follows, if the process does so.
 	observer *observer.Observer
+	// crew leads runs, if the process does so.
+	crew worker.Crew
 	// life counts how often it was started, ids the ids that it made.
 	life int
 	ids  atomic.Uint64
@@ -118,7 +120,7 @@ func newWorld(scenario *scenario) *world {
 	}
 	w.crashes.Store(int64(scenario.MostCrashes))
 	w.journal = simtest.New(simtest.Options{
-		Shards: scenario.Shards, Seed: scenario.Seed, Faults: scenario.Faults, AckWait: scenario.AckWait, Jitter: jitter,
+		Shards: scenario.Shards, Revision: scenario.revision(), Seed: scenario.Seed, Faults: scenario.Faults, AckWait: scenario.AckWait, Jitter: jitter,
 		Crash: w.crash, Observer: w.audit, GroupCommit: scenario.GroupCommit, AppendTime: scenario.AppendTime, Grouped: w.grouped,
 	})
 	for i := range w.places {
@@ -302,10 +304,13 @@ func (p *process) role(role, instance string, store *runlog.Store) runner {
 	if p.spec.Follows {
 		base.Follow = p.follow
 	}
+	if p.spec.Leads && role != roleGateway {
+		base.Crew = &p.crew
+	}
 	switch role {
 	case rolePlanner:
 		made, err = planner.New(planner.Config{
-			Base: base, KV: p.sim,
+			Base: base, KV: p.sim, Timers: p.sim,
 			Providers: map[string]llm.Caller{"scripted": llm.CallerFunc(p.model)}, Text: textprotocol.Wrap,
 			Validator: validator, Approval: policies,
 		})

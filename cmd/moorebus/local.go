@@ -49,6 +49,8 @@ type localFlags struct {
 	reasoning bool
 	// share lets other processes of this user run roles on the data directory.
 	share bool
+	// lead lets one delivery lead a run, in a data directory that has no events.
+	lead bool
 	// dir is the data directory, once it is open.
 	dir string
 	// snapshotEvery is --snapshot-every.
@@ -122,7 +124,7 @@ func (f *localFlags) host(ctx context.Context, docs agentfile.Documents, listene
 	if err != nil {
 		return err
 	}
-	serve.Alone, serve.Share = !f.share, f.share
+	serve.Alone, serve.Share, serve.Lead = !f.share, f.share, f.lead
 	if serve.Listen == "" {
 		// This operator's other commands find the address in the data directory.
 		serve.ServeOperator(os.Getenv)

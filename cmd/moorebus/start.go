@@ -198,6 +198,9 @@ MOOREBUS_TOKEN or --client-ca, and --nats-listen NATS_TOKEN, except with
 --insecure-no-auth. --tls-cert and --tls-key encrypt --listen. --nats-listen cannot be
 encrypted: on a network use a nats-server with TLS and a user for each role.
 
+With --lead it takes each run from step to step by itself, where it can, which takes a fifth less
+processor time. Only a new data directory can be led, and earlier releases cannot continue its runs.
+
 With --keep-ended or --keep-bytes it archives and purges ended runs once an hour, like
 moorebus purge.`,
 		Example: `  moorebus dev --agent examples/quickstart.yaml
@@ -207,6 +210,7 @@ moorebus purge.`,
 	local := addLocalFlags(cmd, commandFeatures()...)
 	local.clients = gatewayrole.AddHTTPFlags(cmd.Flags())
 	local.encrypt = cli.AddTLSFlags(cmd.Flags(), os.Getenv)
+	cmd.Flags().BoolVar(&local.lead, "lead", false, "in a new data directory, take runs from step to step without a delivery for each; earlier releases cannot continue these runs")
 	cmd.Flags().StringVar(&listen, "listen", gatewayrole.ListenAddress(os.Getenv), "`address` to serve HTTP on (MOOREBUS_LISTEN)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		docs, err := local.documents()

@@ -132,7 +132,7 @@ func New(cfg Config) (*Actor, error) {
 			effects.KindTool: worker.HandlerFunc(a.act),
 			effects.KindJoin: worker.HandlerFunc(toolcall.Join),
 		},
-		Peers: cfg.Peers, Lends: a.lends,
+		Peers: cfg.Peers, Lends: a.lends, Leads: a.leads,
 	})
 	return a, err
 }
@@ -322,6 +322,21 @@ func (a *Actor) lends(mem *reducer.Memory, e effects.Effect) bool {
 		source, ok := s.(toolset.Returning)
 		return ok && source.Claims(state.Name)
 	})
+}
+
+// leads reports whether the delivery that leads a run may go on with the call of a reply: this actor has the
+// tool, the call may run again, and nobody bounds the pool's calls, which counts their deliveries.
+func (a *Actor) leads(mem *reducer.Memory, p events.Payload) bool {
+	reply, is := p.(*events.LLMToolCall)
+	if !is || len(reply.Calls) != 1 {
+		return false
+	}
+	t := mem.Tools[reply.Calls[0].Name]
+	if _, here := a.cfg.Tools.Lookup(reply.Calls[0].Name); !here || t.Effect != string(tool.Pure) && t.Effect != string(tool.Idempotent) {
+		return false
+	}
+	limited, err := a.cfg.Queue.Limited(context.Background(), cmp.Or(t.Pool, events.DefaultPool))
+	return err == nil && !limited
 }
 
 // workerLost ends a call that must not run twice and was started by a worker that is gone.

@@ -104,12 +104,20 @@ type Wait struct {
 	At   time.Time `json:"at"`
 	Key  string    `json:"key"`
 	Wake uint64    `json:"wake"`
+	// Led says that nothing is waited for: the delivery of Wake, which went to Planning, leads the
+	// run in a state that the planner's process does not serve.
+	Led bool `json:"led,omitempty"`
+}
+
+// Note returns the wait as a timer's note.
+func (w Wait) Note() []byte {
+	data, _ := json.Marshal(w) // years have four digits
+	return data
 }
 
 // Note returns the note of the timer that ends the wait for a reply to the request.
 func (r *Request) Note(at time.Time) []byte {
-	data, _ := json.Marshal(Wait{At: at, Key: r.Key, Wake: r.Effect.Wake}) // years have four digits
-	return data
+	return Wait{At: at, Key: r.Key, Wake: r.Effect.Wake}.Note()
 }
 
 // Asked is the event that a request answers.

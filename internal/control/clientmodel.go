@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/moorebus/moorebus/internal/callname"
@@ -289,6 +290,9 @@ func (c *Controller) askOnce(ctx context.Context, question []byte) (answer clien
 // expireReply ends the wait for a client's reply, if the run still waits for that one: a planner
 // says so in the log. A wait without a key is of a run that was imported; it begins anew.
 func (c *Controller) expireReply(ctx context.Context, at events.Run, wait clientmodel.Wait) error {
+	if wait.Led {
+		return c.driveLed(ctx, at, wait.Wake)
+	}
 	run, err := c.asked(ctx, at.Namespace, at.ID, "")
 	if runs.IsMissing(err) {
 		return nil
@@ -307,6 +311,21 @@ func (c *Controller) expireReply(ctx context.Context, at events.Run, wait client
 		}
 	}
 	return c.wakeNext(ctx, at, wait.Key)
+}
+
+// driveLed re-drives a run whose work is left to the delivery of event n, which went to Planning,
+// although the run has gone on to another state: the planner that got it does not serve that state.
+func (c *Controller) driveLed(ctx context.Context, at events.Run, n uint64) error {
+	_, err := c.Change(ctx, at.Namespace, at.ID, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+		if !slices.ContainsFunc(effects.Of(c.Table, mem), func(e effects.Effect) bool { return e.Wake == n && e.State != events.Planning && !e.Held }) {
+			return nil, nil
+		}
+		return runs.One(events.Control, &events.Resumed{By: events.By{Reason: "the process that led the run is gone", By: c.Source}, Redrive: true})
+	})
+	if refusal.Is(err, refusal.CodeRunEnded) || runs.IsMissing(err) {
+		return nil
+	}
+	return err
 }
 
 // wakeNext re-drives a run if the request with that key failed, so that a planner asks the next

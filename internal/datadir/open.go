@@ -16,6 +16,7 @@ import (
 	"github.com/moorebus/moorebus/internal/natsconn"
 	"github.com/moorebus/moorebus/pkg/embedded"
 	"github.com/moorebus/moorebus/pkg/journal"
+	"github.com/moorebus/moorebus/pkg/reducer"
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/pflag"
 )
@@ -77,6 +78,8 @@ type Serve struct {
 	Alone bool
 	// Share joins such a process, and serves the directory in its place when it ends.
 	Share bool
+	// Lead lets one delivery lead a run in a log that has no events yet, see [natsbus.Bus.Agree].
+	Lead bool
 	// Init says how the streams are set up.
 	Init natsbus.InitOptions
 }
@@ -285,6 +288,9 @@ func (o *Options) inProcess(ctx context.Context, server *embedded.Server) (*Conn
 	}
 	o.Bus.Full, o.Bus.Flush = server.Full, server.Flush
 	bus, err := natsbus.Open(ctx, conn, o.Bus)
+	if err == nil && o.Serve != nil && o.Serve.Lead {
+		err = bus.Agree(ctx, reducer.Revision)
+	}
 	if err != nil {
 		conn.Close()
 		return nil, err

@@ -216,6 +216,7 @@ func (h *Host) crew(process *Process, o Options) (*crew, error) {
 	}
 	c := &crew{owners: map[events.State]role{events.WaitingForHuman: h.gateway}, done: make(chan struct{})}
 	process.Retire, c.retire = context.WithCancel(context.Background())
+	process.Crew = new(worker.Crew)
 	own, builtin := o.handlers(h)
 	if len(builtin) > 0 {
 		process.Wrap = custom.Around(builtin, o.StateTimeout)

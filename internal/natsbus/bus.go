@@ -52,6 +52,7 @@ var (
 	_ ports.Leases    = (*Bus)(nil)
 	_ ports.Purger    = (*Bus)(nil)
 	_ ports.Runless   = (*Bus)(nil)
+	_ ports.Revised   = (*Bus)(nil)
 )
 
 // Options says how a bus behaves; the zero value is useful.
@@ -111,8 +112,10 @@ type Bus struct {
 	*api.Client
 	opts   Options
 	shards int
-	full   storageSign
-	quorum quorum
+	// revision is what all builds on the bus know, see Agree.
+	revision int
+	full     storageSign
+	quorum   quorum
 	// probing is held while one waiter sends a probe, see exchangeStored.
 	probing sync.Mutex
 	// appenders has one for each shard. grouped says that they use group commit.
@@ -187,6 +190,7 @@ func (b *Bus) discover(ctx context.Context) error {
 	}
 	b.shards, b.Replicas = shards, max(1, first.Config.Replicas)
 	b.sync = Sync(first.Config.Metadata[metaSync])
+	b.revision, _ = strconv.Atoi(first.Config.Metadata[metaRevision]) // 0: nobody said it
 	b.grouped.Store(b.grouping(b.sync))
 	b.lastFlushed = make([]atomic.Uint64, shards)
 	b.setFlushing(b.sync, breaks)

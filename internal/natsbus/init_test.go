@@ -316,3 +316,36 @@ func TestGoldenSubjects(t *testing.T) {
 	require.Equal(t, "chunk.default.r", textSubject(events.Run{Namespace: "default", ID: "r"}))
 	require.Equal(t, "moore.7.>", streamSubjects(7))
 }
+
+// What all builds know is said of a log without events only: whoever wrote them may be an older build.
+func TestAgree(t *testing.T) {
+	t.Parallel()
+	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))
+	require.NoError(t, Init(ctx, conn, InitOptions{Shards: 4}))
+	revision := func() int {
+		bus, err := Open(ctx, conn, Options{Logger: quiet})
+		require.NoError(t, err)
+		return bus.Revision()
+	}
+	bus, err := Open(ctx, conn, Options{Logger: quiet})
+	require.NoError(t, err)
+	run := journaltest.NewRun(t, bus)
+	for run.Shard == 0 { // the first shard alone does not say that there are no events
+		run = journaltest.NewRun(t, bus)
+	}
+	journaltest.AppendAll(t, bus, run, "of an older build")
+	require.NoError(t, bus.Agree(ctx, 8))
+	require.Zero(t, bus.Revision())
+	require.Zero(t, revision())
+
+	conn = inProcess(t, startServer(t, embedded.Options{}))
+	require.NoError(t, Init(ctx, conn, InitOptions{Shards: 4}))
+	bus, err = Open(ctx, conn, Options{Logger: quiet})
+	require.NoError(t, err)
+	require.Zero(t, bus.Revision())
+	require.NoError(t, bus.Agree(ctx, 8))
+	require.Equal(t, 8, bus.Revision())
+	require.Equal(t, 8, revision())
+	require.NoError(t, Init(ctx, conn, InitOptions{Pools: []string{"web"}}))
+	require.Equal(t, 8, revision(), "a later init keeps it")
+}

@@ -46,6 +46,9 @@ func readPoolTools(metadata map[string]string) (map[string][]string, error) {
 // withPoolTools adds the operator's lists to the metadata of the first stream: a pool that
 // is named gets its list anew, none with an empty one; others keep theirs.
 func withPoolTools(metadata, old map[string]string, lists map[string][]string) error {
+	if revision, said := old[metaRevision]; said {
+		metadata[metaRevision] = revision
+	}
 	byPool, err := readPoolTools(old)
 	if err != nil {
 		return err

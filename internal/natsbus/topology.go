@@ -25,6 +25,9 @@ const (
 	// metaSync is the key in the first stream's metadata under which init says whether
 	// the server flushes, see [Sync].
 	metaSync = "moorebus_sync"
+	// metaRevision is the key in the first stream's metadata that says which
+	// reducer.Revision all builds on the bus know, see [Bus.Agree].
+	metaRevision = "moorebus_revision"
 
 	// maxMessage is the largest message of the log with its headers, in bytes:
 	// what a server takes by default.

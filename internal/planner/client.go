@@ -159,6 +159,20 @@ func (p *Planner) bound(ctx context.Context, run events.Run, pending *clientmode
 	})
 }
 
+// leads reports whether the delivery that leads a run may go on with a request to a model. It may not
+// where replies come from the run's client, since each wait for one begins with a delivery.
+func leads(mem *reducer.Memory, _ events.Payload) bool { return !clientmodel.Asks(&mem.Control.Agent) }
+
+// handOver has a gateway drive the work of a run whose state this process does not serve, although
+// event n leads the run, which went to Planning.
+func (p *Planner) handOver(ctx context.Context, run events.Run, n uint64) error {
+	if p.cfg.Timers == nil {
+		return errors.New("this planner sets no timers")
+	}
+	now := p.cfg.Store.Now()
+	return runstart.SetTimer(ctx, p.cfg.Timers, run, ports.TimerModel, now, clientmodel.Wait{At: now, Wake: n, Led: true}.Note())
+}
+
 // answerGateways answers the questions of gateways until stop is called.
 func (p *Planner) answerGateways() (stop func(), err error) {
 	var stops []func()

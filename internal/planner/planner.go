@@ -131,6 +131,8 @@ func New(cfg Config) (*Planner, error) {
 		},
 		Elsewhere: p.elsewhere,
 		Gate:      &p.limits.gate,
+		Leads:     leads,
+		HandOver:  p.handOver,
 	})
 	return p, err
 }

@@ -31,6 +31,13 @@ type Early interface {
 	AppendThen(ctx context.Context, run events.Run, last uint64, then func(seq uint64), entries ...journal.Entry) (uint64, error)
 }
 
+// Revised is a [journal.Log] that says which builds work on the bus.
+type Revised interface {
+	// Revision returns the reducer.Revision that every build on the bus knows, as its operator
+	// says; 0: nobody said it.
+	Revision() int
+}
+
 // Snapshot is a run's memory after one of its records. It saves reading the
 // records before, and proves nothing: its user checks it against the log, and can
 // do without it.

@@ -289,6 +289,9 @@ type Stamp struct {
 	// commit what follows from them, which then shares their flush to the disk, and must let
 	// nothing else leave the process.
 	Then func()
+	// Leads reports whether the writer goes on by itself with what the last event asks for, under
+	// the delivery that it has. Then the event wakes nobody. Nil: it does not.
+	Leads func(mem *reducer.Memory, e *events.Event, to events.Subject) bool
 	// IDs are the events' ids; missing ones are made. To repeat a commit of unknown
 	// outcome, give the same ids, so that nothing is stored twice.
 	IDs []string
@@ -408,6 +411,9 @@ func (c *commit) try(ctx context.Context, drafts []Draft) error {
 		}
 		last := i == len(drafts)-1
 		owed.pass(&p, last)
+		if last && p.subject.To != events.Nobody && c.stamp.Leads != nil && c.stamp.Leads(mem, p.event, p.subject) {
+			p.subject.To, p.subject.Pool = events.Nobody, events.DefaultPool
+		}
 		if !last {
 			// The next draft stands on this one.
 			if i == 0 {

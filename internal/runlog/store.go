@@ -135,6 +135,21 @@ func (s *Store) Log() journal.Log { return s.log }
 // Machine returns the store's machine.
 func (s *Store) Machine() *reducer.Machine { return s.machine }
 
+// Pins returns the hash that the Start of a new run is to pin: that of [reducer.Table.Pins], or the
+// table's own if the log says that all builds on the bus know it.
+func (s *Store) Pins(p *events.Start) string {
+	if s.Agreed() {
+		return s.machine.Table().Hash()
+	}
+	return s.machine.Table().Pins(p)
+}
+
+// Agreed reports whether the log says that all builds on the bus know the table's revision.
+func (s *Store) Agreed() bool {
+	log, says := s.log.(ports.Revised)
+	return says && log.Revision() >= reducer.Revision
+}
+
 // Meter returns what counts what this process does; nil: nothing is counted.
 func (s *Store) Meter() meter.Meter { return s.meter }
 

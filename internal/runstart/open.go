@@ -53,7 +53,7 @@ func (l *Launcher) Open(ctx context.Context, at events.Run, o Opening) (events.S
 		return "", 0, err
 	}
 	if start, ok := o.First.(*events.Start); ok {
-		start.TableHash = store.Machine().Table().Pins(start)
+		start.TableHash = store.Pins(start)
 	}
 	if o.Parent != nil {
 		run.Adopt(o.Parent)

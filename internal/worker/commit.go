@@ -38,7 +38,7 @@ func (j *delivery) commit(ctx context.Context, e effects.Effect, r Result) (next
 	}
 	err = Outlast(ctx, func(ctx context.Context) (err error) {
 		next, err = j.commitOnce(ctx, e, r, ids)
-		if _, is := delayed(err); is || errors.Is(err, errAgain) {
+		if _, is := delayed(err); is || errors.Is(err, errAgain) || errors.Is(err, errElsewhere) {
 			return retry.Stop(err)
 		}
 		return err
@@ -90,7 +90,7 @@ func (j *delivery) followUp(ctx context.Context) bool {
 		return false
 	}
 	due := j.run.Effects()
-	if len(due) != 1 || due[0].Wake != last.N {
+	if len(due) != 1 || due[0].Wake != last.N && (j.lead == nil || due[0].Wake != j.n) {
 		return false
 	}
 	p, source := recoverFollow(j.w.follow, j.run, due[0])
@@ -101,7 +101,7 @@ func (j *delivery) followUp(ctx context.Context) bool {
 		source = j.w.source
 	}
 	draft, n := []runlog.Draft{{Origin: due[0].State, Payload: p}}, last.N
-	appended, err := j.run.Commit(ctx, runlog.Stamp{Source: source, Cause: last.ID}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
+	appended, err := j.run.Commit(ctx, runlog.Stamp{Source: source, Cause: last.ID, Leads: j.leads}, func(mem *reducer.Memory) ([]runlog.Draft, error) {
 		if mem.N != n {
 			return nil, nil
 		}
@@ -124,10 +124,11 @@ func recoverFollow(follow Follow, run *runlog.Run, e effects.Effect) (p events.P
 	return follow(run.ID, run.Memory(), e)
 }
 
-// leaveBehind appends what work leaves whose outcome is no longer wanted.
+// leaveBehind appends what work leaves whose outcome is no longer wanted. If another holder of the
+// delivery goes on with the run, this one stops.
 func (j *delivery) leaveBehind(ctx context.Context, e effects.Effect, leaves func(*reducer.Memory) events.Payload, ids []string) error {
 	if leaves == nil {
-		return nil
+		return j.outrun()
 	}
 	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: ids}
 	_, err := j.run.Commit(ctx, stamp, func(mem *reducer.Memory) ([]runlog.Draft, error) {
@@ -140,10 +141,10 @@ func (j *delivery) leaveBehind(ctx context.Context, e effects.Effect, leaves fun
 		}
 		return []runlog.Draft{{Origin: j.origin(e), Payload: p}}, nil
 	})
-	if errors.Is(err, reducer.ErrRevision) {
-		return nil // builds of the run's revision leave nothing either
+	if err != nil && !errors.Is(err, reducer.ErrRevision) { // builds of the run's revision leave nothing either
+		return err
 	}
-	return err
+	return j.outrun()
 }
 
 // fail counts the failure in the log and returns when the delivery comes again. The failure
@@ -209,7 +210,7 @@ func (j *delivery) append(ctx context.Context, e effects.Effect, a addition) (bo
 
 func (j *delivery) tryAppend(ctx context.Context, e effects.Effect, a addition) (bool, error) {
 	defer j.w.inFlight.cancelUnwanted(j.run)
-	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: a.ids, Then: a.then}
+	stamp := runlog.Stamp{Source: j.w.source, Cause: j.cause, IDs: a.ids, Then: a.then, Leads: j.leads}
 	appended, err := j.run.Commit(ctx, stamp, func(*reducer.Memory) ([]runlog.Draft, error) {
 		now, still := j.run.Effect(e.Key)
 		if !still || (a.begins && (now.Held || now.Started != e.Started || now.Wake != e.Wake)) {
@@ -221,8 +222,8 @@ func (j *delivery) tryAppend(ctx context.Context, e effects.Effect, a addition) 
 		}
 		return drafts, nil
 	})
-	if appended && !j.began.IsZero() {
-		j.appended = time.Now()
+	if appended && j.appended != nil {
+		*j.appended = time.Now()
 	}
 	return appended, err
 }

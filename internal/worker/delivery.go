@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -43,9 +42,12 @@ type delivery struct {
 	borrowed bool
 	// handler goes before that of the configuration, where it is not nil.
 	handler Handler
+	// lead is set if the delivery may lead its run, see [Crew].
+	lead *lead
 	// began is when the delivery came, appended when its last outcome was appended; zero:
-	// nothing counts, nothing was. The latter belongs to who has the run's lock.
-	began, appended time.Time
+	// nothing was, nil: nothing counts. The latter belongs to who has the run's lock.
+	began    time.Time
+	appended *time.Time
 }
 
 // errElsewhere says that a call runs under another delivery. Only that delivery may end it.
@@ -70,9 +72,15 @@ func (w *Worker) handle(ctx context.Context, d journal.Delivery, held *extender,
 		_ = d.Ack()
 		return
 	}
+	w.inHand.Add(1)
+	defer w.inHand.Add(-1)
 	held.add(d)
 	job.arrive()
 	lends, err := job.prepare(ctx)
+	if err == nil && job.leading() {
+		job.workOn(ctx, held, out)
+		return
+	}
 	if lends {
 		select {
 		case w.waiting <- struct{}{}:
@@ -114,7 +122,7 @@ func (j *delivery) arrive() {
 	if to == nil {
 		return
 	}
-	j.began = time.Now()
+	j.began, j.appended = time.Now(), new(time.Time)
 	if j.d.Attempt() > 1 {
 		meter.Add(to, meter.Redeliveries, 1, entered)
 		return
@@ -126,12 +134,12 @@ func (j *delivery) arrive() {
 
 // acknowledged notes how long the work of a delivery took that appended something.
 func (j *delivery) acknowledged() {
-	if j.began.IsZero() || j.appended.IsZero() {
+	if j.appended == nil || j.appended.IsZero() {
 		return
 	}
 	to, entered := j.w.cfg.Store.Meter(), string(j.subject.To)
 	meter.Add(to, meter.Stages, max(0, j.appended.Sub(j.began).Seconds()), entered, "worked")
-	meter.Since(to, meter.Stages, j.appended, entered, "acknowledged")
+	meter.Since(to, meter.Stages, *j.appended, entered, "acknowledged")
 }
 
 // release releases the run and stops extending the delivery.
@@ -170,6 +178,10 @@ func (j *delivery) conclude(ctx context.Context, err error) {
 		// Only a worker that can read the run may work on it. While an installation is
 		// upgraded there may be one on the bus, so the first delays are short.
 		log.Log(ctx, j.w.foreign.level(j.run.ID, foreign), "leaving a run to workers that can read it", "reason", err)
+		_ = j.d.Retry(unreadable.Delay(j.d.Attempt()))
+	case errors.Is(err, errNotHere):
+		log.Info("leaving a run to workers that serve its state", "reason", err)
+		j.w.handOver(ctx, j)
 		_ = j.d.Retry(unreadable.Delay(j.d.Attempt()))
 	case errors.As(err, &parentGone):
 		// Only an import brings it back.
@@ -273,7 +285,7 @@ func (j *delivery) passed() bool {
 		return false
 	}
 	return !slices.ContainsFunc(j.run.Effects(), func(e effects.Effect) bool {
-		return e.State == "" || e.State == j.subject.To
+		return e.State == "" || e.State == j.subject.To || j.subject.To == events.Planning
 	})
 }
 
@@ -347,7 +359,7 @@ func (j *delivery) mayStart(e *effects.Effect) bool {
 	if e.State == "" {
 		return !e.Held
 	}
-	return e.State == j.subject.To && e.Wake == j.n && !e.Held
+	return (e.State == j.subject.To || j.subject.To == events.Planning) && e.Wake == j.n && !e.Held
 }
 
 // doAll does effects side by side. If none fails, it returns the longest delay that one of
@@ -400,6 +412,11 @@ func (j *delivery) limited(ctx context.Context) (bool, error) {
 
 // do does one effect, or waits for it if it is in flight already.
 func (j *delivery) do(ctx context.Context, e effects.Effect) error {
+	j, err := j.part(e)
+	if err != nil {
+		return err
+	}
+	defer j.keepSlot()()
 	f, mine := j.w.inFlight.register(ctx, j.run.ID, e.Key)
 	if !mine {
 		return j.join(ctx, f)
@@ -544,49 +561,4 @@ func (j *delivery) foundDue(key string) (effects.Effect, bool) {
 func (j *delivery) appendEnd(ctx context.Context, e effects.Effect, p events.Payload) error {
 	_, err := j.append(ctx, e, addition{payloads: []events.Payload{p}})
 	return err
-}
-
-// run does work as soon as a slot is free.
-func (w *Worker) run(ctx context.Context, work Work) Result {
-	select {
-	case w.working <- struct{}{}: // mostly, and the context needs no channel then
-	default:
-		select {
-		case w.working <- struct{}{}:
-		case <-ctx.Done():
-			return Fail(ctx.Err()) // it is no longer wanted
-		}
-	}
-	defer func() { <-w.working }()
-	return recoverWork(ctx, work)
-}
-
-// recoverWork runs work and makes a panic a failure.
-func recoverWork(ctx context.Context, work Work) (result Result) {
-	defer func() {
-		if p := recover(); p != nil {
-			result = Fail(panicError(p))
-		}
-	}()
-	return work(ctx)
-}
-
-// recoverPrepare prepares an effect and makes a panic a failure.
-func recoverPrepare(h Handler, run *runlog.Run, e effects.Effect) (work Work) {
-	defer func() {
-		if p := recover(); p != nil {
-			err := panicError(p)
-			work = func(context.Context) Result { return Fail(err) }
-		}
-	}()
-	if work = h.Prepare(run.ID, run.Memory(), e); work == nil {
-		err := errors.New("the handler planned nothing")
-		work = func(context.Context) Result { return Fail(err) }
-	}
-	return work
-}
-
-func panicError(p any) error {
-	stack := debug.Stack()
-	return fmt.Errorf("panic: %v\n%s", p, stack[:min(len(stack), 2000)])
 }

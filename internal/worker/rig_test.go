@@ -29,7 +29,7 @@ type rig struct{ *workertest.Bench }
 // bubble runs a test in virtual time on a journal without faults.
 func bubble(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
-	bubbleWith(t, simtest.Options{}, test)
+	bubbleWith(t, simtest.Options{Revision: reducer.Revision}, test)
 }
 
 func bubbleWith(t *testing.T, o simtest.Options, test func(t *testing.T, r *rig)) {

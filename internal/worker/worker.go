@@ -69,6 +69,9 @@ type Base struct {
 	// Follow does without a delivery what a role of this process would do for the next
 	// one; see [Follow]. Nil: every effect waits for its delivery.
 	Follow Follow
+	// Crew are the workers of this process that go on with runs together; nil: each one waits for
+	// deliveries.
+	Crew *Crew
 	// Wrap returns the work of an effect in place of what its handler prepared. Like a
 	// [Handler] it is called under the run's lock. It is not called for borrowed effects and
 	// for workers that stand in for others. Nil: the work is as prepared.
@@ -142,6 +145,13 @@ type Config struct {
 	// flight. The delivery waits as long as it returns true. It may block for a moment.
 	// Nil: no other process has.
 	Elsewhere func(ctx context.Context, run events.Run, due []effects.Effect) bool
+	// Leads reports whether a delivery that leads a run goes on with what the payload asks this worker
+	// to do, as its crew does. It is called with the memory before the event, under the run's
+	// lock, and must not block. Nil: always.
+	Leads func(mem *reducer.Memory, p events.Payload) bool
+	// HandOver has another process go on with a run that event n leads, as the last one that went to
+	// Planning, and whose state no worker of this process serves. Nil: the delivery waits.
+	HandOver func(ctx context.Context, run events.Run, n uint64) error
 	// Gate holds deliveries back for a while; nil: they are never held back.
 	Gate *Gate
 	// Peers transports loans from and to other workers, see [Worker.Offer] and [Lend];
@@ -297,7 +307,10 @@ type Worker struct {
 	// follow is Follow while the worker runs. A step is one delivery's work only.
 	follow   Follow
 	inFlight inFlight
-	loans    loans
+	// taking says that Run takes deliveries, inHand how many are in work.
+	taking atomic.Bool
+	inHand atomic.Int64
+	loans  loans
 	// waiting bounds the deliveries that wait for other workers without a slot.
 	waiting chan struct{}
 	foreign foreign
@@ -312,12 +325,16 @@ func New(cfg Config) (*Worker, error) {
 	if cfg.Base, err = cfg.WithDefaults(cfg.Role); err != nil {
 		return nil, err
 	}
-	return &Worker{
+	w := &Worker{
 		working: make(chan struct{}, cfg.Concurrency*len(cfg.Inboxes)),
 		cfg:     cfg, source: Source(cfg.Role, cfg.Instance), table: cfg.Store.Machine().Table(),
 		inFlight: inFlight{byRun: map[events.Run][]*effect{}},
 		loans:    newLoans(cfg.Concurrency), waiting: make(chan struct{}, waitingPerSlot*cfg.Concurrency),
-	}, nil
+	}
+	if cfg.Crew != nil && cfg.Origin == "" {
+		cfg.Crew.join(w)
+	}
+	return w, nil
 }
 
 // Source is what signs a role's events.
@@ -330,6 +347,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.cfg.Origin == "" {
 		w.follow = w.cfg.Follow
 	}
+	w.taking.Store(w.cfg.Origin == "")
 	taking := ctx
 	if w.cfg.Retire != nil {
 		var stop context.CancelFunc
@@ -337,6 +355,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		defer stop()
 		defer context.AfterFunc(w.cfg.Retire, stop)()
 	}
+	defer context.AfterFunc(taking, func() { w.taking.Store(false) })()
 	return w.consume(ctx, taking, w.cfg.Inboxes, w.cfg.Concurrency, func(work, _ func()) { work() })
 }
 

@@ -30,6 +30,7 @@ var revisions = [...]string{
 	"9042b2ed35351a647e913587c740588593b8df7dad7c32fedc5568222df3369e",
 	"99cda426023a16de91fed3548c5c3d49cce5638407df9cc11b2a9feb9cf555b5",
 	"45449d47f64dbd78919e180d27f2334b4a8580fdc7a2e703ab247f96aab23e9e",
+	"d3a8a8b0705acc6bcb34eeee6ca7a87655cdfaffd72ddae772b42e465ce6c0ee",
 }
 
 // rowsSince has the rows of the built-in table that are younger than their types, with the
@@ -56,6 +57,10 @@ const lossesInARow = 3
 // context window.
 const compactsRequests = 4
 
+// carriesWakes is the revision from which on an event that moves a run and wakes nobody leaves the
+// run with the last delivery to Planning, see [Memory.carry].
+const carriesWakes = 8
+
 // previous is the revision of the builds that the release before this one has. A run that
 // needs nothing newer pins it, so builds of both releases can work on it.
 const previous = 6
@@ -69,7 +74,7 @@ func facts() string {
 			r.typ, events.Version(r.typ), r.legality, r.from, r.ownIn, r.in, r.agents))
 	}
 	slices.Sort(lines)
-	return strings.Join(lines, "")
+	return strings.Join(lines, "") + "moves that wake nobody stay with the delivery to planning\n"
 }
 
 // at returns the table's spec as builds of a revision had it: without the types and rows
@@ -121,6 +126,12 @@ func (t *Table) Pins(p *events.Start) string {
 		return t.older
 	}
 	return t.hash
+}
+
+// CarriesWakes reports whether a worker that goes on with the run by itself may append events that
+// wake nobody: all builds that can read the run know who is responsible for it then.
+func (t *Table) CarriesWakes(mem *Memory) bool {
+	return t.revisions[mem.Control.TableHash] >= carriesWakes
 }
 
 // Hash identifies what a program with this table can read: the table's rows, who may

@@ -143,6 +143,9 @@ func (m *Machine) ApplyEvent(mem *Memory, s events.Subject, e *events.Event, has
 		return m.refuse(mem, e.Type(), err, hash)
 	}
 	mem.chain(s, c, e, hash)
+	if s.To == events.Nobody && m.table.CarriesWakes(mem) {
+		mem.carry(e)
+	}
 	return nil
 }
 
@@ -381,6 +384,21 @@ func (mem *Memory) chain(s events.Subject, here cell, e *events.Event, hash stri
 		call.Wake = e.N
 		if call.Client && call.Deadline == "" {
 			call.Deadline = e.Time.Add(mem.clientTimeout(call.Name)).UTC().Format(events.TimeFormat)
+		}
+	}
+}
+
+// carry leaves the state that an event has led to with the last delivery to Planning, since the
+// event wakes nobody: that delivery's worker goes on with the run, or whoever gets it next.
+func (mem *Memory) carry(e *events.Event) {
+	if e.From == e.To {
+		return
+	}
+	c := &mem.Control
+	c.Wake[e.To] = c.Wake[events.Planning]
+	if e.To == events.Acting {
+		for i := range c.Calls {
+			c.Calls[i].Wake = c.Wake[events.Planning]
 		}
 	}
 }

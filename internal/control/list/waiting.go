@@ -78,9 +78,9 @@ func (r *row) sends(s events.Subject, e *events.Event) {
 	default:
 		if e.From != e.To {
 			r.sent = nil
-			if s.To == e.To {
-				r.sent = []sent{{pool: kept(s.Pool)}}
-			}
+		}
+		if s.To == e.To && len(r.sent) == 0 { // also Resumed, after an event that woke nobody
+			r.sent = []sent{{pool: kept(s.Pool)}}
 		}
 	}
 }

@@ -74,9 +74,9 @@ func (f *Fold) sends(s events.Subject, e *events.Event) {
 	default:
 		if e.From != e.To {
 			o.Sent = nil
-			if s.To == e.To {
-				o.Sent = []sent{{Pool: s.Pool}}
-			}
+		}
+		if s.To == e.To && len(o.Sent) == 0 { // also Resumed, after an event that woke nobody
+			o.Sent = []sent{{Pool: s.Pool}}
 		}
 	}
 }

@@ -8,7 +8,13 @@ import (
 	"github.com/moorebus/moorebus/pkg/journal"
 )
 
-var _ ports.Early = (*Process)(nil)
+var (
+	_ ports.Early   = (*Process)(nil)
+	_ ports.Revised = (*Process)(nil)
+)
+
+// Revision implements [ports.Revised].
+func (p *Process) Revision() int { return p.j.opts.Revision }
 
 // AppendThen implements [ports.Early]. As often as [Faults.UnknownOutcome] says, nobody knows
 // afterwards whether the disk has the entries. Half of these times the next read of the run fails.

@@ -88,6 +88,8 @@ type Faults struct {
 type Options struct {
 	// Shards is the number of shards; 0: 1.
 	Shards int
+	// Revision is the reducer.Revision that every build on the bus knows; 0: nobody says it.
+	Revision int
 	// Seed chooses what goes wrong.
 	Seed uint64
 	// Faults says how often.
