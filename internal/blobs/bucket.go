@@ -72,7 +72,7 @@ func newBucket(u *url.URL) (Store, error) {
 	case b.prefix != "" && checkKey(b.prefix) != nil:
 		return bad("%q is no prefix", b.prefix)
 	}
-	keys, err := credentials.NewEnvAWS().Get()
+	keys, err := credentials.NewEnvAWS().GetWithContext(nil)
 	if err != nil || keys.AccessKeyID == "" || keys.SecretAccessKey == "" {
 		return bad("set the keys of the server, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 	}

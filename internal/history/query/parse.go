@@ -118,7 +118,7 @@ func parseTerm(chars []char, now time.Time) (Term, error) {
 	}
 	switch {
 	case t.Op != Is && k < number:
-		return t, fmt.Errorf("%s is not compared with %s; use %s:", match[1], t.Op, match[1])
+		return t, fmt.Errorf("%s is not compared with %s; write %s:VALUE", match[1], t.Op, match[1])
 	case t.Op != Is:
 		v, err := parseSize(chars, k, now)
 		t.Values = []Value{v}
