@@ -114,7 +114,7 @@ func TestStartErrors(t *testing.T) {
 		"label's prototype":   {with(inline, `,"labels":{"__proto__":"x"}`), 400, "bad_request", `"__proto__" is not a key`},
 		"label too long":      {with(inline, `,"labels":{"a":"`+strings.Repeat("é", 128)+`!"}`), 400, "bad_request", "labels.a: has 257 bytes"},
 		"label's number":      {with(inline, `,"labels":{"a":1}`), 400, "bad_request", "labels"},
-		"label's null":        {with(inline, `,"labels":{"a":null}`), 400, "bad_request", `"a": is null`},
+		"label's null":        {with(inline, `,"labels":{"a":null}`), 400, "bad_request", `the value of "a" is not text`},
 		"labels in a list":    {with(inline, `,"labels":["a"]`), 400, "bad_request", "labels"},
 		"output schema":       {with(`{"llm":{"provider":"openai"},"output_schema":{"type":"wrong"}}`, ""), 422, "bad_output_schema", "output_schema"},
 		"event too large":     {with(inline, `,"task_type":"`+strings.Repeat("x", 1000<<10)+`"`), 413, "too_large", "960 KiB"},

@@ -37,19 +37,20 @@ func (l Labels) Check() error {
 
 // UnmarshalJSON refuses values that are not text, null too.
 func (l *Labels) UnmarshalJSON(data []byte) error {
-	var values map[string]*string
-	if err := json.Unmarshal(data, &values); err != nil {
-		return fmt.Errorf("labels: want an object of texts: %w", err)
+	var values map[string]any
+	if json.Unmarshal(data, &values) != nil {
+		return fmt.Errorf("want an object of texts, such as {\"team\": \"search\"}, not %.100s", data)
 	}
 	*l = nil
 	for key, value := range values {
-		if value == nil {
-			return fmt.Errorf("labels: %.100q: is null, want text", key)
+		text, is := value.(string)
+		if !is {
+			return fmt.Errorf("the value of %.100q is not text", key)
 		}
 		if *l == nil {
 			*l = make(Labels, len(values))
 		}
-		(*l)[key] = *value
+		(*l)[key] = text
 	}
 	return nil
 }
