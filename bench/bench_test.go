@@ -21,6 +21,7 @@ var tiny = map[string]string{
 	"split":      "--runs 3 --at-once 2 --steps 2 --rounds 1 --fsync relaxed --floor-rounds 1",
 	"long":       "--events 5,20 --total 1000 --rounds 1 --finished 50 --reads 5",
 	"shards":     "--runs 3 --steps 2 --rounds 2 --shards 1,3",
+	"views":      "--runs 300 --times 2",
 }
 
 // ownTests are the benchmarks with tests of their own, which know more of them.

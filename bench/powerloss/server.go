@@ -24,7 +24,8 @@ type server struct {
 // stopTime is how long the process may take to end after SIGTERM.
 const stopTime = 30 * time.Second
 
-// startServer starts `moorebus dev` on the data directory and waits until it serves.
+// startServer starts `moorebus dev` on the data directory and waits until it serves. The store of runs, which
+// is made of the log and may be lost, is elsewhere: the model does not know the mappings of its file.
 func startServer(ctx context.Context, program, data, fsync, tools, log string) (*server, error) {
 	address, err := freeAddress()
 	if err != nil {
@@ -36,7 +37,7 @@ func startServer(ctx context.Context, program, data, fsync, tools, log string) (
 	}
 	defer func() { _ = out.Close() }() // the process has its own
 	s := &server{url: "http://" + address, logPath: log}
-	s.cmd = exec.Command(program, "dev", "--data", data, "--listen", address, "--tools", tools, "--fsync", fsync)
+	s.cmd = exec.Command(program, "dev", "--data", data, "--listen", address, "--tools", tools, "--fsync", fsync, "--views", log+".views.db")
 	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir(), "TMPDIR=" + os.TempDir()}
 	s.cmd.Stdout, s.cmd.Stderr = out, out
 	if s.ended, err = commandtest.Start(s.cmd); err != nil {

