@@ -317,7 +317,7 @@ func TestGoldenSubjects(t *testing.T) {
 	require.Equal(t, "moore.7.>", streamSubjects(7))
 }
 
-// What all builds know is said of a log without events only: whoever wrote them may be an older build.
+// Only a log without events can say what all builds know. An older build may have written events.
 func TestAgree(t *testing.T) {
 	t.Parallel()
 	ctx, conn := t.Context(), inProcess(t, startServer(t, embedded.Options{}))

@@ -2,8 +2,8 @@
 //
 //	state:error agent:billing,refunds started>24h -label.env:test "card refused" charge*
 //
-// Terms are divided by blanks, and a run must match all of them. Which runs match a term is told by package
-// historytest, which does it slowly, and by the stores.
+// Terms are divided by blanks, and a run must match all of them. Package historytest says which
+// runs match a term, slowly. A store has to say the same.
 package query
 
 import (

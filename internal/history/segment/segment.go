@@ -7,9 +7,9 @@
 //	segments/NAME/DIGEST     large results, images and files that the events refer to
 //	manifests/NAME.json      which runs there are, where they lie, and their rows
 //
-// The manifest is written last, and only if it is not there. Without it there is no segment: what a crash
-// left is removed by [Sweep]. A segment never changes. What is read is held to the manifest's hashes, and an
-// error names the segment and the run.
+// The manifest is written last, and only if it is not there. Without it there is no segment, and [Sweep]
+// removes what a crash has left. A segment never changes. A reader compares what it reads with the
+// manifest's hashes, and an error names the segment and the run.
 package segment
 
 import (
@@ -106,7 +106,7 @@ func manifestKey(name string) string       { return manifests + name + ".json" }
 
 var noSum = strings.Repeat("0", 2*sha256.Size)
 
-// put writes the manifest, if there is none of that name.
+// put writes the manifest unless one of that name exists.
 func (m *Manifest) put(ctx context.Context, to blobs.Store) error {
 	m.SHA256 = noSum
 	text, err := json.Marshal(m)
@@ -137,7 +137,8 @@ func Open(ctx context.Context, from blobs.Store, name string) (*Manifest, error)
 	return &m, m.check(name)
 }
 
-// check holds a manifest to what [Write] writes: whoever can write the object can make its hash.
+// check refuses a manifest that [Write] would not write. Its hash proves nothing: whoever can write the object
+// can make that, too.
 func (m *Manifest) check(name string) error {
 	end := int64(0)
 	for i := range m.Runs {

@@ -95,7 +95,7 @@ func open(ctx context.Context, file string, temporary bool) (*Store, error) {
 	return s, nil
 }
 
-// errForeign says that a file is none of this version's.
+// errForeign says that another program or version wrote a file.
 var errForeign = errors.New("not a file of this version's views")
 
 // connect opens the file, and makes its tables if it is empty.
