@@ -16,8 +16,8 @@ import (
 // Crew are the workers of a process that go on with runs together. A delivery to Planning then leads
 // its run through the states that they serve: what one worker appends wakes nobody, and the next one
 // does what it asks for, under the same delivery. The delivery is acknowledged when nothing is due
-// under it any more. Until then it is responsible for the run, whatever state that is in, and whoever
-// gets it again goes on from there.
+// under it anymore. Until then it is responsible for the run in every state. If it comes again, its
+// worker goes on from the head of the run.
 //
 // The zero value is an empty crew. It is safe for concurrent use. Its workers share a Store.
 type Crew struct {

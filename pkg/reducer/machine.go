@@ -388,8 +388,9 @@ func (mem *Memory) chain(s events.Subject, here cell, e *events.Event, hash stri
 	}
 }
 
-// carry leaves the state that an event has led to with the last delivery to Planning, since the
-// event wakes nobody: that delivery's worker goes on with the run, or whoever gets it next.
+// carry makes the last delivery to Planning responsible for the state that an event has led to, since
+// the event wakes nobody. That delivery's worker goes on with the run. If it dies, the delivery comes
+// again, to another worker.
 func (mem *Memory) carry(e *events.Event) {
 	if e.From == e.To {
 		return

@@ -137,8 +137,8 @@ func Open(ctx context.Context, from blobs.Store, name string) (*Manifest, error)
 	return &m, m.check(name)
 }
 
-// check refuses a manifest that [Write] would not write. Its hash proves nothing: whoever can write the object
-// can make that, too.
+// check refuses a manifest that [Write] would not write. The manifest's hash does not show that: whoever can
+// write the object can compute its hash.
 func (m *Manifest) check(name string) error {
 	end := int64(0)
 	for i := range m.Runs {
