@@ -18,14 +18,12 @@ func (b *Bus) Agree(ctx context.Context, revision int) error {
 	if b.revision > 0 {
 		return nil
 	}
-	for shard := range b.shards {
-		if info, err := b.shardInfo(ctx, shard); err != nil || info.State.LastSeq > 0 {
+	var info *jetstream.StreamInfo
+	for shard := b.shards - 1; shard >= 0; shard-- { // the first one last: it has the metadata
+		var err error
+		if info, err = b.shardInfo(ctx, shard); err != nil || info.State.LastSeq > 0 {
 			return err
 		}
-	}
-	info, err := b.shardInfo(ctx, 0)
-	if err != nil {
-		return err
 	}
 	js, err := jetstream.New(b.NC)
 	if err != nil {
